@@ -3,7 +3,7 @@
 
 use forge_kernels::spec::Sample;
 use forge_kernels::{Spec, assemble, render};
-use forge_runtime::sampler::{Sampler, Sampling};
+use forge_runtime::sampling::sampler::{Sampler, Sampling};
 use forge_sim::{Program, Sim};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

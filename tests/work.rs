@@ -1,7 +1,7 @@
 //! What programs know of their kernels is what the plan says of its steps: bytes and operations of passes of every model.
 
 use forge_planner::{Load, Options, plan, step_cost};
-use forge_runtime::work::{Done, Work};
+use forge_runtime::device::kernel_cost::{Done, Work};
 use tests::{graph, models};
 
 #[test]

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from playwright.sync_api import expect, sync_playwright
 
-PAGE = pathlib.Path(__file__).parents[2] / "crates/forge-runtime/src/serve/page.html"
+PAGE = pathlib.Path(__file__).parents[2] / "crates/forge-runtime/src/serve/http/page.html"
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 # The messages of every request.

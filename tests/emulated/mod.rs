@@ -23,15 +23,13 @@ pub const DRIVER: &str = "metal-driver";
 /// Writes the program for these crates into their workspace; gives what the workspace's manifest has to say for it.
 pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     let directory = workspace.join(DRIVER);
-    let metal = root().join("crates/forge-runtime/src/metal");
+    let metal = root().join("crates/forge-runtime/src/gpu/metal");
     let texts = files(&metal);
-    let mut hosts = vec![("whole", metal)];
+    let mut hosts = vec!["whole"];
+    write_host(&directory, "whole", &texts);
     for planted in PLANTED.iter().chain(&PLANTED_STREAMING) {
-        let folder = directory.join("hosts").join(planted.name);
-        for (name, text) in planted.plant(&texts) {
-            write(&folder.join(name), &text);
-        }
-        hosts.push((planted.name, folder));
+        write_host(&directory, planted.name, &planted.plant(&texts));
+        hosts.push(planted.name);
     }
     write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
     write(&directory.join("src/models.rs"), &models_text(crates));
@@ -46,6 +44,14 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
          [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.corosensei]\nopt-level = 3\n",
         mended_objc2_metal()
     )
+}
+
+/// Writes a host; its files name each other by the paths that they have in the driver.
+fn write_host(directory: &Path, name: &str, texts: &BTreeMap<String, String>) {
+    let folder = directory.join("src/hosts").join(name);
+    for (file, text) in texts {
+        write(&folder.join(file), &text.replace("crate::gpu::metal", &format!("crate::hosts::{name}")));
+    }
 }
 
 /// The files of a folder, by name.
@@ -84,22 +90,17 @@ fn manifest(crates: &[&Built]) -> String {
     text
 }
 
-fn hosts_text(hosts: &[(&str, PathBuf)]) -> String {
+fn hosts_text(hosts: &[&str]) -> String {
     let mut text = "//! The host for Metal, as it is and with faults planted.\n\n".to_owned();
-    for (name, folder) in hosts {
-        let path = folder.join("mod.rs");
-        write!(
-            text,
-            "mod {name} {{\n    pub use forge_runtime::*;\n    #[path = {path:?}]\n    pub mod metal;\n}}\n\n"
-        )
-        .expect("a text takes text");
+    for name in hosts {
+        writeln!(text, "#[allow(unused_imports)]\nmod {name};").expect("a text takes text");
     }
     text += "pub fn find(name: &str) -> crate::Make {\n    match name {\n";
-    for (name, _) in hosts {
+    for name in hosts {
         writeln!(
             text,
             "        {name:?} => |program, weights, layout, cache, experts| \
-             Ok(Box::new({name}::metal::MetalDevice::new(program, weights, layout, cache, experts)?)),"
+             Ok(Box::new({name}::MetalDevice::new(program, weights, layout, cache, experts)?)),"
         )
         .expect("a text takes text");
     }
@@ -111,13 +112,9 @@ fn models_text(crates: &[&Built]) -> String {
         "//! The models.\n\npub fn run(job: &crate::Job) -> serde_json::Value {\n    match &*job.model {\n"
             .to_owned();
     for built in crates {
-        let main =
-            std::fs::read_to_string(built.directory.join("src/main.rs")).expect("a crate is a program");
-        let start = main.find("main::<").expect("a program names its model") + "main::<".len();
-        let model = &main[start..start + main[start..].find('>').expect("a type ends")];
-        let library = model.split("::").next().unwrap_or_default();
         let name = built.name();
-        writeln!(text, "        {name:?} => crate::work::<{model}>(&{library}::PROGRAM, job),")
+        let library = name.replace('-', "_");
+        writeln!(text, "        {name:?} => crate::work(&{library}::PROGRAM, job),")
             .expect("a text takes text");
     }
     text + "        name => panic!(\"there is no model {name}\"),\n    }\n}\n"

@@ -3,8 +3,8 @@
 use forge_frontend::{Checkpoint, Memory, Opened, Options, Shapes, read_model};
 use forge_ir::Diagnostic;
 use forge_planner::{Load, Quant};
-use forge_runtime::template::{Conversation, Message, Template};
-use forge_runtime::text::Text;
+use forge_runtime::text::chat_template::{Conversation, Message, Template};
+use forge_runtime::text::tokenizer::Text;
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! those of each model's kernels.metal.
 
 use crate::logits::{bound, every_one_of, golden, is_restretched};
-use forge_runtime::draw::Draw;
-use forge_runtime::sampler::Sampling;
+use forge_runtime::sampling::device_sampling::Draw;
+use forge_runtime::sampling::sampler::Sampling;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::terminal;
 use forge_frontend::Checkpoint;
 use forge_ir::Diagnostic;
-use forge_runtime::failure::Failure as Trouble;
-use forge_runtime::sampler::Sampling;
-use forge_runtime::template::Template;
-use forge_runtime::text::Text;
+use forge_runtime::error::Failure as Trouble;
+use forge_runtime::sampling::sampler::Sampling;
+use forge_runtime::text::chat_template::Template;
+use forge_runtime::text::tokenizer::Text;
 use std::fmt::Display;
 use std::io;
 

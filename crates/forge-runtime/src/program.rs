@@ -1,13 +1,13 @@
 //! A compiled model as the generated crate declares it: static data.
 
-use super::device::Kernel;
-use super::model::{Info, LoadModel};
-use super::tune::Tunable;
+use crate::device::Kernel;
+use crate::measure::tune::Tunable;
+use crate::model::{Info, LoadModel};
 
 /// A compiled model: its kernels, its constants and where its files are.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless a [`super::open::Setup`] names another.
+    /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless a [`crate::load::Setup`] names another.
     pub directory: &'static str,
     /// The source of the Metal kernels.
     pub metal: &'static str,

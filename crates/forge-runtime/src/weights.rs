@@ -7,8 +7,8 @@
 //! A typed weight ([`Q4_0`], [`F16`], ...) is the spans of one matrix; that is what kernels are called with, so a
 //! weight in the wrong format does not compile.
 
-use super::device::{Buffer, Span};
-use super::failure::Failure;
+use crate::device::{Buffer, Span};
+use crate::error::Failure;
 use memmap2::{Advice, Mmap};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;

@@ -2,12 +2,12 @@
 
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
-use runtime::cpu::level::Level;
+use runtime::cpu::simd::isa::Level;
 use runtime::device::{Binding, Kernel, Pass, Program};
+use runtime::engine::golden::Golden;
 use runtime::engine::{Engine, Row, Told, Want};
-use runtime::failure::Failure;
-use runtime::golden::Golden;
-use runtime::recorder::Recorder;
+use runtime::error::Failure;
+use runtime::measure::recorder::Recorder;
 use runtime::weights::WeightFile;
 use serde_json::json;
 use support::reference::Reference;
@@ -187,7 +187,7 @@ fn slots_do_not_see_each_other() {
     assert_eq!(next.len(), 5);
     let logits = engine.submit(&rows, &wanted, Told::Logits).unwrap().logits;
     for (next, logits) in next.iter().zip(&logits) {
-        assert_eq!(*next as usize, runtime::golden::largest(logits));
+        assert_eq!(*next as usize, runtime::engine::golden::largest(logits));
     }
     // Slot 0 from an earlier position on.
     engine.truncate(0, 2);

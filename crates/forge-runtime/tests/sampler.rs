@@ -1,8 +1,8 @@
 //! The sampler: that it draws what its definition says, that weights are what they stand for, and that ids are drawn as often
 //! as they are probable.
 
-use forge_runtime::draw::{Draw, HEAVIEST, power, random, weight};
-use forge_runtime::sampler::{Sampler, Sampling};
+use forge_runtime::sampling::device_sampling::{Draw, HEAVIEST, power, random, weight};
+use forge_runtime::sampling::sampler::{Sampler, Sampling};
 use proptest::prelude::*;
 
 /// The next id of logits that nothing has been done to.

@@ -1,14 +1,14 @@
 //! One conversation at a time: what is written, what is read again and what is not, and what ends a text.
 
 use forge_runtime as runtime;
-use runtime::completion::{Completion, Constraint, End, Logprobs, Piece, Settings, log_sum};
 use runtime::cpu::CpuDevice;
 use runtime::engine::{Engine, Want};
-use runtime::failure::Failure;
-use runtime::sampler::Sampling;
-use runtime::session::{Event, Session, Written};
-use runtime::template::{Message, Template};
-use runtime::text::Text;
+use runtime::error::Failure;
+use runtime::sampling::sampler::Sampling;
+use runtime::session::generation::{Completion, Constraint, End, Logprobs, Piece, Settings, log_sum};
+use runtime::session::session::{Event, Session, Written};
+use runtime::text::chat_template::{Message, Template};
+use runtime::text::tokenizer::Text;
 use runtime::weights::WeightFile;
 use std::ops::ControlFlow;
 use support::reference::{Reference, write_tokenizer};

@@ -1,7 +1,7 @@
 //! Conversations to text: as transformers renders them, for every model of the oracle.
 
-use forge_runtime::template::{Conversation, Message, Template};
-use forge_runtime::text::Text;
+use forge_runtime::text::chat_template::{Conversation, Message, Template};
+use forge_runtime::text::tokenizer::Text;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use forge_runtime::text::{Stops, Text};
+use forge_runtime::text::tokenizer::{Stops, Text};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 use crate::model::{RING, WINDOW};
 use crate::runtime::cpu::{self, Activation, Brings, Epilogue, Format, Pairing, Rotation};
+use crate::runtime::device::kernel_cost::Work;
 use crate::runtime::device::{Kernel, Pass, Span};
 use crate::runtime::weights::{Q4_0, Q8_0};
-use crate::runtime::work::Work;
 use half::f16;
 
 pub static ALL: &[&Kernel] = &[

@@ -2,9 +2,9 @@
 
 use crate::kernels;
 use crate::runtime::device::{Buffer, Pass, Program, Span};
-use crate::runtime::failure::Failure;
+use crate::runtime::error::Failure;
+use crate::runtime::model::state::State;
 use crate::runtime::model::{Cost, Info, Layout, Model, Ring, Rows, Wanted};
-use crate::runtime::state::State;
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
 

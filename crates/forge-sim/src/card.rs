@@ -9,7 +9,7 @@
 
 // The runtime's own table of the driver's functions.
 #[expect(dead_code, reason = "a dispatch at a time needs few of them")]
-#[path = "../../forge-runtime/src/cuda/driver.rs"]
+#[path = "../../forge-runtime/src/gpu/cuda/driver.rs"]
 mod driver;
 
 use crate::compile::CompileError;

@@ -4,6 +4,10 @@
 //! Models and hosts are beside it, in `models.rs` and `hosts.rs`, which the tests write: the models are crates that forge
 //! wrote, as libraries, and the hosts the runtime's `metal` as it is and with faults planted in it.
 
+// Hosts name the runtime's modules as the runtime itself does.
+#[allow(unused_imports)]
+use forge_runtime::*;
+
 mod hosts;
 mod models;
 mod redrawn;
@@ -12,17 +16,17 @@ mod watched;
 
 use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
 use forge_runtime::device::{Device, Lead};
-use forge_runtime::draw::{Draw, Weights};
+use forge_runtime::sampling::device_sampling::{Draw, Weights};
 use forge_runtime::engine::{Engine, Want};
-use forge_runtime::experts::{Residence, Streamed};
-use forge_runtime::failure::Failure;
-use forge_runtime::golden::largest;
-use forge_runtime::model::{Layout, Model};
-use forge_runtime::notes::Noted;
-use forge_runtime::open::Setup;
+use forge_runtime::offload::{Residence, Streamed};
+use forge_runtime::error::Failure;
+use forge_runtime::engine::golden::largest;
+use forge_runtime::model::Layout;
+use forge_runtime::measure::capture::Noted;
+use forge_runtime::load::Setup;
 use forge_runtime::program::Program;
-use forge_runtime::profile::Subject;
-use forge_runtime::tune::Tuning;
+use forge_runtime::measure::profile::Subject;
+use forge_runtime::measure::tune::Tuning;
 use forge_runtime::weights::WeightFile;
 use redrawn::redraw;
 use serde::Deserialize;
@@ -113,46 +117,46 @@ fn main() {
 }
 
 /// Does a job with a model.
-pub fn work<M: Model>(program: &Program, job: &Job) -> Value {
+pub fn work(program: &Program, job: &Job) -> Value {
     if let Some(longest) = job.longest {
         limit_buffers(longest);
     }
     let metallib = job.metallib.then_some(program.metal.as_bytes());
     let program = &Program { metallib, ..*program };
-    let texts: Vec<Value> = job.texts.iter().map(|text| write::<M>(program, job, text)).collect();
+    let texts: Vec<Value> = job.texts.iter().map(|text| write(program, job, text)).collect();
     let failed = |failure: Failure| json!(failure.to_string());
-    let profiles = job.profile.then(|| profiled::<M>(program, job).unwrap_or_else(failed));
-    let tuned = job.tune.as_ref().map(|tune| tuned::<M>(program, job, tune).unwrap_or_else(failed));
+    let profiles = job.profile.then(|| profiled(program, job).unwrap_or_else(failed));
+    let tuned = job.tune.as_ref().map(|tune| tuned(program, job, tune).unwrap_or_else(failed));
     json!({ "texts": texts, "living": living(), "profiles": profiles, "tuned": tuned })
 }
 
 /// A model on a device that is listened to, with room for so many positions.
-fn listened<M: Model>(
+fn listened(
     program: &Program,
     job: &Job,
     positions: u32,
-) -> Result<(Engine<M, Noted<Box<dyn Device>>>, WeightFile), Failure> {
+) -> Result<(Engine<Noted<Box<dyn Device>>>, WeightFile), Failure> {
     execute(true);
     let setup = Setup { context: Some(positions), ..Setup::default() };
-    let loaded = setup.load::<M>(program, None)?;
+    let loaded = setup.load(program, None)?;
     let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None, None)?;
     Ok((Engine::new(loaded.model, Noted::new(device), positions, 1), loaded.weights))
 }
 
 /// What the steps of an id and of a prompt take.
-fn profiled<M: Model>(program: &Program, job: &Job) -> Result<Value, Failure> {
-    let (mut engine, weights) = listened::<M>(program, job, 20)?;
+fn profiled(program: &Program, job: &Job) -> Result<Value, Failure> {
+    let (mut engine, weights) = listened(program, job, 20)?;
     let subjects = [Subject::id(&mut engine, 9)?, Subject::prompt(&mut engine, 20)?];
     let mut profiles = Vec::new();
     for subject in subjects {
         let profile = subject.measure(engine.device().device(), &weights, 1, &mut |_| true)?;
-        profiles.extend(profile.as_ref().map(forge_runtime::profile::json));
+        profiles.extend(profile.as_ref().map(forge_runtime::measure::profile::json));
     }
     Ok(json!({ "profiles": profiles, "complaints": complaints() }))
 }
 
 /// What comes of choosing layouts.
-fn tuned<M: Model>(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Failure> {
+fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Failure> {
     let tunable = program.tunable.ok_or_else(|| Failure::misuse("it was not compiled for choosing"))?;
     let mut text = tunable.metal.to_owned();
     for [kernel, from, to] in &asked.planted {
@@ -161,7 +165,7 @@ fn tuned<M: Model>(program: &Program, job: &Job, asked: &Tune) -> Result<Value, 
         text.replace_range(place..place + from.len(), to);
     }
     let program = Program { metal: String::leak(text), ..tunable.program(program) };
-    let (mut engine, _) = listened::<M>(&program, job, Tuning::positions(&M::INFO))?;
+    let (mut engine, _) = listened(&program, job, Tuning::positions(program.info))?;
     let tuning = Tuning::new(&mut engine, 1)?;
     let mut all = Vec::new();
     let mut left = asked.until.unwrap_or(usize::MAX);
@@ -173,14 +177,14 @@ fn tuned<M: Model>(program: &Program, job: &Job, asked: &Tune) -> Result<Value, 
     for choice in tunable.choices {
         all.extend(tuning.choose(choice, engine.device().device(), &mut goes_on)?);
     }
-    let table = forge_runtime::tune::table(M::INFO.name, &engine.device().describe(), &all);
+    let table = forge_runtime::measure::tune::table(program.info.name, &engine.device().describe(), &all);
     Ok(json!({ "table": table, "complaints": complaints() }))
 }
 
-fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {
+fn write(program: &Program, job: &Job, text: &Text) -> Value {
     execute(text.executed);
     let mut come = Come::default();
-    let outcome = written::<M>(program, job, text, &mut come);
+    let outcome = written(program, job, text, &mut come);
     let Come { ids, passes, kernels, drawn, experts } = come;
     let (logits, error) = match outcome {
         Ok(logits) => (logits, None),
@@ -194,7 +198,7 @@ fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {
 
 /// Writes a text; gives the logits after its beginning. Of it and of each id that follows it notes what was committed for it,
 /// and what objects there are after it.
-fn written<M: Model>(
+fn written(
     program: &Program,
     job: &Job,
     text: &Text,
@@ -202,7 +206,7 @@ fn written<M: Model>(
 ) -> Result<Vec<f32>, Failure> {
     let experts = job.experts.map_or(Residence::Resident, |bytes| Residence::Streamed(Some(bytes)));
     let setup = Setup { context: Some(text.context), experts, ..Setup::default() };
-    let loaded = setup.load::<M>(program, None)?;
+    let loaded = setup.load(program, None)?;
     let (make, streamed) = (hosts::find(&job.host), loaded.streamed(HashMap::new())?);
     let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
     come.kernels = device.kernels();

@@ -2,8 +2,8 @@
 //! place.
 
 use forge_runtime::device::{Binding, Device, Program};
-use forge_runtime::draw::{Draw, Weights};
-use forge_runtime::notes::Noted;
+use forge_runtime::sampling::device_sampling::{Draw, Weights};
+use forge_runtime::measure::capture::Noted;
 
 /// What the host and what the device choose by each of these draws, of the logits that the device drew of last.
 pub fn redraw(noted: &mut Noted<Box<dyn Device>>, draws: &[Draw]) -> Result<Vec<[u32; 2]>, String> {

@@ -4,15 +4,15 @@
 //! come with golden.json. They bound KL divergence, too: where no logit of a position moves by more than d, KL divergence is
 //! at most d²/2 nats (Hoeffding's lemma), so it is stated and has no bound of its own.
 
-use super::super::completion::log_sum;
-use super::super::device::Device;
-use super::super::engine::{Engine, Want};
-use super::super::failure::Failure;
-use super::super::golden::{ActivationBound, Golden, largest};
+use crate::device::Device;
+use crate::engine::golden::{ActivationBound, Golden, largest};
+use crate::engine::{Engine, Want};
+use crate::error::Failure;
+use crate::session::generation::log_sum;
 use serde_json::{Value, json};
 
 /// The logits of every position of every golden sequence, each fed in the sequence's own passes.
-pub(super) fn all_logits<D: Device>(
+pub(crate) fn all_logits<D: Device>(
     golden: &Golden,
     engine: &mut Engine<D>,
 ) -> Result<Vec<Vec<f32>>, Failure> {
@@ -30,7 +30,7 @@ pub(super) fn all_logits<D: Device>(
 }
 
 /// How far the logits of int8 activations are from those of f32 activations.
-pub(super) struct Divergence {
+pub(crate) struct Divergence {
     /// KL divergence of each position, in nats.
     kl: Vec<f64>,
     /// The largest difference of each position, in standard deviations of the f32 logits; ascending.
@@ -41,7 +41,7 @@ pub(super) struct Divergence {
 
 impl Divergence {
     /// Compares position by position.
-    pub(super) fn between(exact: &[Vec<f32>], rounded: &[Vec<f32>]) -> Divergence {
+    pub(crate) fn between(exact: &[Vec<f32>], rounded: &[Vec<f32>]) -> Divergence {
         let pairs = || exact.iter().zip(rounded);
         let mut distances: Vec<f64> = pairs().map(|(p, q)| distance(p, q)).collect();
         distances.sort_by(f64::total_cmp);
@@ -71,13 +71,13 @@ impl Divergence {
     }
 
     /// Whether every bound holds. A logit that is not a number is infinitely far, and beyond any bound.
-    pub(super) fn is_within(&self, bounds: &[ActivationBound]) -> bool {
+    pub(crate) fn is_within(&self, bounds: &[ActivationBound]) -> bool {
         let holds = |bound: &ActivationBound| self.quantile(bound.share) <= bound.bound;
         self.quantile(1.0).is_finite() && bounds.iter().all(holds)
     }
 
     /// For people, two lines.
-    pub(super) fn text(&self, bounds: &[ActivationBound]) -> String {
+    pub(crate) fn text(&self, bounds: &[ActivationBound]) -> String {
         let distances: Vec<String> = [(0.5, "median"), (0.9, "90th percentile"), (1.0, "largest")]
             .into_iter()
             .map(|(share, name)| match bounds.iter().find(|bound| bound.share == share) {
@@ -98,7 +98,7 @@ impl Divergence {
     }
 
     /// For scripts.
-    pub(super) fn json(&self, bounds: &[ActivationBound]) -> Value {
+    pub(crate) fn json(&self, bounds: &[ActivationBound]) -> Value {
         let finite = |number: f64| number.min(f64::MAX);
         json!({
             "ok": self.is_within(bounds),

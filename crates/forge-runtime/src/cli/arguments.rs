@@ -1,9 +1,9 @@
 //! The arguments of all commands.
 
-use super::super::experts::{Residence, speed};
-use super::super::open::{DeviceKind, Setup};
-use super::output::remark;
-use super::sampling_arguments::SamplingArguments;
+use crate::cli::output::remark;
+use crate::cli::sampling_arguments::SamplingArguments;
+use crate::load::{DeviceKind, Setup};
+use crate::offload::{Residence, speed};
 use clap::{Args, value_parser};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -17,40 +17,40 @@ const MAX_THREADS: i64 = 1024;
 pub struct Common {
     /// Device to run on
     #[arg(long, global = true, value_enum, default_value_t = DeviceKind::Auto)]
-    pub(super) device: DeviceKind,
+    pub(crate) device: DeviceKind,
     /// Threads of the CPU device [default: all hardware threads]
     #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u16).range(1..=MAX_THREADS))]
-    pub(super) threads: Option<u16>,
+    pub(crate) threads: Option<u16>,
     /// Use weights from the memory-mapped file; do not copy and repack them
     ///
     /// Without it, on Linux, the CPU device starts from the mapped file and copies the weights to huge pages in the
     /// background, repacked for the CPU. The copy is faster; pages of the file are shared between processes.
     #[arg(long, global = true)]
-    pub(super) mmap: bool,
+    pub(crate) mmap: bool,
     /// Where MoE expert weights are kept: resident, mmap or stream[:SIZE] [default: resident]
     ///
     /// `resident` keeps all experts in memory. `stream:20G` reads them from disk and caches 20 GB of them (`stream`: what
     /// is free). `mmap`, CPU only, leaves caching to the operating system. Expert usage is counted in expert_usage.json
     /// beside the weights; the next run loads the most used experts first.
     #[arg(long, global = true, value_name = "WHERE")]
-    pub(super) experts: Option<Residence>,
+    pub(crate) experts: Option<Residence>,
     /// Do not quantize activations on the CPU (slower, exact)
     #[arg(long, global = true)]
-    pub(super) f32_activations: bool,
+    pub(crate) f32_activations: bool,
     /// Context length in tokens [default: what the command needs; info, chat, serve: up to 8192]
     #[arg(short = 'c', long, global = true, value_name = "N", value_parser = value_parser!(u32).range(1..))]
-    pub(super) ctx_size: Option<u32>,
+    pub(crate) ctx_size: Option<u32>,
     /// Parallel sequences to allocate KV cache for [default: 1; serve: 4]
     #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u32).range(1..=4096))]
-    pub(super) slots: Option<u32>,
+    pub(crate) slots: Option<u32>,
     /// Directory of weights.safetensors, tokenizer.json and golden.json
     #[arg(long, global = true, value_name = "DIR")]
-    pub(super) model_dir: Option<PathBuf>,
+    pub(crate) model_dir: Option<PathBuf>,
 }
 
 impl Common {
     /// How the model is to be loaded.
-    pub(super) fn setup(&self) -> Setup {
+    pub(crate) fn setup(&self) -> Setup {
         Setup {
             directory: self.model_dir.clone(),
             device: self.device,
@@ -67,10 +67,10 @@ impl Common {
 
 /// How far the device runs ahead of the host.
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct RunAheadArguments {
+pub(crate) struct RunAheadArguments {
     /// Decode N tokens per GPU submission before the host reads them [default: chosen for the device]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=8))]
-    pub(super) tokens_per_pass: Option<u32>,
+    pub(crate) tokens_per_pass: Option<u32>,
 }
 
 /// Generate text from a prompt
@@ -85,26 +85,26 @@ pub struct Generate {
         conflicts_with = "token_ids",
         allow_hyphen_values = true
     )]
-    pub(super) prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// Token ids to continue
     #[arg(long, value_name = "ID,ID,..", value_delimiter = ',')]
-    pub(super) token_ids: Vec<u32>,
+    pub(crate) token_ids: Vec<u32>,
     /// Generate at most N tokens
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..))]
-    pub(super) max_tokens: u32,
+    pub(crate) max_tokens: u32,
     #[command(flatten)]
-    pub(super) sampling: SamplingArguments,
+    pub(crate) sampling: SamplingArguments,
     /// Stop before this string (repeatable)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub(super) stop: Vec<String>,
+    pub(crate) stop: Vec<String>,
     /// Continue after the end-of-text token
     #[arg(long)]
-    pub(super) ignore_eos: bool,
+    pub(crate) ignore_eos: bool,
     #[command(flatten)]
-    pub(super) run_ahead: RunAheadArguments,
+    pub(crate) run_ahead: RunAheadArguments,
     /// Print one JSON object when done
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Chat with the model in the terminal
@@ -112,23 +112,23 @@ pub struct Generate {
 pub struct Chat {
     /// Send one message, print the reply and exit; - reads standard input
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub(super) prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// System prompt
     #[arg(short, long, value_name = "TEXT")]
-    pub(super) system: Option<String>,
+    pub(crate) system: Option<String>,
     /// Continue a conversation saved with /save
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
-    pub(super) load: Option<PathBuf>,
+    pub(crate) load: Option<PathBuf>,
     /// Generate at most N tokens per reply [default: the rest of the context]
     #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
-    pub(super) max_tokens: Option<u32>,
+    pub(crate) max_tokens: Option<u32>,
     /// Variable for the chat template, such as enable_thinking=false (repeatable)
     #[arg(long = "chat-template-kwarg", value_name = "NAME=VALUE")]
-    pub(super) template_variables: Vec<String>,
+    pub(crate) template_variables: Vec<String>,
     #[command(flatten)]
-    pub(super) run_ahead: RunAheadArguments,
+    pub(crate) run_ahead: RunAheadArguments,
     #[command(flatten)]
-    pub(super) sampling: SamplingArguments,
+    pub(crate) sampling: SamplingArguments,
 }
 
 /// Measure perplexity on a text file
@@ -136,16 +136,16 @@ pub struct Chat {
 pub struct Perplexity {
     /// Text file; - reads standard input
     #[arg(value_name = "FILE")]
-    pub(super) file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Line that separates texts; each text is evaluated on its own
     #[arg(long, value_name = "LINE", allow_hyphen_values = true)]
-    pub(super) separator: Option<String>,
+    pub(crate) separator: Option<String>,
     /// Append the end-of-text token and score it too
     #[arg(long)]
-    pub(super) append_eos: bool,
+    pub(crate) append_eos: bool,
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Print logits for a token sequence
@@ -153,13 +153,13 @@ pub struct Perplexity {
 pub struct Logits {
     /// Input token ids
     #[arg(long, value_name = "ID,ID,..", value_delimiter = ',', required = true)]
-    pub(super) token_ids: Vec<u32>,
+    pub(crate) token_ids: Vec<u32>,
     /// Print logits of every position, one row each
     #[arg(long)]
-    pub(super) all: bool,
+    pub(crate) all: bool,
     /// Print JSON (the only output format)
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Benchmark prefill and decode
@@ -167,21 +167,21 @@ pub struct Logits {
 pub struct Bench {
     /// Prompt lengths to measure; 0 skips prefill
     #[arg(short = 'p', long, value_name = "N,N,..", value_delimiter = ',', default_values_t = [512])]
-    pub(super) n_prompt: Vec<u32>,
+    pub(crate) n_prompt: Vec<u32>,
     /// Tokens to generate per run; 0 skips decode
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
-    pub(super) n_gen: u32,
+    pub(crate) n_gen: u32,
     /// Measure with N tokens already in the context
     #[arg(short = 'd', long, value_name = "N,N,..", value_delimiter = ',', default_values_t = [0])]
-    pub(super) n_depth: Vec<u32>,
+    pub(crate) n_depth: Vec<u32>,
     /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
-    pub(super) repetitions: u32,
+    pub(crate) repetitions: u32,
     #[command(flatten)]
-    pub(super) run_ahead: RunAheadArguments,
+    pub(crate) run_ahead: RunAheadArguments,
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Measure the time of each kernel in a forward pass
@@ -193,16 +193,16 @@ pub struct Bench {
 pub struct Profile {
     /// Also measure prefill of N tokens
     #[arg(short = 'p', long, value_name = "N", default_value_t = 0)]
-    pub(super) n_prompt: u32,
+    pub(crate) n_prompt: u32,
     /// Repetitions; the median is reported
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..))]
-    pub(super) repetitions: u32,
+    pub(crate) repetitions: u32,
     /// Write a trace for Perfetto (ui.perfetto.dev) or Chrome
     #[arg(long, value_name = "FILE")]
-    pub(super) trace: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Find the fastest kernel layouts for this GPU
@@ -215,13 +215,13 @@ pub struct Profile {
 pub struct Tune {
     /// Repetitions of each layout; the median is used
     #[arg(short, long, value_name = "N", default_value_t = 9, value_parser = value_parser!(u32).range(1..))]
-    pub(super) repetitions: u32,
+    pub(crate) repetitions: u32,
     /// Output file [default: tuned.json beside the weights]
     #[arg(short, long, value_name = "FILE")]
-    pub(super) output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
     /// Print the table as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Compare logits with the reference
@@ -229,7 +229,7 @@ pub struct Tune {
 pub struct Verify {
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Print model, memory and cost information
@@ -237,10 +237,10 @@ pub struct Verify {
 pub struct Info {
     /// Predict decode speed for this disk bandwidth, with --experts stream
     #[arg(long, value_name = "BYTES/S", value_parser = speed)]
-    pub(super) disk_bandwidth: Option<u64>,
+    pub(crate) disk_bandwidth: Option<u64>,
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Generate a shell completion script
@@ -250,7 +250,7 @@ pub struct Info {
 )]
 pub struct Completions {
     /// Shell to generate for
-    pub(super) shell: Shell,
+    pub(crate) shell: Shell,
 }
 
 /// Record dispatches for the kernel checker
@@ -258,22 +258,22 @@ pub struct Completions {
 pub struct Record {
     /// Input token ids
     #[arg(long, value_name = "ID,ID,..", value_delimiter = ',', required = true)]
-    pub(super) token_ids: Vec<u32>,
+    pub(crate) token_ids: Vec<u32>,
     /// Rows of each pass of one sequence (repeatable) [default: all tokens in one pass]
     #[arg(long, value_name = "N,N,..")]
-    pub(super) chunks: Vec<String>,
+    pub(crate) chunks: Vec<String>,
     /// GPU cores assumed; with many, short KV caches are split; with 0, none is
     #[arg(long, default_value_t = 64)]
-    pub(super) cores: u32,
+    pub(crate) cores: u32,
     /// Compute logits of every position
     #[arg(long)]
-    pub(super) all: bool,
+    pub(crate) all: bool,
     /// Decode N more tokens in one pass after each sequence
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u32).range(0..=8))]
-    pub(super) tokens_per_pass: u32,
+    pub(crate) tokens_per_pass: u32,
     /// Output file
     #[arg(short, long, value_name = "FILE")]
-    pub(super) output: PathBuf,
+    pub(crate) output: PathBuf,
 }
 
 #[cfg(test)]

@@ -2,16 +2,16 @@
 //! (`@ dN`), in the columns of llama-bench, so that what reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
 //! the device reads at best.
 
-use super::super::device::{Device, Lead, Operations};
-use super::super::engine::{Engine, Want};
-use super::super::experts::Counts;
-use super::super::failure::Failure;
-use super::super::memory::human;
-use super::super::model::Info;
-use super::super::open::settle;
-use super::arguments::Bench;
-use super::command::{Command, Context};
-use super::output::{Outcome, print, print_json, remark};
+use crate::cli::arguments::Bench;
+use crate::cli::command::{Command, Context};
+use crate::cli::output::{Outcome, print, print_json, remark};
+use crate::device::{Device, Lead, Operations};
+use crate::engine::{Engine, Want};
+use crate::error::Failure;
+use crate::load::settle;
+use crate::model::Info;
+use crate::model::memory::human;
+use crate::offload::Counts;
 use serde_json::{Value, json};
 use std::time::Instant;
 

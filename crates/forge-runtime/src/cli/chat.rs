@@ -4,14 +4,14 @@
 //! the session reads only what it does not hold already. Answers go to standard output, everything else to standard
 //! error, so that `echo "Hello" | model chat > answer.txt` gives answers alone. Ctrl-C ends an answer and not the program.
 
-use super::super::completion::{End, Settings};
-use super::super::failure::Failure;
-use super::super::session::{Session, Written, no_conversations};
-use super::super::template::{Conversation, Message};
-use super::arguments::Chat;
-use super::command::{Command, Context};
-use super::generate::{account, given, show};
-use super::output::{Ended, Outcome, complain, print, remark};
+use crate::cli::arguments::Chat;
+use crate::cli::command::{Command, Context};
+use crate::cli::generate::{account, given, show};
+use crate::cli::output::{Ended, Outcome, complain, print, remark};
+use crate::error::Failure;
+use crate::session::generation::{End, Settings};
+use crate::session::session::{Session, Written, no_conversations};
+use crate::text::chat_template::{Conversation, Message};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Map, Value};

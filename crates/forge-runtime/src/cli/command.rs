@@ -1,9 +1,10 @@
 //! The commands of a program: what `main.rs` lists.
 
-use super::super::failure::Failure;
-use super::super::program::Program;
-use super::arguments::Common;
-use super::output::{self, Ended, Outcome};
+use crate::cli::arguments::Common;
+use crate::cli::output;
+use crate::cli::output::{Ended, Outcome};
+use crate::error::Failure;
+use crate::program::Program;
 use clap::{ArgMatches, Args, FromArgMatches};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -95,12 +96,12 @@ pub fn run(
         Err(Ended::Failed(failure)) => Err(failure),
         // The reader of the output has closed it.
         Err(Ended::PipeClosed) => Ok(0),
-        Err(Ended::Interrupted) => Ok(super::interrupt::EXIT),
+        Err(Ended::Interrupted) => Ok(crate::cli::interrupt::EXIT),
     }
 }
 
 /// The command line as clap takes it.
-pub(super) fn definition(name: &'static str, architecture: &str, commands: &[Entry]) -> clap::Command {
+pub(crate) fn definition(name: &'static str, architecture: &str, commands: &[Entry]) -> clap::Command {
     let command = clap::Command::new(name)
         .version(env!("CARGO_PKG_VERSION"))
         .about(format!("{name}, compiled by forge from {architecture}"))

@@ -1,8 +1,8 @@
 //! `completions`: what a shell has to know to finish what is typed.
 
-use super::arguments::Completions;
-use super::command::{Command, Context};
-use super::output::{Outcome, print};
+use crate::cli::arguments::Completions;
+use crate::cli::command::{Command, Context};
+use crate::cli::output::{Outcome, print};
 use std::path::Path;
 
 impl Command for Completions {

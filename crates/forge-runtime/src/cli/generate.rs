@@ -2,17 +2,17 @@
 //!
 //! Text streams to standard output; what was done, and how fast, goes to standard error when it has ended.
 
-use super::super::completion::{End, Settings};
-use super::super::failure::Failure;
-use super::super::open::Setup;
-use super::super::program::Program;
-use super::super::session::{Event, Session, Written};
-use super::super::text::Text;
-use super::arguments::Generate;
-use super::command::{Command, Context};
-use super::interrupt;
-use super::output::{Ended, Outcome, print, print_json, remark};
-use super::progress::Progress;
+use crate::cli::arguments::Generate;
+use crate::cli::command::{Command, Context};
+use crate::cli::interrupt;
+use crate::cli::output::{Ended, Outcome, print, print_json, remark};
+use crate::cli::progress::Progress;
+use crate::error::Failure;
+use crate::load::Setup;
+use crate::program::Program;
+use crate::session::generation::{End, Settings};
+use crate::session::session::{Event, Session, Written};
+use crate::text::tokenizer::Text;
 use serde_json::json;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -69,7 +69,7 @@ impl Command for Generate {
 }
 
 /// What was done, and how fast.
-pub(super) fn account(written: &Written) -> String {
+pub(crate) fn account(written: &Written) -> String {
     format!(
         "prompt {} tokens, {:.1}/s · generated {} tokens, {:.1}/s · {}",
         written.read,
@@ -86,7 +86,7 @@ fn rate(count: usize, time: Duration) -> f64 {
 
 /// Writes on after `ids`, to standard output unless it `is_silent`, until the text ends or Ctrl-C ends it. Without a
 /// tokenizer ids are shown as numbers.
-pub(super) fn show(
+pub(crate) fn show(
     session: &mut Session,
     ids: &[u32],
     settings: Settings,
@@ -142,7 +142,7 @@ fn prompt(program: &Program, setup: &Setup, command: &Generate) -> Result<(Vec<u
 }
 
 /// What was typed, or what standard input has if that is `-`.
-pub(super) fn given(prompt: &str) -> Result<String, Failure> {
+pub(crate) fn given(prompt: &str) -> Result<String, Failure> {
     if prompt != "-" {
         return Ok(prompt.to_owned());
     }

@@ -1,12 +1,12 @@
 //! `info`: what the model is, what memory it takes to the byte, and what a token costs.
 
-use super::super::experts::{Residence, Room, Stacks};
-use super::super::failure::Failure;
-use super::super::memory::human;
-use super::super::model::Cost;
-use super::arguments::Info;
-use super::command::{Command, Context};
-use super::output::{Outcome, print, print_json};
+use crate::cli::arguments::Info;
+use crate::cli::command::{Command, Context};
+use crate::cli::output::{Outcome, print, print_json};
+use crate::error::Failure;
+use crate::model::Cost;
+use crate::model::memory::human;
+use crate::offload::{Residence, Room, Stacks};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Command for Info {
         let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
         let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
         #[cfg(feature = "cuda")]
-        let card = super::super::cuda::card(program.ptx);
+        let card = crate::gpu::cuda::card(program.ptx);
         if command.json {
             let formats: serde_json::Map<String, Value> =
                 info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
@@ -174,7 +174,7 @@ fn streamed_json(room: &Room, disk: Option<u64>) -> Value {
 }
 
 /// What a slot keeps: `4096 positions of 256 bytes and 512 of 1280 bytes`, the latter in layers that see the last ones only.
-fn positions(info: &super::super::model::Info, context: u32) -> String {
+fn positions(info: &crate::model::Info, context: u32) -> String {
     let of_all = (context, info.state_bytes_per_position);
     let rings = info.rings.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
     let parts = std::iter::once(of_all).chain(rings).filter(|(_, bytes)| *bytes > 0);
@@ -214,7 +214,7 @@ fn beyond(steps: &[(&str, &str)]) -> String {
 /// Where kernels for Metal come from.
 #[cfg(target_vendor = "apple")]
 fn route(program: &Program) -> String {
-    super::super::metal::route(program, super::super::open::cache().as_deref())
+    crate::gpu::metal::route(program, crate::load::cache().as_deref())
 }
 
 /// What is told, and where kernels for Metal come from.

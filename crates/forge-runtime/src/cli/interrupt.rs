@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of what was interrupted: that which shells give a program that the signal has ended.
-pub(super) const EXIT: u8 = 130;
+pub(crate) const EXIT: u8 = 130;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether Ctrl-C has been pressed since [`watch`].
-pub(super) fn interrupted() -> bool {
+pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
@@ -16,14 +16,14 @@ pub(super) fn interrupted() -> bool {
 mod signals {
     use std::ffi::c_int;
 
-    pub(super) const SIGINT: c_int = 2;
-    pub(super) const DEFAULT: usize = 0;
+    pub(crate) const SIGINT: c_int = 2;
+    pub(crate) const DEFAULT: usize = 0;
 
     unsafe extern "C" {
-        pub(super) fn signal(number: c_int, handler: usize) -> usize;
+        pub(crate) fn signal(number: c_int, handler: usize) -> usize;
     }
 
-    pub(super) extern "C" fn noticed(number: c_int) {
+    pub(crate) extern "C" fn noticed(number: c_int) {
         super::INTERRUPTED.store(true, super::Ordering::Relaxed);
         // SAFETY: `signal` may be called from a handler; it takes this one's place away.
         unsafe { signal(number, DEFAULT) };
@@ -31,7 +31,7 @@ mod signals {
 }
 
 /// Begins to notice Ctrl-C, as if it had not been pressed before.
-pub(super) fn watch() {
+pub(crate) fn watch() {
     INTERRUPTED.store(false, Ordering::Relaxed);
     #[cfg(unix)]
     // SAFETY: the handler stores one atomic and calls `signal`, both of which handlers may do.
@@ -41,7 +41,7 @@ pub(super) fn watch() {
 }
 
 /// Lets Ctrl-C end the program again, as it always does.
-pub(super) fn leave() {
+pub(crate) fn leave() {
     #[cfg(unix)]
     // SAFETY: no handler is left that could be called.
     unsafe {

@@ -1,9 +1,9 @@
 //! `logits`: what the model says after some ids.
 
-use super::super::engine::Want;
-use super::arguments::Logits;
-use super::command::{Command, Context};
-use super::output::{Outcome, print_json};
+use crate::cli::arguments::Logits;
+use crate::cli::command::{Command, Context};
+use crate::cli::output::{Outcome, print_json};
+use crate::engine::Want;
 use serde_json::json;
 
 impl Command for Logits {

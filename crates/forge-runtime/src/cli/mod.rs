@@ -3,37 +3,37 @@
 //! One file a command. `output` is the one way to standard output, `progress` tells on standard error how far something
 //! long has come.
 
-mod activations;
-mod arguments;
-mod bench;
-mod chat;
-mod command;
-mod completions;
-mod generate;
-mod info;
-mod interrupt;
-mod logits;
-mod output;
-mod perplexity;
-mod profile;
-pub(super) mod progress;
-mod record;
-mod sampling_arguments;
+pub(crate) mod activations;
+pub(crate) mod arguments;
+pub(crate) mod bench;
+pub(crate) mod chat;
+pub(crate) mod command;
+pub(crate) mod completions;
+pub(crate) mod generate;
+pub(crate) mod info;
+pub(crate) mod interrupt;
+pub(crate) mod logits;
+pub(crate) mod output;
+pub(crate) mod perplexity;
+pub(crate) mod profile;
+pub(crate) mod progress;
+pub(crate) mod record;
+pub(crate) mod sampling_arguments;
 #[cfg(feature = "serve")]
-mod serve;
+pub(crate) mod serve;
 #[cfg(feature = "tune")]
-mod tune;
-mod verify;
+pub(crate) mod tune;
+pub(crate) mod verify;
 
 #[cfg(feature = "tune")]
-pub use arguments::Tune;
-pub use arguments::{
+pub use crate::cli::arguments::Tune;
+pub use crate::cli::arguments::{
     Bench, Chat, Common, Completions, Generate, Info, Logits, Perplexity, Profile, Record, Verify,
 };
-pub use command::{Command, Context, Entry, command, main, run};
-pub use output::{Ended, Outcome};
+pub use crate::cli::command::{Command, Context, Entry, command, main, run};
+pub use crate::cli::output::{Ended, Outcome};
 #[cfg(feature = "serve")]
-pub use serve::Serve;
+pub use crate::cli::serve::Serve;
 
 /// Every command.
 pub const COMMANDS: &[Entry] = &[

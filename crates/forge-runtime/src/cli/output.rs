@@ -1,7 +1,7 @@
 //! The one way to standard output, what is said on standard error beside it, and the ways in which a command can end
 //! early. Standard error has colours if it is a terminal; `NO_COLOR` and `CLICOLOR_FORCE` are heeded.
 
-use super::super::failure::Failure;
+use crate::error::Failure;
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 use std::fmt::Display;
@@ -37,14 +37,14 @@ impl From<io::Error> for Ended {
 pub type Outcome = Result<bool, Ended>;
 
 /// Writes text, at once.
-pub(super) fn print(text: &str) -> Result<(), Ended> {
+pub(crate) fn print(text: &str) -> Result<(), Ended> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
 /// Writes a JSON value on a line of its own.
-pub(super) fn print_json(value: &Value) -> Result<(), Ended> {
+pub(crate) fn print_json(value: &Value) -> Result<(), Ended> {
     print(&format!("{value}\n"))
 }
 
@@ -52,12 +52,12 @@ const TROUBLE: Style = AnsiColor::Red.on_default().bold();
 const ASIDE: Style = Style::new().dimmed();
 
 /// Says on standard error what is wrong.
-pub(super) fn complain(trouble: &dyn Display) {
+pub(crate) fn complain(trouble: &dyn Display) {
     say(&format_args!("{TROUBLE}error:{TROUBLE:#} {trouble}"));
 }
 
 /// Says something on standard error that is not what was asked for: how fast it was, where it was done.
-pub(super) fn remark(text: &dyn Display) {
+pub(crate) fn remark(text: &dyn Display) {
     say(&format_args!("{ASIDE}{text}{ASIDE:#}"));
 }
 

@@ -5,15 +5,15 @@
 //! Perplexity is its exponential. A text that is longer than the context is read in windows that overlap by half: every
 //! id is counted once, and has at least half a context before it wherever there is so much.
 
-use super::super::completion::log_sum;
-use super::super::device::Device;
-use super::super::engine::{Engine, Want};
-use super::super::failure::Failure;
-use super::arguments::Perplexity;
-use super::command::{Command, Context};
-use super::interrupt;
-use super::output::{Ended, Outcome, print, print_json, remark};
-use super::progress::Progress;
+use crate::cli::arguments::Perplexity;
+use crate::cli::command::{Command, Context};
+use crate::cli::interrupt;
+use crate::cli::output::{Ended, Outcome, print, print_json, remark};
+use crate::cli::progress::Progress;
+use crate::device::Device;
+use crate::engine::{Engine, Want};
+use crate::error::Failure;
+use crate::session::generation::log_sum;
 use serde_json::json;
 use std::time::Instant;
 
@@ -148,7 +148,7 @@ impl Command for Perplexity {
 fn read(command: &Perplexity) -> Result<String, Failure> {
     let path = &command.file;
     if path.as_os_str() == "-" {
-        return super::generate::given("-");
+        return crate::cli::generate::given("-");
     }
     std::fs::read_to_string(path).map_err(|error| Failure::misuse(format!("{}: {error}", path.display())))
 }

@@ -1,19 +1,19 @@
 //! `profile`: how long each step of a pass takes, and how much of what memory gives it uses. The pass of an id is measured where
 //! a text fills the context, the passes of a prompt from its start.
 
-use super::super::device::Device;
-use super::super::failure::Failure;
-use super::super::memory::human;
-use super::super::notes::Noted;
-use super::super::open::{Setup, settle};
-use super::super::profile::{Best, Subject, json as profile_json, table, trace};
-use super::super::weights::WeightFile;
-use super::super::whole;
-use super::arguments::Profile as Asked;
-use super::command::{Command, Context};
-use super::interrupt;
-use super::output::{Ended, Outcome, print, print_json, remark};
-use super::progress::Progress;
+use crate::atomic_write;
+use crate::cli::arguments::Profile as Asked;
+use crate::cli::command::{Command, Context};
+use crate::cli::interrupt;
+use crate::cli::output::{Ended, Outcome, print, print_json, remark};
+use crate::cli::progress::Progress;
+use crate::device::Device;
+use crate::error::Failure;
+use crate::load::{Setup, settle};
+use crate::measure::capture::Noted;
+use crate::measure::profile::{Best, Subject, json as profile_json, table, trace};
+use crate::model::memory::human;
+use crate::weights::WeightFile;
 use serde_json::json;
 use std::path::Path;
 
@@ -29,7 +29,7 @@ impl Command for Asked {
         let setup = Setup { context: Some(length.max(command.n_prompt)), ..common.setup() };
         // What cannot be written is told before anything is measured.
         if let Some(path) = &command.trace {
-            whole::try_at(path).map_err(|error| unwritten(path, &error))?;
+            atomic_write::try_at(path).map_err(|error| unwritten(path, &error))?;
         }
         let mut engine = setup.engine(program, None)?;
         settle(engine.device())?;
@@ -61,7 +61,7 @@ impl Command for Asked {
             return Err(Ended::Interrupted);
         }
         if let Some(path) = &command.trace {
-            whole::write(path, &format!("{}\n", trace(&profiles)))
+            atomic_write::write(path, &format!("{}\n", trace(&profiles)))
                 .map_err(|error| unwritten(path, &error))?;
         }
         let device: &mut dyn Device = engine.device().device();

@@ -10,7 +10,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A line that says how far something is.
-pub(in super::super) struct Progress {
+pub(crate) struct Progress {
     doing: &'static str,
     next: Instant,
     is_shown: bool,
@@ -19,13 +19,13 @@ pub(in super::super) struct Progress {
 
 impl Progress {
     /// Begins; says nothing yet.
-    pub(in super::super) fn new(doing: &'static str) -> Progress {
+    pub(crate) fn new(doing: &'static str) -> Progress {
         let next = Instant::now() + SILENCE;
         Progress { doing, next, is_shown: false, is_terminal: stderr().is_terminal() }
     }
 
     /// So much is done.
-    pub(in super::super) fn at(&mut self, done: usize, total: usize) {
+    pub(crate) fn at(&mut self, done: usize, total: usize) {
         if self.is_terminal && Instant::now() >= self.next {
             let _ = write!(stderr(), "\r\x1b[2K{} {done} of {total}", self.doing);
             self.is_shown = true;
@@ -34,7 +34,7 @@ impl Progress {
     }
 
     /// Takes the line away.
-    pub(in super::super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = write!(stderr(), "\r\x1b[2K");
         }

@@ -1,13 +1,13 @@
 //! `record`: writes down what a device is told to do, computing nothing.
 
-use super::super::device::Lead;
-use super::super::engine::{Engine, Row, Told};
-use super::super::failure::Failure;
-use super::super::recorder::Recorder;
-use super::super::sampler::Sampling;
-use super::arguments::Record;
-use super::command::{Command, Context};
-use super::output::Outcome;
+use crate::cli::arguments::Record;
+use crate::cli::command::{Command, Context};
+use crate::cli::output::Outcome;
+use crate::device::Lead;
+use crate::engine::{Engine, Row, Told};
+use crate::error::Failure;
+use crate::measure::recorder::Recorder;
+use crate::sampling::sampler::Sampling;
 use serde_json::json;
 
 impl Command for Record {

@@ -1,7 +1,7 @@
 //! The sampling options of `generate` and `chat`.
 
-use super::super::failure::Failure;
-use super::super::sampler::Sampling;
+use crate::error::Failure;
+use crate::sampling::sampler::Sampling;
 use clap::Args;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,37 +11,37 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Print a script that lets a shell finish what is typed
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling [default: the model's generation_config.json]")]
-pub(super) struct SamplingArguments {
+pub(crate) struct SamplingArguments {
     /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
-    pub(super) temperature: Option<f32>,
+    pub(crate) temperature: Option<f32>,
     /// Top-k sampling; 0 disables it
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
-    pub(super) top_k: Option<usize>,
+    pub(crate) top_k: Option<usize>,
     /// Locally typical sampling; 1 disables it
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(super) typical_p: Option<f32>,
+    pub(crate) typical_p: Option<f32>,
     /// Nucleus sampling; 1 disables it
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(super) top_p: Option<f32>,
+    pub(crate) top_p: Option<f32>,
     /// Minimum probability relative to the most probable token; 0 disables it
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(super) min_p: Option<f32>,
+    pub(crate) min_p: Option<f32>,
     /// Repetition penalty over prompt and output; 1 disables it
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    pub(super) repetition_penalty: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
     /// Presence penalty
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    pub(super) presence_penalty: Option<f32>,
+    pub(crate) presence_penalty: Option<f32>,
     /// Frequency penalty
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    pub(super) frequency_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
     /// Bias added to the logit of a token id (repeatable)
     #[arg(long, value_name = "ID=X", value_parser = bias)]
-    pub(super) logit_bias: Vec<(u32, f32)>,
+    pub(crate) logit_bias: Vec<(u32, f32)>,
     /// Random seed [default: random, printed]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub(super) seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
 }
 
 /// Parses `ID=BIAS`.
@@ -52,7 +52,7 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 
 impl SamplingArguments {
     /// The parameters; `defaults` are the model's.
-    pub(super) fn sampling(&self, defaults: Sampling, vocabulary: u32) -> Result<Sampling, Failure> {
+    pub(crate) fn sampling(&self, defaults: Sampling, vocabulary: u32) -> Result<Sampling, Failure> {
         if let Some((id, _)) = self.logit_bias.iter().find(|(id, _)| *id >= vocabulary) {
             let message =
                 format!("--logit-bias: token id {id} is not below the vocabulary size {vocabulary}");
@@ -74,7 +74,7 @@ impl SamplingArguments {
     }
 
     /// The given seed, or the time in nanoseconds.
-    pub(super) fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         self.seed.unwrap_or_else(now)
     }

@@ -1,9 +1,9 @@
 //! `serve`: the model for many clients at once.
 
-use super::super::failure::Failure;
-use super::super::serve::{Options, Server};
-use super::command::{Command, Context};
-use super::output::{Outcome, remark};
+use crate::cli::command::{Command, Context};
+use crate::cli::output::{Outcome, remark};
+use crate::error::Failure;
+use crate::serve::{Options, Server};
 use clap::Args;
 
 /// Texts written at once, if nobody says how many.
@@ -23,28 +23,28 @@ under way come to their end, a second one does not.")]
 pub struct Serve {
     /// The address to listen at; one that others can reach wants --api-key or --no-api-key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub(super) host: String,
+    pub(crate) host: String,
     /// The port to listen at; 0 takes any that is free
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
-    pub(super) port: u16,
+    pub(crate) port: u16,
     /// A key that requests have to show as `Authorization: Bearer KEY` (may be given several times) [default: what the
     /// environment has as MODEL_API_KEY, which others cannot see in a list of processes]
     #[arg(long, value_name = "KEY")]
-    pub(super) api_key: Vec<String>,
+    pub(crate) api_key: Vec<String>,
     /// Let others reach the server without a key
     #[arg(long)]
-    pub(super) insecure: bool,
+    pub(crate) insecure: bool,
     /// Requests that may wait for a slot
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65536))]
-    pub(super) queue: u32,
+    pub(crate) queue: u32,
     /// An origin whose pages may ask, such as https://example.org, or * for all (may be given several times)
     // What is written here is shown in a terminal, too.
     #[allow(rustdoc::bare_urls)]
     #[arg(long, value_name = "ORIGIN")]
-    pub(super) allow_origin: Vec<String>,
+    pub(crate) allow_origin: Vec<String>,
     /// Another name that the model answers to (may be given several times)
     #[arg(long, value_name = "NAME")]
-    pub(super) alias: Vec<String>,
+    pub(crate) alias: Vec<String>,
 }
 
 impl Serve {

@@ -1,16 +1,16 @@
 //! `tune`: which layouts of the model's products and of its attention this GPU is fastest with, as a table for `forge compile --tuned`.
 
-use super::super::device::Device;
-use super::super::failure::Failure;
-use super::super::notes::Noted;
-use super::super::open::DeviceKind;
-use super::super::tune::{Chosen, Tuning, line, table};
-use super::super::whole;
-use super::arguments::Tune;
-use super::command::{Command, Context};
-use super::interrupt;
-use super::output::{Ended, Outcome, complain, print, print_json, remark};
-use super::progress::Progress;
+use crate::atomic_write;
+use crate::cli::arguments::Tune;
+use crate::cli::command::{Command, Context};
+use crate::cli::interrupt;
+use crate::cli::output::{Ended, Outcome, complain, print, print_json, remark};
+use crate::cli::progress::Progress;
+use crate::device::Device;
+use crate::error::Failure;
+use crate::load::DeviceKind;
+use crate::measure::capture::Noted;
+use crate::measure::tune::{Chosen, Tuning, line, table};
 
 impl Command for Tune {
     const NAME: &'static str = "tune";
@@ -36,7 +36,7 @@ impl Command for Tune {
         let unwritten =
             |error| Failure::misuse(format!("{}: {error}; choose another --output", path.display()));
         // What cannot be written is told before anything is measured.
-        whole::try_at(&path).map_err(unwritten)?;
+        atomic_write::try_at(&path).map_err(unwritten)?;
         let tuning = Tuning::new(&mut engine, command.repetitions as usize)?;
         let device: &mut dyn Device = engine.device().device();
         let described = device.describe();
@@ -72,7 +72,7 @@ impl Command for Tune {
             return Err(Failure::wrong("no pass of the model has a kernel that there is a choice for").into());
         }
         let told = table(program.info.name, &described, &all);
-        whole::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
+        atomic_write::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
         if command.json {
             print_json(&told)?;
         }

@@ -3,12 +3,12 @@
 //! The reference has f32 activations, so the first comparison is with these. On the CPU int8 activations are the default where
 //! weights are quantized: they are compared with f32 activations of the same device, unless `--f32-activations` turns them off.
 
-use super::super::golden::Golden;
-use super::super::open::{DeviceKind, Setup};
-use super::activations::{Divergence, all_logits};
-use super::arguments::Verify;
-use super::command::{Command, Context};
-use super::output::{Outcome, print, print_json};
+use crate::cli::activations::{Divergence, all_logits};
+use crate::cli::arguments::Verify;
+use crate::cli::command::{Command, Context};
+use crate::cli::output::{Outcome, print, print_json};
+use crate::engine::golden::Golden;
+use crate::load::{DeviceKind, Setup};
 use serde_json::json;
 
 impl Command for Verify {

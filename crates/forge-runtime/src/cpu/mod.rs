@@ -12,202 +12,68 @@
 //! A model uses few of the kernels, of one format or two, and they take most of the time that a build takes. So families and
 //! formats are features of this crate, and a generated crate enables those that its model needs.
 
-mod activation;
-mod affine;
-#[cfg(target_arch = "x86_64")]
-mod amx;
+pub(crate) mod attention;
+pub(crate) mod device;
+pub(crate) mod elementwise;
+pub mod format;
+pub(crate) mod head;
+pub(crate) mod matmul;
+pub(crate) mod mla;
+pub(crate) mod moe;
+pub(crate) mod norm;
+pub(crate) mod recurrent;
+pub mod simd;
+
 #[cfg(feature = "attention")]
-mod append;
-mod argmax;
+pub use crate::cpu::attention::attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join};
 #[cfg(feature = "attention")]
-mod attend;
+pub use crate::cpu::attention::kv_append::{Append, append};
 #[cfg(feature = "attention")]
-mod attend_share;
+pub use crate::cpu::attention::rope::{Rotate, rotate};
 #[cfg(feature = "attention")]
-mod attend_step;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(feature = "attention")]
-mod beside;
-mod blocks;
-#[cfg(feature = "attention")]
-mod cached;
-mod call;
-mod coded;
-mod coded_few;
-mod coded_panel;
-mod coded_rows;
-#[cfg(target_arch = "x86_64")]
-mod coded_tiles;
-mod compute_speed;
-#[cfg(feature = "recurrent")]
-mod convolve;
-#[cfg(target_os = "linux")]
-mod copying;
-#[cfg(feature = "recurrent")]
-mod delta_rule;
-#[cfg(feature = "recurrent")]
-mod delta_step;
-mod device;
+pub use crate::cpu::attention::rope_append::{RotateAppend, rotate_append};
+pub use crate::cpu::attention::rope_tables::{Brings, HeadNorm, Long, Pairing, Rotation};
+pub use crate::cpu::device::cpu_device::CpuDevice;
+pub use crate::cpu::device::kernel_args::{Call, Output};
+pub use crate::cpu::elementwise::activation::{Activation, Each};
+pub use crate::cpu::elementwise::elementwise_op::{Elementwise, Function, elementwise};
+pub use crate::cpu::elementwise::embed::{Embed, embed};
+pub use crate::cpu::elementwise::slice_columns::{Take, take};
+pub use crate::cpu::format::affine::{Affine, AffineBf16};
+pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
+pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
+pub use crate::cpu::format::matrix::Format;
+pub use crate::cpu::format::mxfp4::Mxfp4;
+pub use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
+pub use crate::cpu::format::weight_format::Stored;
+pub use crate::cpu::head::argmax::{Argmax, ArgmaxJoin, argmax, argmax_join};
+pub use crate::cpu::head::sample::{Sample, sample};
+pub use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, OwnNorm, Squares};
+pub use crate::cpu::matmul::linear::{Project, project};
 #[cfg(feature = "mla")]
-mod each_head;
-mod elementwise;
-mod embed;
-mod encode;
-mod ending;
+pub use crate::cpu::mla::attend::{LatentAttend, latent_attend};
+#[cfg(feature = "mla")]
+pub use crate::cpu::mla::cache_append::{LatentAppend, LatentColumns, LatentPrepare, latent_append};
+#[cfg(feature = "mla")]
+pub use crate::cpu::mla::expanded::{AttendUnfolded, LatentShare, attend_unfolded, latent_share};
+#[cfg(feature = "mla")]
+pub use crate::cpu::mla::per_head_matmul::{EachHead, each_head};
 #[cfg(feature = "moe")]
-mod experts;
+pub use crate::cpu::moe::decode::{ExpertsInner, ExpertsSum, experts_inner, experts_sum};
 #[cfg(feature = "moe")]
-mod experts_tiles;
-mod few_rows;
-mod finish;
-mod formats;
-#[cfg(feature = "mla")]
-mod latent;
-#[cfg(feature = "mla")]
-mod latent_attend;
-mod layer_norm;
-#[cfg(feature = "recurrent")]
-mod learning;
-#[cfg(feature = "recurrent")]
-mod let_through;
-pub mod level;
-mod mxfp4;
-mod neighbours;
-#[cfg(target_arch = "aarch64")]
-mod neon;
-mod norm_add;
-mod panel;
-#[cfg(target_arch = "x86_64")]
-mod parts;
-mod past;
-mod pieces;
-mod plain;
-mod pool;
-mod portable;
-mod project;
-mod read_speed;
-mod rms_norm;
-#[cfg(target_os = "linux")]
-mod room;
-#[cfg(feature = "attention")]
-mod rotate;
-#[cfg(feature = "attention")]
-mod rotate_append;
-mod rotation;
-#[cfg(feature = "moe")]
-mod route;
-mod sample;
-mod scales;
-mod scratch;
-mod simd;
-#[cfg(feature = "moe")]
-mod stack;
-mod stored;
-mod streams;
-mod strip_products;
-pub mod strips;
-mod superblock;
-mod take;
-mod tile;
-mod together;
-mod turned;
-mod turned_few;
-#[cfg(feature = "mla")]
-mod unfolded;
-mod weights;
-
-#[cfg(not(target_os = "linux"))]
-mod copying {
-    //! Elsewhere nothing is copied: there is no asking for huge pages, nor how much memory is free.
-
-    use super::pool::Pool;
-    use super::strips::Strips;
-    use memmap2::Mmap;
-    use std::convert::Infallible;
-    use std::io;
-    use std::ops::Range;
-    use std::time::Duration;
-
-    /// Of which there is none.
-    pub(super) struct Copying(Infallible);
-
-    impl Copying {
-        pub(super) fn new(_: usize, _: &[usize], _: &[Range<usize>], _: Vec<Strips>) -> Option<Copying> {
-            None
-        }
-
-        pub(super) fn go_on(&mut self, _: &Mmap, _: &mut Pool, _: Duration) -> Result<(), String> {
-            match self.0 {}
-        }
-
-        pub(super) fn bytes(&self) -> [usize; 2] {
-            match self.0 {}
-        }
-
-        pub(super) fn start(&self) -> *const u8 {
-            match self.0 {}
-        }
-
-        pub(super) fn end(&self) -> usize {
-            match self.0 {}
-        }
-
-        pub(super) fn written(self) -> io::Result<Mmap> {
-            match self.0 {}
-        }
-    }
-}
-
-pub use self::{
-    activation::{Activation, Each},
-    affine::{Affine, AffineBf16},
-    argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
-    blocks::{Q4_0, Q8_0},
-    call::{Call, Output},
-    device::CpuDevice,
-    elementwise::{Elementwise, Function, elementwise},
-    embed::{Embed, embed},
-    finish::{DeferredNorm, Epilogue, OwnNorm, Squares},
-    formats::Format,
-    layer_norm::{LayerNorm, layer_norm},
-    mxfp4::Mxfp4,
-    norm_add::{NormAdd, norm_add},
-    plain::{Bf16, F16, F32},
-    project::{Project, project},
-    rms_norm::{RmsNorm, rms_norm},
-    rotation::{Brings, HeadNorm, Long, Pairing, Rotation},
-    sample::{Sample, sample},
-    stored::Stored,
-    superblock::{Q4K, Q5K, Q6K},
-    take::{Take, take},
-};
-#[cfg(feature = "attention")]
-pub use self::{
-    append::{Append, append},
-    attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join},
-    rotate::{Rotate, rotate},
-    rotate_append::{RotateAppend, rotate_append},
-};
-#[cfg(feature = "recurrent")]
-pub use self::{
-    convolve::{Convolve, convolve},
-    delta_rule::{DeltaRule, delta_chunks, delta_rule},
-    delta_step::{DeltaStep, delta_step},
-    let_through::{LetThrough, let_through},
-};
-#[cfg(feature = "mla")]
-pub use self::{
-    each_head::{EachHead, each_head},
-    latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
-    latent_attend::{LatentAttend, latent_attend},
-    unfolded::{AttendUnfolded, LatentShare, attend_unfolded, latent_share},
+pub use crate::cpu::moe::grouped::{
+    ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles,
 };
 #[cfg(feature = "moe")]
-pub use self::{
-    experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
-    experts_tiles::{ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles},
-    route::{Groups, Route, Scores, route},
-};
+pub use crate::cpu::moe::route::{Groups, Route, Scores, route};
+pub use crate::cpu::norm::layer_norm::{LayerNorm, layer_norm};
+pub use crate::cpu::norm::norm_add::{NormAdd, norm_add};
+pub use crate::cpu::norm::rms_norm::{RmsNorm, rms_norm};
+#[cfg(feature = "recurrent")]
+pub use crate::cpu::recurrent::causal_conv1d::{Convolve, convolve};
+#[cfg(feature = "recurrent")]
+pub use crate::cpu::recurrent::delta_decode::{DeltaStep, delta_step};
+#[cfg(feature = "recurrent")]
+pub use crate::cpu::recurrent::delta_rule::{DeltaRule, delta_chunks, delta_rule};
+#[cfg(feature = "recurrent")]
+pub use crate::cpu::recurrent::gated_rms_norm::{LetThrough, let_through};

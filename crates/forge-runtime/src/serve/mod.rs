@@ -5,58 +5,31 @@
 //! prompts and completions, `queue` hands these to the scheduler, and `answer` carries what comes back to the client.
 //! Prompts and answers are in no log.
 
-mod access;
-mod answer;
-mod asked;
-mod calls;
-mod chat;
-mod connections;
-mod control_tokens;
-mod dialect;
-mod endpoints;
-mod fields;
-mod grammar;
-mod grammar_limits;
-mod grammar_threads;
-mod items;
-mod job;
-mod listener;
-mod metrics;
-mod object;
-mod patient;
-mod plain;
-mod probabilities;
-mod queue;
-mod refusal;
-mod responses;
-mod scheduler;
-mod service;
-mod shape;
-mod slots;
-mod token_bytes;
-mod tools;
-mod watchdog;
+pub(crate) mod api;
+pub(crate) mod batch;
+pub(crate) mod http;
+pub(crate) mod tools;
 
-use super::device::Device;
-use super::engine::Engine;
-use super::failure::Failure;
-use super::model::Info;
-use super::sampler::Sampling;
-use super::template::Template;
-use super::text::Text;
-use access::Access;
-use grammar::Grammars;
-use grammar_threads::GrammarThreads;
-use metrics::Metrics;
-use queue::Queue;
-use scheduler::Scheduler;
-use service::Service;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::error::Failure;
+use crate::model::Info;
+use crate::sampling::sampler::Sampling;
+use crate::serve::api::state::Service;
+use crate::serve::batch::queue::Queue;
+use crate::serve::batch::scheduler::Scheduler;
+use crate::serve::http::auth::Access;
+use crate::serve::http::metrics::Metrics;
+use crate::serve::tools::grammar::Grammars;
+use crate::serve::tools::grammar_threads::GrammarThreads;
+use crate::serve::tools::token_bytes::TokenBytes;
+use crate::text::chat_template::Template;
+use crate::text::tokenizer::Text;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use token_bytes::TokenBytes;
 use tokio::sync::Notify;
 
 /// How a model is served.
@@ -103,7 +76,7 @@ impl Server {
         if options.aliases.iter().any(|alias| alias.trim().is_empty()) {
             return Err(Failure::misuse("an alias is empty: --alias takes a name"));
         }
-        let (listener, address) = listener::listen(&options.host, options.port)?;
+        let (listener, address) = crate::serve::http::listener::listen(&options.host, options.port)?;
         if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
             return Err(Failure::misuse(format!(
                 "at {} others can reach the model: --api-key KEY (or MODEL_API_KEY) keeps them out, --no-api-key lets them in",
@@ -165,12 +138,12 @@ impl Server {
             access: Access::new(address.ip(), options.api_keys, options.origins),
             is_ready: AtomicBool::new(false),
             aliases: options.aliases,
-            created: shape::now(),
+            created: crate::serve::api::completion_body::now(),
         });
         let of_thread = service.clone();
         let thread = std::thread::Builder::new()
             .name("connections".to_owned())
-            .spawn(move || listener::run(listener, of_thread, &stop))
+            .spawn(move || crate::serve::http::listener::run(listener, of_thread, &stop))
             .map_err(|error| Failure::wrong(format!("the server: {error}")))?;
         let mut scheduler = Scheduler::new(engine, slots, jobs, metrics);
         scheduler.warm_up()?;

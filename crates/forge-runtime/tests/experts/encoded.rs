@@ -7,7 +7,7 @@ use super::support::{
     Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
     run_kernel_as,
 };
-use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::simd::isa::Level;
 use forge_runtime::cpu::{self, Epilogue, ExpertsSum, Format, Squares};
 use forge_runtime::device::Program;
 

@@ -6,7 +6,7 @@ use super::support::{
     run_kernel_as, words_of,
 };
 use super::{FORMATS, inner, sum};
-use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::simd::isa::Level;
 use forge_runtime::cpu::{
     self, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format,
 };

@@ -1,7 +1,7 @@
 //! A layer of experts, and what it is in f64.
 
 use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
-use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::simd::isa::Level;
 use forge_runtime::cpu::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format};
 
 /// How a layer's kernels are run.

@@ -5,7 +5,7 @@ use super::support::{
     laid_out, matrix, numbers_of, run_kernel_as,
 };
 use super::{FORMATS, cancelled, plain, plane_arguments, planes, project};
-use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::simd::isa::Level;
 use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
 use forge_runtime::device::Program::{self, Batch, Decode};
 use std::sync::{Mutex, PoisonError};

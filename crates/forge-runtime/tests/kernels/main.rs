@@ -9,7 +9,7 @@ mod support;
 
 use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use forge_runtime::device::Program;
-use forge_runtime::sampler::{Sampler, Sampling};
+use forge_runtime::sampling::sampler::{Sampler, Sampling};
 use support::{
     Argument, IN_STRIPS, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips,
     laid_out, matrix, numbers_of, run_kernel, run_kernel_as, silu, words_of,

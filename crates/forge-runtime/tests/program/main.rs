@@ -471,7 +471,7 @@ fn record_writes_every_pass_of_every_sequence() {
 
 #[test]
 fn where_no_nvidia_gpu_is_the_program_runs_and_says_what_is_missing() {
-    let Err(why) = forge_runtime::cuda::card(&[]) else { return };
+    let Err(why) = forge_runtime::gpu::cuda::card(&[]) else { return };
     let folder = directory(0.0);
     let output = run(&folder, "logits --token-ids 3 --device cuda");
     assert_eq!(output.status.code(), Some(2));

@@ -2,13 +2,13 @@
 //! The logit of id 0 is that number, and those of others lie around it, now this one highest and now that.
 
 use forge_runtime::cpu::Call;
+use forge_runtime::device::kernel_cost::Work;
 use forge_runtime::device::{Buffer, Kernel, Pass, Program, Span};
-use forge_runtime::failure::Failure;
-use forge_runtime::golden::largest;
+use forge_runtime::engine::golden::largest;
+use forge_runtime::error::Failure;
+use forge_runtime::model::state::State;
 use forge_runtime::model::{Cost, Info, Layout, Model, Rows, Wanted};
-use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
-use forge_runtime::work::Work;
 
 const VOCABULARY: usize = 50;
 const CHUNK: usize = 8;

@@ -6,14 +6,14 @@ pub mod halving;
 pub mod http;
 pub mod reference;
 
-use forge_runtime::cpu::level::Level;
-use forge_runtime::cpu::strips::Strips;
+use forge_runtime::cpu::format::repacked::Strips;
+use forge_runtime::cpu::simd::isa::Level;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
+use forge_runtime::device::kernel_cost::Work;
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
+use forge_runtime::model::state::State;
 use forge_runtime::model::{Layout, Wheel};
-use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
-use forge_runtime::work::Work;
 use half::{bf16, f16};
 use std::path::Path;
 use std::time::Duration;

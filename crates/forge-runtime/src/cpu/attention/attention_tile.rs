@@ -1,0 +1,333 @@
+//! A thread's share of attention: some rows of one key head, their queries, and what has been summed for them so far.
+//!
+//! A share is begun (queries are prepared, what rows bring goes to the cache), meets the cache step by step, and is finished: sums are
+//! divided by totals, and gated. Of a step the rows of one slot meet together what any of them sees.
+
+use crate::cpu::attention::attend::{Attend, Gates, Own, Prologue, Queries};
+use crate::cpu::attention::kv_append::{Room, store};
+use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::kv_tile::Beside;
+use crate::cpu::attention::online_softmax::{STEP, Softening, Step, Total, cap_scores, total_from, total_of};
+use crate::cpu::attention::rope_tables::{prepare, prepare_value};
+use crate::cpu::device::kernel_args::Output;
+use crate::cpu::simd::vectors::Simd;
+use std::ops::Range;
+
+/// The most rows that a thread takes at once: a step is widened once for all of them.
+const ROWS: usize = 32;
+/// Queries that it takes with more than half as many rows: what is kept of them is to fit into the second cache.
+const QUERIES: usize = 128;
+
+/// What all shares of a dispatch go by.
+pub(crate) struct Attention<'a, C> {
+    pub(crate) shape: &'a Attend,
+    /// Whether there is one row that no others will be compared with.
+    pub(crate) alone: bool,
+    pub(crate) context: usize,
+    pub(crate) room: Room,
+    pub(crate) slots: &'a [u32],
+    pub(crate) positions: &'a [u32],
+    pub(crate) queries: Queries<'a, C>,
+    pub(crate) keys: *const C,
+    pub(crate) values: *const C,
+    pub(crate) sinks: Option<&'a [f32]>,
+    pub(crate) gates: Option<(Gates, &'a [f32])>,
+    pub(crate) heads: Output<'a, f32>,
+}
+
+impl<C: Cached> Attention<'_, C> {
+    /// Query heads that read one key head.
+    pub(crate) fn group(&self) -> usize {
+        self.shape.query_heads / self.shape.key_heads
+    }
+
+    /// Where the cache has a position of a row's slot.
+    fn place(&self, row: usize, head: usize, position: usize) -> usize {
+        let of_head = (self.slots[row] as usize * self.shape.key_heads + head) * self.room.positions;
+        (of_head + self.room.of_position(position)) * C::record(self.shape.width)
+    }
+
+    /// The first position that a row sees.
+    fn seen_from(&self, row: usize) -> usize {
+        let seen = self.positions[row] as usize + 1;
+        self.shape.window.map_or(0, |window| seen.saturating_sub(window))
+    }
+
+    /// Positions of the step from `start` on that a row sees.
+    fn seen(&self, row: usize, start: usize) -> Range<usize> {
+        self.seen_from(row).max(start)..(self.positions[row] as usize + 1).min(start + STEP)
+    }
+
+    /// Where the steps that rows meet begin: at multiples of their length for all rows, so that what a row is computed from does not
+    /// depend on which rows come with it.
+    pub(crate) fn steps(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
+        let shortest = rows.clone().map(|row| self.seen_from(row)).min().unwrap_or(0) / STEP * STEP;
+        let longest = rows.map(|row| self.positions[row] as usize + 1).max().unwrap_or(0);
+        (shortest..longest).step_by(STEP)
+    }
+}
+
+/// The rows that a thread has at once.
+pub(crate) struct Share<'s> {
+    rows: Range<usize>,
+    /// Their key head.
+    head: usize,
+    /// Query heads of a row.
+    group: usize,
+    /// Numbers of a head here: whole vectors.
+    padded: usize,
+    /// `[query, padded]`, as are sums.
+    queries: &'s mut [f32],
+    sums: &'s mut [f32],
+    /// `[query, STEP]`: scores, then weights.
+    weights: &'s mut [f32],
+    /// A key and the turns of a position, while a row is begun.
+    prepared: &'s mut [f32],
+    /// The largest score of each query so far, and the total of its weights.
+    largest: &'s mut [f32],
+    totals: &'s mut [Total],
+    /// What sums of queries are multiplied by before a step is added to them: of whole vectors.
+    corrections: &'s mut [f32],
+    beside: Beside<'s>,
+}
+
+impl<'s> Share<'s> {
+    /// The most rows of so many queries each.
+    pub(crate) fn most_rows(group: usize) -> usize {
+        (QUERIES / group).clamp(ROWS / 2, ROWS)
+    }
+
+    /// Numbers of the room that it needs for so many queries.
+    pub(crate) fn room(queries: usize, padded: usize) -> usize {
+        queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
+            + 2 * padded
+            + queries.next_multiple_of(16)
+            + Beside::room(padded)
+    }
+
+    /// In such room.
+    pub(crate) fn new(room: &'s mut [f32], queries: usize, group: usize, padded: usize) -> Share<'s> {
+        let (widened, room) = room.split_at_mut(Beside::room(padded));
+        let beside = Beside::new(widened, padded);
+        let (of_queries, room) = room.split_at_mut(queries * padded);
+        let (sums, room) = room.split_at_mut(queries * padded);
+        let (weights, room) = room.split_at_mut(queries * STEP);
+        let (prepared, room) = room.split_at_mut(2 * padded);
+        let (corrections, room) = room.split_at_mut(queries.next_multiple_of(16));
+        let (totals, largest) = room.split_at_mut(room.len() - queries);
+        let ((totals, _), rows, head, queries) = (totals.as_chunks_mut(), 0..0, 0, of_queries);
+        Share {
+            rows,
+            head,
+            group,
+            padded,
+            queries,
+            sums,
+            weights,
+            prepared,
+            largest,
+            totals,
+            corrections,
+            beside,
+        }
+    }
+
+    /// The queries of a row, by their number among those that there is room for.
+    fn queries_of(&self, row: usize) -> Range<usize> {
+        let first = (row - self.rows.start) * self.group;
+        first..first + self.group
+    }
+
+    /// Takes other rows.
+    ///
+    /// # Safety
+    /// This thread alone has this key head of the rows' slots, where rows bring keys.
+    #[inline(always)]
+    pub(crate) unsafe fn begin<S: Simd, C: Cached>(
+        &mut self,
+        of: &Attention<'_, C>,
+        rows: Range<usize>,
+        head: usize,
+    ) {
+        let count = rows.len() * self.group;
+        (self.rows, self.head) = (rows, head);
+        self.queries[..count * self.padded].fill(0.0);
+        self.sums[..count * self.padded].fill(0.0);
+        for row in self.rows.clone() {
+            let (position, context) = (of.positions[row] as usize, of.context);
+            assert!(position < context, "row {row} is at position {position} of a context of {context}");
+            for (member, query) in self.queries_of(row).enumerate() {
+                let sink = of.sinks.map(|sinks| sinks[head * self.group + member]);
+                self.largest[query] = sink.unwrap_or(f32::NEG_INFINITY);
+                self.totals[query] = total_from(if sink.is_some() { 1.0 } else { 0.0 });
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.prepare::<S, C>(of, row) };
+        }
+    }
+
+    /// Has the queries of a row, scaled, and gives what it brings to the cache.
+    #[inline(always)]
+    unsafe fn prepare<S: Simd, C: Cached>(&mut self, of: &Attention<'_, C>, row: usize) {
+        let Attend { query_heads, key_heads, width, scale, .. } = *of.shape;
+        let (head, group, padded, position) =
+            (self.head, self.group, self.padded, of.positions[row] as usize);
+        let mine = self.queries_of(row);
+        let queries = &mut self.queries[mine.start * padded..mine.end * padded];
+        match &of.queries {
+            Queries::Ready(q) => {
+                let from = &q[(row * query_heads + head * group) * width..][..group * width];
+                for (to, from) in queries.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
+                    to[..width].copy_from_slice(from);
+                }
+            }
+            Queries::Raw { heads, prologue, query_gain, own } => {
+                let Prologue { brings, norm, rotation } = prologue;
+                let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+                let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
+                let with = |gain| norm.map(|norm| (norm, gain));
+                let (made, turns) = self.prepared.split_at_mut(padded);
+                let (made, turns) = (&mut made[..width], &mut turns[..rotation.room()]);
+                rotation.turns(position, of.context, turns);
+                // SAFETY: heads are as wide as `made`; the caller's promise of the cache.
+                unsafe {
+                    for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
+                        let from = from(head * group + member);
+                        prepare::<S>(from, with(*query_gain), rotation, turns, &mut to[..width]);
+                    }
+                    if let Some(Own { key_gain, cache: [keys, values] }) = own {
+                        let place = of.place(row, head, position);
+                        prepare::<S>(from(first_key + head), with(*key_gain), rotation, turns, made);
+                        store(*keys, place, made);
+                        let value = prepare_value::<S>(from(first_value + head), *norm, made);
+                        store(*values, place, value);
+                    }
+                }
+            }
+        }
+        for query in queries {
+            *query *= scale;
+        }
+    }
+
+    /// Has all rows meet what they see of the step from `start` on.
+    ///
+    /// # Safety
+    /// The cache has the positions of all rows.
+    #[inline(always)]
+    pub(crate) unsafe fn meet<S: Simd, C: Cached>(&mut self, of: &Attention<'_, C>, start: usize) {
+        let mut next = self.rows.start;
+        while next < self.rows.end {
+            // Rows of one slot are neighbours.
+            let others = (next..self.rows.end).find(|row| of.slots[*row] != of.slots[next]);
+            let of_slot = next..others.unwrap_or(self.rows.end);
+            next = of_slot.end;
+            let seen = of_slot.clone().map(|row| of.seen(row, start)).filter(|seen| !seen.is_empty());
+            if let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) {
+                // SAFETY: the caller's promise.
+                unsafe { self.meet_together::<S, C>(of, of_slot, start, seen) };
+            }
+        }
+    }
+
+    /// The rows of one slot, of which one or another sees each of the positions `all`.
+    #[inline(always)]
+    unsafe fn meet_together<S: Simd, C: Cached>(
+        &mut self,
+        of: &Attention<'_, C>,
+        rows: Range<usize>,
+        start: usize,
+        all: Range<usize>,
+    ) {
+        let (width, padded, group) = (of.shape.width, self.padded, self.group);
+        let at = of.place(rows.start, self.head, all.start);
+        let mine = self.queries_of(rows.start).start..self.queries_of(rows.end).start;
+        let queries = &self.queries[mine.start * padded..mine.end * padded];
+        let is_shared = rows.len() > 1;
+        // SAFETY: the cache has these positions from `at`; queries and sums are padded to whole vectors.
+        unsafe {
+            let (keys, values) = (of.keys.add(at), of.values.add(at));
+            let step = Step::<C> { keys, values, positions: all.len(), width, valued: width, padded };
+            let in_step = all.start - start..all.end - start;
+            if of.alone {
+                step.scores::<S>(queries, self.weights);
+            } else {
+                self.beside.take_keys::<S, C>(&step, in_step.clone());
+                self.beside.scores::<S>(queries, width, all.end - start, self.weights);
+            }
+            if is_shared {
+                self.beside.take_values::<S, C>(&step, in_step);
+            }
+            // A row that is alone is scored from the first position that it sees on.
+            let origin = if of.alone { all.start } else { start };
+            let seen: [Range<usize>; ROWS] = std::array::from_fn(|i| {
+                let seen = of.seen((rows.start + i).min(rows.end - 1), start);
+                if seen.is_empty() { 0..0 } else { seen.start - origin..seen.end - origin }
+            });
+            let seen = &seen[..rows.len()];
+            self.weigh::<S>(mine, seen, of.shape.softcap);
+            for (row, seen) in rows.clone().zip(seen).filter(|(_, seen)| !seen.is_empty()) {
+                let (mine, first) = (self.queries_of(row), (row - rows.start) * group * STEP);
+                let sums = &mut self.sums[mine.start * padded..mine.end * padded];
+                let weights = &self.weights[first + seen.start..first + group * STEP];
+                if is_shared {
+                    self.beside.step(seen.start, seen.len(), width).add_values::<S>(weights, sums);
+                } else {
+                    step.add_values::<S>(weights, sums);
+                }
+            }
+        }
+    }
+
+    /// Turns scores of queries, of which those of a row see the same, into weights, and has their sums so far weigh as these do.
+    #[inline(always)]
+    unsafe fn weigh<S: Simd>(&mut self, queries: Range<usize>, seen: &[Range<usize>], softcap: Option<f32>) {
+        let scores = &mut self.weights[..queries.len() * STEP];
+        // SAFETY: there are as many scores as a step has positions.
+        unsafe {
+            if let Some(cap) = softcap {
+                for (scores, seen) in scores.chunks_exact_mut(self.group * STEP).zip(seen) {
+                    for scores in scores.chunks_exact_mut(STEP) {
+                        cap_scores::<S>(scores, seen.end, cap);
+                    }
+                }
+            }
+            let (largest, totals) = (&mut self.largest[queries.clone()], &mut self.totals[queries.clone()]);
+            let corrections = &mut *self.corrections;
+            Softening { scores, largest, totals, corrections }.soften::<S>(seen);
+        }
+        let sums = &mut self.sums[queries.start * self.padded..queries.end * self.padded];
+        for (sums, correction) in sums.chunks_exact_mut(self.padded).zip(&*self.corrections) {
+            sums.iter_mut().for_each(|sum| *sum *= correction);
+        }
+    }
+
+    /// Writes what has become of the rows' queries.
+    ///
+    /// # Safety
+    /// This thread alone has this key head of these rows.
+    #[inline(always)]
+    pub(crate) unsafe fn finish<S: Simd, C: Cached>(&self, of: &Attention<'_, C>) {
+        let width = of.shape.width;
+        for row in self.rows.clone() {
+            for (member, query) in self.queries_of(row).enumerate() {
+                let query_head = self.head * self.group + member;
+                let at = (row * of.shape.query_heads + query_head) * width;
+                // SAFETY: the caller's promise.
+                let (out, total) =
+                    unsafe { (of.heads.part(at..at + width), total_of::<S>(&self.totals[query])) };
+                for (out, sum) in out.iter_mut().zip(&self.sums[query * self.padded..]) {
+                    *out = sum / total;
+                }
+                if let Some((Gates { pitch, first }, gates)) = of.gates {
+                    let own = &gates[row * pitch + first + query_head * width..];
+                    out.iter_mut().zip(own).for_each(|(out, gate)| *out *= sigmoid(*gate));
+                }
+            }
+        }
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}

@@ -1,0 +1,188 @@
+//! Cached positions of a head side by side, for rows of a batch: positions are lanes, so that a score is a lane's own sum, and keys and
+//! values are widened once for all rows of a slot.
+//!
+//! Rows of a batch take this way however few they are, and so a row comes to the same bits whatever rows come with it.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::online_softmax::{STEP, Step};
+use crate::cpu::simd::vectors::Simd;
+use std::ops::Range;
+
+/// Queries that meet a position at once.
+const QUERIES: usize = 4;
+
+/// Positions of a step, widened.
+pub(crate) struct Beside<'a> {
+    /// `[channel, STEP]`
+    keys: &'a mut [f32],
+    /// `[STEP, padded]`
+    values: &'a mut [f32],
+    /// Of a head: a multiple of 16.
+    padded: usize,
+}
+
+impl<'a> Beside<'a> {
+    /// Numbers of the room that it needs.
+    pub(crate) fn room(padded: usize) -> usize {
+        2 * STEP * padded
+    }
+
+    /// In such room.
+    pub(crate) fn new(room: &'a mut [f32], padded: usize) -> Beside<'a> {
+        let (keys, values) = room.split_at_mut(STEP * padded);
+        Beside { keys, values, padded }
+    }
+
+    /// Takes the keys of some positions of a step; `cached` begins with the first of them.
+    #[inline(always)]
+    pub(crate) unsafe fn take_keys<S: Simd, C: Cached>(&mut self, cached: &Step<C>, positions: Range<usize>) {
+        let whole = cached.whole::<S>();
+        // SAFETY: the caller promises that the positions are there.
+        unsafe {
+            for channel in (0..whole).step_by(S::LANES) {
+                self.take_keys_from::<S, C, true>(cached, positions.clone(), channel);
+            }
+            if whole < cached.width {
+                self.take_keys_from::<S, C, false>(cached, positions, whole);
+            }
+        }
+    }
+
+    /// The vector of theirs from `channel` on.
+    #[inline(always)]
+    unsafe fn take_keys_from<S: Simd, C: Cached, const WHOLE: bool>(
+        &mut self,
+        cached: &Step<C>,
+        positions: Range<usize>,
+        channel: usize,
+    ) {
+        let mut square = [[0.0_f32; 16]; 16];
+        for first in (positions.start / S::LANES * S::LANES..positions.end).step_by(S::LANES) {
+            // Lanes of other positions are anything: nobody looks at their scores.
+            for position in positions.start.max(first)..positions.end.min(first + S::LANES) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let key = cached.load::<S, WHOLE>(cached.keys, position - positions.start, channel);
+                    S::store(square[position - first].as_mut_ptr(), key);
+                }
+            }
+            // SAFETY: a square has room for every level's lanes.
+            unsafe {
+                S::turn(
+                    square.each_ref().map(|row| row.as_ptr()),
+                    &mut self.keys[channel * STEP + first],
+                    STEP,
+                )
+            };
+        }
+    }
+
+    /// Takes the values of the same positions.
+    #[inline(always)]
+    pub(crate) unsafe fn take_values<S: Simd, C: Cached>(
+        &mut self,
+        cached: &Step<C>,
+        positions: Range<usize>,
+    ) {
+        let whole = cached.whole::<S>();
+        for position in positions.clone() {
+            let to = &mut self.values[position * self.padded..][..self.padded];
+            // SAFETY: the caller promises that the positions are there.
+            unsafe {
+                for channel in (0..whole).step_by(S::LANES) {
+                    let value = cached.load::<S, true>(cached.values, position - positions.start, channel);
+                    S::store(&mut to[channel], value);
+                }
+                if whole < cached.width {
+                    let value = cached.load::<S, false>(cached.values, position - positions.start, whole);
+                    S::store(&mut to[whole], value);
+                }
+            }
+        }
+    }
+
+    /// Where values are that were taken, as a step from position `first` on.
+    pub(crate) fn step(&self, first: usize, positions: usize, width: usize) -> Step<f32> {
+        let values = self.values[first * self.padded..].as_ptr();
+        let padded = self.padded;
+        Step { keys: values, values, positions, width: padded, valued: width, padded }
+    }
+
+    /// `weights[query][position]` = query · key, of the first `end` positions of the step at least.
+    #[inline(always)]
+    pub(crate) unsafe fn scores<S: Simd>(
+        &self,
+        queries: &[f32],
+        width: usize,
+        end: usize,
+        weights: &mut [f32],
+    ) {
+        // Sums, keys and a query are to fit registers: there are 16 of eight lanes, and 32 of others.
+        // SAFETY: the caller's promise.
+        unsafe {
+            match S::LANES {
+                8 => self.scores_by::<S, 2>(queries, width, end, weights),
+                _ if end <= 2 * S::LANES => self.scores_by::<S, 2>(queries, width, end, weights),
+                _ => self.scores_by::<S, 4>(queries, width, end, weights),
+            }
+        }
+    }
+
+    /// `VECTORS` of positions at once.
+    #[inline(always)]
+    unsafe fn scores_by<S: Simd, const VECTORS: usize>(
+        &self,
+        queries: &[f32],
+        width: usize,
+        end: usize,
+        weights: &mut [f32],
+    ) {
+        let count = queries.len() / self.padded;
+        for query in (0..count).step_by(QUERIES) {
+            let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match count - query {
+                    1 => self.scores_of::<S, VECTORS, 1>(queries, width, end, weights),
+                    2 => self.scores_of::<S, VECTORS, 2>(queries, width, end, weights),
+                    3 => self.scores_of::<S, VECTORS, 3>(queries, width, end, weights),
+                    _ => self.scores_of::<S, VECTORS, QUERIES>(queries, width, end, weights),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores_of<S: Simd, const VECTORS: usize, const Q: usize>(
+        &self,
+        queries: &[f32],
+        width: usize,
+        end: usize,
+        weights: &mut [f32],
+    ) {
+        for first in (0..end).step_by(VECTORS * S::LANES) {
+            // SAFETY: the caller promises rows of queries and weights as long as they are here.
+            unsafe {
+                let mut sums = [[S::splat(0.0); VECTORS]; Q];
+                for channel in 0..width {
+                    let keys = self.keys[channel * STEP + first..][..VECTORS * S::LANES].as_ptr();
+                    for v in 0..VECTORS {
+                        let key = S::load(keys.add(v * S::LANES));
+                        for q in 0..Q {
+                            let query = S::splat(*queries.get_unchecked(q * self.padded + channel));
+                            sums[q][v] = S::fma(key, query, sums[q][v]);
+                        }
+                    }
+                }
+                for q in 0..Q {
+                    for v in 0..VECTORS {
+                        S::store(&mut weights[q * STEP + first + v * S::LANES], sums[q][v]);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Every head of each row turned by the row's position. Scalars: rows[, context]. Buffers: x, positions, y.
+
+use crate::cpu::attention::rope_tables::Rotation;
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotate {
+    /// Heads of a row.
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Of every head.
+    pub rotation: Rotation,
+}
+
+/// Runs this thread's share.
+pub fn rotate(call: &Call<'_>, shape: &Rotate) {
+    call.level().run(Heads { call, shape });
+}
+
+struct Heads<'a> {
+    call: &'a Call<'a>,
+    shape: &'a Rotate,
+}
+
+impl Task for Heads<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Rotate { heads, width, rotation } = *self.shape;
+        let rows = self.call.scalar(0);
+        let context = if rotation.long.is_some() { self.call.scalar(1) } else { 0 };
+        let x = self.call.input::<f32>("x", rows * heads * width);
+        let positions = self.call.input::<u32>("positions", rows);
+        let y = self.call.output::<f32>("y", rows * heads * width);
+        let mut turns = Scratch::take(rotation.room());
+        for row in self.call.own(rows, 1) {
+            rotation.turns(positions[row] as usize, context, &mut turns);
+            let range = row * heads * width..(row + 1) * heads * width;
+            // SAFETY: this thread alone has this row.
+            unsafe {
+                let y = y.part(range.clone());
+                y.copy_from_slice(&x[range]);
+                for head in y.chunks_exact_mut(width) {
+                    rotation.rotate::<S>(head, &turns);
+                }
+            }
+        }
+    }
+}

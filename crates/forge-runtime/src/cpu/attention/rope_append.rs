@@ -1,0 +1,88 @@
+//! Norms and rotates queries and keys, and appends keys and values to the cache.
+//!
+//! Scalars: rows, context[, capacity]. Buffers: qkv[, query_gain, key_gain], slots, positions, q, keys, values. A row of qkv is query
+//! heads, then what it brings; keys and values are as in [`crate::cpu::attention::kv_append()`].
+
+use crate::cpu::attention::kv_append::{Cache, store};
+use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::rope_tables::{Brings, HeadNorm, Rotation, prepare, prepare_value};
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::Format;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use half::f16;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct RotateAppend {
+    /// Query heads.
+    pub query_heads: usize,
+    /// Key and value heads.
+    pub key_heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// As in [`crate::cpu::Append`].
+    pub cache: Format,
+    /// As in [`crate::cpu::Append`].
+    pub ring: Option<usize>,
+    /// What a row of qkv has beside queries; not nothing.
+    pub brings: Brings,
+    /// Of queries and keys.
+    pub norm: Option<HeadNorm>,
+    /// Of queries and keys.
+    pub rotation: Rotation,
+}
+
+/// Runs this thread's share.
+pub fn rotate_append(call: &Call<'_>, shape: &RotateAppend) {
+    match shape.cache {
+        Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
+        Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
+        Format::Q8_0 => call.level().run(Rows::<u8> { call, shape, cache: PhantomData }),
+        other => panic!("a cache in {other:?} has no CPU kernel"),
+    }
+}
+
+struct Rows<'a, C> {
+    call: &'a Call<'a>,
+    shape: &'a RotateAppend,
+    cache: PhantomData<C>,
+}
+
+impl<C: Cached> Task for Rows<'_, C> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let RotateAppend { query_heads, key_heads, width, ring, brings, norm, rotation, .. } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+        let row_width = row_heads * width;
+        let qkv = call.input::<f32>("qkv", rows * row_width);
+        let query_norm = norm.map(|norm| (norm, call.input::<f32>("query_gain", width)));
+        let key_norm = norm.map(|norm| (norm, call.input::<f32>("key_gain", width)));
+        let q = call.output::<f32>("q", rows * query_heads * width);
+        let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
+        let mut scratch = Scratch::take(rotation.room() + width);
+        let (turns, prepared) = scratch.split_at_mut(rotation.room());
+        for row in call.own(rows, 1) {
+            let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
+            rotation.turns(cache.position(row), call.scalar(1), turns);
+            // SAFETY: this thread alone has this row, and no other row has its slot and position.
+            unsafe {
+                let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);
+                for (head, to) in q.chunks_exact_mut(width).enumerate() {
+                    prepare::<S>(head_of(head), query_norm, &rotation, turns, to);
+                }
+                for head in 0..key_heads {
+                    let place = cache.place(row, head, cache.position(row));
+                    prepare::<S>(head_of(first_key + head), key_norm, &rotation, turns, prepared);
+                    store(cache.keys, place, prepared);
+                    let value = prepare_value::<S>(head_of(first_value + head), norm, prepared);
+                    store(cache.values, place, value);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! How heads turn with their row's position, and the norm that some of them have before.
+
+// Indices count pairs of channels in two places of a head.
+#![allow(clippy::needless_range_loop)]
+
+use crate::cpu::simd::vectors::Simd;
+
+/// How channels are rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    /// Radians a position for each rotated pair. Channels past twice their number are left alone.
+    pub frequencies: &'static [f32],
+    /// Which two channels make a pair.
+    pub pairing: Pairing,
+    /// What sine and cosine are multiplied by.
+    pub magnitude: f32,
+    /// What takes the frequencies' place in a long context.
+    pub long: Option<Long>,
+}
+
+/// Frequencies of contexts of more than `beyond` positions.
+#[derive(Clone, Copy, Debug)]
+pub enum Long {
+    /// Others, the same in every long context.
+    Other {
+        /// The longest context that is not long.
+        beyond: usize,
+        /// As many as the rotation's own.
+        frequencies: &'static [f32],
+    },
+    /// Slower ones, the longer the context: pair k of n has its own frequency by s^(-k / (n - 1)), where s is
+    /// factor * context / beyond - (factor - 1).
+    Stretched {
+        /// The longest context that is not long.
+        beyond: usize,
+        /// 1 or more.
+        factor: f32,
+    },
+}
+
+/// Which two channels of a head make pair k, of n pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// k and k + n.
+    Half,
+    /// 2k and 2k + 1.
+    Interleaved,
+}
+
+/// The norm of every query head and every key head, before it is rotated or after.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorm {
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+    /// Whether it is of heads that have been turned.
+    pub turned: bool,
+    /// Whether value heads are normed, too, without a gain.
+    pub values: bool,
+}
+
+/// What a row has for the cache, beside its query heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brings {
+    /// Key heads, then value heads.
+    KeysAndValues,
+    /// Key heads, then value heads, then the gates of query heads.
+    KeysValuesAndGates,
+    /// Key heads, of which value heads are made, too.
+    Keys,
+    /// Nothing: its key and value are in the cache.
+    Nothing,
+}
+
+impl Brings {
+    /// Heads of a row before the first key head, before the first value head, and in all.
+    pub(crate) fn heads(self, query_heads: usize, key_heads: usize) -> [usize; 3] {
+        let after_keys = query_heads + key_heads;
+        match self {
+            Brings::KeysAndValues => [query_heads, after_keys, after_keys + key_heads],
+            Brings::KeysValuesAndGates => [query_heads, after_keys, after_keys + key_heads + query_heads],
+            Brings::Keys => [query_heads, query_heads, after_keys],
+            Brings::Nothing => [query_heads; 3],
+        }
+    }
+}
+
+impl Rotation {
+    /// Numbers that [`Rotation::turns`] fills.
+    pub(crate) fn room(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    /// Cosines, then sines, of each pair at `position` of a context. The angle is an f32 product, as in the models' own code: at
+    /// long contexts its rounding is part of what the model computes.
+    pub(crate) fn turns(&self, position: usize, context: usize, turns: &mut [f32]) {
+        let (frequencies, slope) = match self.long {
+            Some(Long::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
+            Some(Long::Stretched { beyond, factor }) if context > beyond => {
+                let stretch = factor * (context as f32 / beyond as f32) - (factor - 1.0);
+                (self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
+            }
+            _ => (self.frequencies, None),
+        };
+        let (cosines, sines) = turns.split_at_mut(frequencies.len());
+        for (k, ((frequency, cosine), sine)) in frequencies.iter().zip(cosines).zip(sines).enumerate() {
+            let frequency = slope.map_or(*frequency, |slope| frequency * (slope * k as f32).exp());
+            let (s, c) = (position as f32 * frequency).sin_cos();
+            (*cosine, *sine) = (c * self.magnitude, s * self.magnitude);
+        }
+    }
+
+    /// Turns a head in place.
+    #[inline(always)]
+    pub(crate) unsafe fn rotate<S: Simd>(&self, head: &mut [f32], turns: &[f32]) {
+        let pairs = self.frequencies.len();
+        let (cosines, sines) = turns.split_at(pairs);
+        let whole = match self.pairing {
+            Pairing::Half => pairs / S::LANES * S::LANES,
+            Pairing::Interleaved => 0,
+        };
+        assert!(2 * pairs <= head.len());
+        for k in (0..whole).step_by(S::LANES) {
+            // SAFETY: pairs k and those after it exist, by the line above.
+            unsafe {
+                let (one, other) = (head.as_mut_ptr().add(k), head.as_mut_ptr().add(k + pairs));
+                let (a, b) = (S::load(one), S::load(other));
+                let (cosine, sine) = (S::load(cosines.as_ptr().add(k)), S::load(sines.as_ptr().add(k)));
+                S::store(one, S::sub(S::mul(a, cosine), S::mul(b, sine)));
+                S::store(other, S::fma(b, cosine, S::mul(a, sine)));
+            }
+        }
+        for k in whole..pairs {
+            let (one, other) = match self.pairing {
+                Pairing::Half => (k, k + pairs),
+                Pairing::Interleaved => (2 * k, 2 * k + 1),
+            };
+            let (a, b) = (head[one], head[other]);
+            head[one] = a * cosines[k] - b * sines[k];
+            head[other] = b * cosines[k] + a * sines[k];
+        }
+    }
+}
+
+/// 1 / sqrt(mean(x²) + epsilon)
+#[inline(always)]
+pub(crate) unsafe fn inverse_rms<S: Simd>(x: &[f32], epsilon: f32) -> f32 {
+    let whole = x.len() / S::LANES * S::LANES;
+    // SAFETY: vectors up to `whole` lie inside.
+    unsafe {
+        let mut squares = S::splat(0.0);
+        for i in (0..whole).step_by(S::LANES) {
+            let v = S::load(x.as_ptr().add(i));
+            squares = S::fma(v, v, squares);
+        }
+        let mut total = S::sum(squares);
+        for &v in &x[whole..] {
+            total += v * v;
+        }
+        1.0 / (total / x.len() as f32 + epsilon).sqrt()
+    }
+}
+
+/// `to = x / sqrt(mean(x²) + epsilon)`, times the gain where there is one.
+#[inline(always)]
+pub(crate) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32, to: &mut [f32]) {
+    let width = x.len();
+    let whole = width / S::LANES * S::LANES;
+    assert!(to.len() == width && gain.is_none_or(|gain| gain.len() == width));
+    // SAFETY: vectors up to `whole` lie inside all three, by the line above.
+    unsafe {
+        let factor = inverse_rms::<S>(x, epsilon);
+        let factors = S::splat(factor);
+        for i in (0..whole).step_by(S::LANES) {
+            let v = S::mul(S::load(x.as_ptr().add(i)), factors);
+            let v = match gain {
+                Some(gain) => S::mul(v, S::load(gain.as_ptr().add(i))),
+                None => v,
+            };
+            S::store(to.as_mut_ptr().add(i), v);
+        }
+        for i in whole..width {
+            to[i] = x[i] * factor * gain.map_or(1.0, |gain| gain[i]);
+        }
+    }
+}
+
+/// The same where x is.
+#[inline(always)]
+unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
+    let width = x.len();
+    // SAFETY: the caller's promise, that the level exists; what is read is not written.
+    unsafe {
+        let factor = inverse_rms::<S>(x, epsilon);
+        assert_eq!(gain.len(), width);
+        x.iter_mut().zip(gain).for_each(|(x, gain)| *x *= factor * gain);
+    }
+}
+
+/// A value head as attention sees it: `from`, or in `room` its norm, if values are normed.
+#[inline(always)]
+pub(crate) unsafe fn prepare_value<'a, S: Simd>(
+    from: &'a [f32],
+    norm_of_head: Option<HeadNorm>,
+    room: &'a mut [f32],
+) -> &'a [f32] {
+    match norm_of_head {
+        Some(HeadNorm { epsilon, values: true, .. }) => {
+            // SAFETY: the caller's promise, that the level exists.
+            unsafe { norm::<S>(from, None, epsilon, room) };
+            room
+        }
+        _ => from,
+    }
+}
+
+/// A head as attention sees it: `from`, turned, and normed with a gain if there is a norm, before or after.
+#[inline(always)]
+pub(crate) unsafe fn prepare<S: Simd>(
+    from: &[f32],
+    norm_of_head: Option<(HeadNorm, &[f32])>,
+    rotation: &Rotation,
+    turns: &[f32],
+    to: &mut [f32],
+) {
+    // SAFETY: the caller's promise, that the level exists.
+    unsafe {
+        match norm_of_head {
+            Some((HeadNorm { epsilon, turned: false, .. }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
+            _ => to.copy_from_slice(from),
+        }
+        rotation.rotate::<S>(to, turns);
+        if let Some((HeadNorm { epsilon, turned: true, .. }, gain)) = norm_of_head {
+            norm_in_place::<S>(to, gain, epsilon);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! How fast this machine reads memory: what bounds a token, which reads every weight once.
+
+use crate::cpu::device::thread_pool::Pool;
+use crate::cpu::simd::isa::{Level, Task};
+use crate::cpu::simd::vectors::Simd;
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Bytes from which on it is memory that is read, and not caches.
+const LEAST: usize = 256 << 20;
+/// As many bytes are enough.
+const MOST: usize = 1 << 30;
+/// How often they are read.
+const RUNS: usize = 9;
+
+/// How far ahead lines are asked for, in bytes: not at all, or as rows are ([`crate::cpu::simd::prefetch_policy::Asking`]).
+#[derive(Clone, Copy)]
+enum Ahead {
+    Nothing,
+    Far(usize),
+    Once(usize),
+}
+
+/// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts; lines are asked for in one way after the
+/// other that rows are. Nothing of fewer bytes than caches may have.
+pub(crate) fn read_speed(bytes: &[u8], level: Level, pool: &mut Pool) -> Result<Option<f64>, String> {
+    if bytes.len() < LEAST {
+        return Ok(None);
+    }
+    let bytes = &bytes[..bytes.len().min(MOST)];
+    let stretch = bytes.len().div_ceil(pool.threads());
+    let asking = level.asking();
+    let mut ways = vec![Ahead::Nothing];
+    if asking.far > 0 {
+        ways.push(Ahead::Far(asking.far));
+    }
+    if asking.once {
+        ways.push(Ahead::Once(asking.near));
+    }
+    let mut best = f64::INFINITY;
+    for run in 0..RUNS {
+        let ahead = ways[run % ways.len()];
+        let start = Instant::now();
+        pool.run(&|thread| {
+            let own = bytes.chunks(stretch).nth(thread).unwrap_or_default();
+            let mut sums = [0; 8];
+            level.run(Sum { bytes: own, ahead, sums: &mut sums });
+            black_box(sums);
+        })?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok(Some(bytes.len() as f64 / best))
+}
+
+/// Adds up all whole lines, column by column, so that vectors add many at once.
+struct Sum<'a> {
+    bytes: &'a [u8],
+    ahead: Ahead,
+    sums: &'a mut [u64; 8],
+}
+
+impl Task for Sum<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Sum { bytes, ahead, sums: to } = self;
+        let mut sums = [0_u64; 8];
+        for line in bytes.as_chunks::<64>().0 {
+            // SAFETY: this runs by its level, and what is asked for need not exist.
+            unsafe {
+                match ahead {
+                    Ahead::Nothing => {}
+                    Ahead::Far(bytes) => S::prefetch_far(line.as_ptr().wrapping_add(bytes)),
+                    Ahead::Once(bytes) => S::prefetch_once(line.as_ptr().wrapping_add(bytes)),
+                }
+            }
+            for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+                *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+            }
+        }
+        *to = sums;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_are_not_measured_and_memory_is() {
+        let mut pool = Pool::new(2).unwrap();
+        for level in Level::available() {
+            assert_eq!(read_speed(&[1; 1000], level, &mut pool), Ok(None));
+            let speed = read_speed(&vec![1; LEAST], level, &mut pool).unwrap().expect("it is memory");
+            assert!((1e8..1e13).contains(&speed), "{speed}");
+        }
+    }
+
+    #[test]
+    fn every_whole_line_is_read() {
+        let bytes: Vec<u8> = (0..200_u8).collect();
+        let words = bytes[..192].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        let expected = words.fold(0_u64, u64::wrapping_add);
+        let ways = [Ahead::Nothing, Ahead::Far(64), Ahead::Once(8192)];
+        for (level, ahead) in Level::available().into_iter().zip(ways.into_iter().cycle()) {
+            let mut sums = [0; 8];
+            level.run(Sum { bytes: &bytes, ahead, sums: &mut sums });
+            assert_eq!(sums.into_iter().fold(0, u64::wrapping_add), expected);
+        }
+    }
+}

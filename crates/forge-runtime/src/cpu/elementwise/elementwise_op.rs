@@ -1,0 +1,108 @@
+//! One function of one or two vectors, element by element. Scalars: rows. Buffers: a[, b], y.
+
+use crate::cpu::device::kernel_args::{Call, Output};
+use crate::cpu::elementwise::activation::Each;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Elementwise {
+    /// Which function.
+    pub function: Function,
+    /// Numbers a row.
+    pub width: usize,
+}
+
+/// A function of one or two numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Function {
+    /// `y` is this function of `a`.
+    Each(Each),
+    /// `y = a · b`
+    Multiply,
+    /// `y = a · b`, where b is one number for each row.
+    Times,
+    /// `y = b · a`, b being one number.
+    ScaleBy,
+    /// `y = a + b`
+    Add,
+}
+
+/// Numbers that a thread takes at once.
+const GRAIN: usize = 1024;
+
+/// Runs this thread's share.
+pub fn elementwise(call: &Call<'_>, shape: &Elementwise) {
+    call.level().run(Numbers { call, shape });
+}
+
+struct Numbers<'a> {
+    call: &'a Call<'a>,
+    shape: &'a Elementwise,
+}
+
+impl Task for Numbers<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Elementwise { mut function, width } = *self.shape;
+        if function == Function::ScaleBy {
+            function = Function::Each(Each::Scale(self.call.input::<f32>("b", 1)[0]));
+        }
+        let rows = self.call.scalar(0);
+        let count = rows * width;
+        let a = self.call.input::<f32>("a", count);
+        let y = self.call.output::<f32>("y", count);
+        let b = match function {
+            // By a number it is a scale by now.
+            Function::Each(_) | Function::ScaleBy => a,
+            Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
+            Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
+        };
+        let range = self.call.own(count, GRAIN);
+        // SAFETY: this thread alone has this range.
+        let to = unsafe { y.part(range.clone()) };
+        let (a, b) = (&a[range.clone()], &b[range.clone()]);
+        let whole = range.len() / S::LANES * S::LANES;
+        // SAFETY: vectors up to `whole` lie inside all three; the rest of them goes through arrays of their own.
+        unsafe {
+            for i in (0..whole).step_by(S::LANES) {
+                let v = function.of::<S>(S::load(a.as_ptr().add(i)), S::load(b.as_ptr().add(i)));
+                S::store(to.as_mut_ptr().add(i), v);
+            }
+            let rest = to.len() - whole;
+            let (mut x, mut y) = ([0.0_f32; 16], [0.0_f32; 16]);
+            x[..rest].copy_from_slice(&a[whole..]);
+            y[..rest].copy_from_slice(&b[whole..]);
+            S::store(x.as_mut_ptr(), function.of::<S>(S::load(x.as_ptr()), S::load(y.as_ptr())));
+            to[whole..].copy_from_slice(&x[..rest]);
+        }
+    }
+}
+
+impl Numbers<'_> {
+    /// Each row of `a` times its number of `b`.
+    fn times(&self, a: &[f32], b: &[f32], y: Output<'_, f32>) {
+        let width = self.shape.width;
+        for row in self.call.own(b.len(), 1) {
+            let range = row * width..(row + 1) * width;
+            // SAFETY: this thread alone has this row.
+            let to = unsafe { y.part(range.clone()) };
+            to.iter_mut().zip(&a[range]).for_each(|(to, a)| *to = a * b[row]);
+        }
+    }
+}
+
+impl Function {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, a: S::V, b: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Function::Each(each) => each.of::<S>(a),
+                Function::Multiply | Function::Times | Function::ScaleBy => S::mul(a, b),
+                Function::Add => S::add(a, b),
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! ids -> rows of the table, widened to f32.
+//!
+//! Scalars: rows. Buffers: the table's planes, ids[, gain], stream[, gained][, squares].
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::format::matrix::{BLOCK, Matrix};
+use crate::cpu::format::repacked::{OUTPUTS, number_of};
+use crate::cpu::format::weight_format::Stored;
+use crate::cpu::matmul::epilogue::Squares;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Embed {
+    /// Rows of the table. An id outside reads row 0: the host has refused it already.
+    pub vocabulary: usize,
+    /// Columns of the table.
+    pub width: usize,
+    /// Multiplies what is looked up.
+    pub scale: f32,
+    /// Whether it is added to what `stream` holds.
+    pub adds: bool,
+    /// What a deferred norm of the row needs, if one follows.
+    pub squares: Option<Squares>,
+}
+
+/// Runs this thread's share, of a table stored as `F`.
+pub fn embed<F: Stored>(call: &Call<'_>, shape: &Embed) {
+    F::embed(call, shape);
+}
+
+pub(crate) fn gather<M: Matrix>(call: &Call<'_>, shape: &Embed) {
+    call.level().run(Gather::<M> { call, shape, format: PhantomData });
+}
+
+struct Gather<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Embed,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Gather<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Embed { vocabulary, width, scale, adds, squares } = *self.shape;
+        let rows = self.call.scalar(0);
+        let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let table = M::find(self.call, "table", vocabulary, blocks);
+        let in_strips = M::STRIPS && self.call.in_strips("table_codes");
+        let ids = self.call.input::<u32>("ids", rows);
+        let stream = self.call.output::<f32>("stream", rows * width);
+        let mut widened = [0.0_f32; BLOCK];
+        for row in self.call.own(rows, 1) {
+            let id = Some(ids[row] as usize).filter(|&id| id < vocabulary).unwrap_or(0);
+            // SAFETY: this thread alone has this row.
+            let out = unsafe { stream.part(row * width..(row + 1) * width) };
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                // SAFETY: `find` saw that the table has all its blocks, and a block's parts fill `widened`.
+                unsafe {
+                    if in_strips {
+                        let at = id / OUTPUTS * blocks + block;
+                        for (column, x) in widened.iter_mut().enumerate() {
+                            *x = number_of::<M>(table, at, id % OUTPUTS, column) * scale;
+                        }
+                    } else {
+                        for part in 0..BLOCK / S::LANES {
+                            let v = S::mul(table.widened::<S>(id * blocks + block, part), S::splat(scale));
+                            S::store(widened.as_mut_ptr().add(part * S::LANES), v);
+                        }
+                    }
+                }
+                if adds {
+                    out.iter_mut().zip(&widened).for_each(|(out, x)| *out += x);
+                } else {
+                    out.copy_from_slice(&widened[..out.len()]);
+                }
+            }
+            if let Some(squares) = squares {
+                assert_eq!(rows, 1, "the squares of one row are left");
+                squares.leave::<S>(self.call, "squares", out);
+            }
+        }
+    }
+}

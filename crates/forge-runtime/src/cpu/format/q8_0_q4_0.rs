@@ -1,0 +1,249 @@
+//! Formats of 32 codes to a scale, row by row and in strips.
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
+use crate::cpu::format::repacked::OUTPUTS;
+use crate::cpu::format::scales::widen_scales;
+use crate::cpu::simd::vectors::Simd;
+use half::f16;
+
+/// Signed bytes and scales.
+#[derive(Clone, Copy)]
+pub struct Q8_0 {
+    codes: *const i8,
+    scales: *const f16,
+}
+
+impl Matrix for Q8_0 {
+    const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(0);
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q8_0 {
+            codes: call.input::<i8>(&format!("{weight}_codes"), rows * blocks * BLOCK).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Q8_0 { codes, scales }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_i8(self.codes.add(block * BLOCK + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        unsafe { self.codes.add(block * BLOCK).cast::<[i8; BLOCK]>().read() }
+    }
+
+    const ROW: bool = true;
+    const STRIPS: bool = true;
+    const BYTES: bool = true;
+
+    #[inline(always)]
+    unsafe fn strip_codes<S: Simd>(self, block: usize, pair: usize, part: usize) -> [S::Codes; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = self.codes.add((block * 8 + 2 * pair) * 4 * OUTPUTS + part * 4 * S::LANES);
+            [S::load_codes(first), S::load_codes(first.add(4 * OUTPUTS))]
+        }
+    }
+
+    #[inline(always)]
+    fn strip(self, block: usize) -> *const u8 {
+        self.codes.cast::<u8>().wrapping_add(block * Self::OF_STRIP)
+    }
+
+    #[inline(always)]
+    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let near = self.codes.cast::<[u32; OUTPUTS]>().add(block * 8 + word);
+            [near.read(), near.add(4).read()]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [self.scales.add(block * OUTPUTS + output).read().to_f32(), 0.0] }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    fn raised<S: Simd>() -> i32 {
+        S::RAISED
+    }
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_codes(self.codes.add(block * BLOCK)) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * BLOCK)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
+    }
+}
+
+/// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
+#[derive(Clone, Copy)]
+pub struct Q4_0 {
+    codes: *const u8,
+    scales: *const f16,
+}
+
+impl Matrix for Q4_0 {
+    const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(-8);
+    const SMALL: bool = true;
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q4_0 {
+            codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Q4_0 { codes, scales }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        let column = part * S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibbles(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.codes.add(block * (BLOCK / 2)).cast::<[u8; BLOCK / 2]>().read() };
+        std::array::from_fn(|column| (bytes[column % 16] >> (column / 16 * 4) & 15) as i8)
+    }
+
+    const ROW: bool = true;
+    const STRIPS: bool = true;
+
+    #[inline(always)]
+    fn nibbles(self) -> *const u8 {
+        self.codes
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [self.scales.add(block * OUTPUTS + output).read().to_f32(), 0.0] }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::matmul::int8::quantized_rows::encoded_rows;
+    use crate::cpu::matmul::int8::repacked_gemv::OfStrips;
+    use crate::cpu::simd::isa::{Level, Task};
+    use crate::cpu::simd::prefetch_policy::Streams;
+
+    /// Strips of a matrix, and blocks of each.
+    const STRIPS: usize = 5;
+    const BLOCKS: usize = 3;
+
+    /// What some rows make of all strips, into `to`.
+    struct Products<'a, M> {
+        matrix: M,
+        streams: Streams,
+        x: &'a [f32],
+        to: &'a mut [f32],
+    }
+
+    impl<M: Matrix> Task for Products<'_, M> {
+        #[inline(always)]
+        fn run<S: Simd>(self) {
+            let Products { matrix, streams, x, to } = self;
+            let rows = encoded_rows::<S>(x, BLOCKS * BLOCK);
+            let of = OfStrips { matrix, first: 0, strips: STRIPS, blocks: BLOCKS, streams };
+            // SAFETY: the matrix has as many strips, and rows as many blocks.
+            unsafe { of.few::<S>(&rows[..x.len() / BLOCKS / BLOCK], to, STRIPS * OUTPUTS) };
+        }
+    }
+
+    fn come_to_the_same<M: Matrix>(matrix: M) {
+        let x: Vec<f32> = (0..4 * BLOCKS * BLOCK).map(|i| (i as f32 * 0.37).sin()).collect();
+        for rows in 1..=4 {
+            let made = |level: Level, streams| {
+                let mut sums = vec![0.0; rows * STRIPS * OUTPUTS];
+                let x = &x[..rows * BLOCKS * BLOCK];
+                level.run(Products { matrix, streams, x, to: &mut sums });
+                sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
+            };
+            let expected = made(Level::Portable, Streams::Several);
+            assert!(expected.iter().all(|sum| *sum != 0));
+            for level in Level::available() {
+                for streams in [Streams::InOrder, Streams::Once, Streams::Foreseen, Streams::Several] {
+                    assert!(made(level, streams) == expected, "{rows} rows, {level:?}, {streams:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn strips_come_to_the_same_bits_however_they_are_read() {
+        let codes: Vec<u8> = (0..STRIPS * OUTPUTS * BLOCKS * BLOCK).map(|i| (i * 89 % 251) as u8).collect();
+        let of_code = |i: usize| f16::from_f32(0.01 + 0.001 * (i % 7) as f32);
+        let scales: Vec<f16> = (0..STRIPS * OUTPUTS * BLOCKS).map(of_code).collect();
+        come_to_the_same(Q8_0 { codes: codes.as_ptr().cast(), scales: scales.as_ptr() });
+        come_to_the_same(Q4_0 { codes: codes.as_ptr(), scales: scales.as_ptr() });
+    }
+}

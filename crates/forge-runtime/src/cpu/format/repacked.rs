@@ -1,0 +1,283 @@
+//! Matrices in strips: sixteen rows side by side, as the CPU device lays weights out when it copies them.
+//!
+//! In the file a matrix lies row by row. Lanes are columns then: each output ends with a sum over lanes, and rows that are computed
+//! at once are as many streams from memory. In a strip lanes are outputs. Of each 32 columns the first four codes of all
+//! sixteen rows lie side by side, then the next four; x is the same for all lanes, and a strip is read from front to back:
+//!
+//! ```text
+//! codes    [strip][block][word][16 outputs]   words of 4 bytes: 8 of 32 codes, or 4 of 32 nibbles
+//! scales   [strip][half][16 outputs]          halves, and what pairs of bytes are among them
+//! ```
+//!
+//! A strip takes the bytes that its rows had, and lies where they lay, so that a matrix is where the model says. Which matrices can
+//! be laid out so is asked of the model itself ([`survey`]): those of which every kernel that reads them says that it
+//! can read strips.
+
+use crate::cpu::format::matrix;
+use crate::cpu::format::matrix::BLOCK;
+use crate::device::{Binding, Buffer, Kernel, Pass, Program};
+use crate::model::Model;
+use crate::offload::{Arrangement, Stacks};
+use std::collections::{BTreeSet, HashMap};
+#[cfg(target_os = "linux")]
+use std::ops::Range;
+
+/// Outputs of a strip.
+pub(crate) const OUTPUTS: usize = 16;
+
+/// A matrix of the weight file that can lie in strips, or one of each expert.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Strips {
+    /// Where its codes begin in the file and end, and its scales: of experts, the first one's.
+    planes: [[usize; 2]; 2],
+    /// How many strips it has.
+    count: usize,
+    /// Blocks of a row.
+    blocks: usize,
+    /// How many matrices there are, and bytes from one to the next.
+    matrices: usize,
+    record: usize,
+}
+
+/// What `model` reads in strips wherever it reads it.
+pub fn survey(model: &dyn Model) -> Vec<Strips> {
+    let layout = model.layout();
+    let mut survey = Survey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
+    for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, model.info().chunk)]
+    {
+        model.forward(&mut survey, &layout.rows(program, count, count));
+        model.head(&mut survey, program, &layout.heads(count.min(model.info().head_rows), false));
+    }
+    survey.found()
+}
+
+/// A pass that computes nothing, and notes what is read of the weights: planes, which are known by where they begin.
+struct Survey<'a> {
+    experts: &'a [Stacks],
+    in_strips: BTreeSet<Strips>,
+    /// What is read in other ways.
+    others: BTreeSet<usize>,
+}
+
+impl Survey<'_> {
+    /// Matrices that nobody reads in another way, be it as a matrix of another shape.
+    fn found(self) -> Vec<Strips> {
+        let Survey { in_strips, others, .. } = self;
+        let alone = |matrix: &&Strips| {
+            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(Strips::starts);
+            let mut others = shaped.chain(others.iter().copied());
+            !others.any(|other| matrix.starts().contains(&other))
+        };
+        in_strips.iter().filter(alone).cloned().collect()
+    }
+}
+
+impl Pass for Survey<'_> {
+    fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], _: &[u32], _: [u32; 3]) {
+        let plane = |name: &str| {
+            let slot = kernel.buffers.iter().position(|buffer| buffer.ends_with(name));
+            slot.and_then(|slot| bindings.get(slot)).filter(|binding| binding.buffer == Buffer::Weights)
+        };
+        let strips = match (kernel.strips, plane("_codes"), plane("_scales")) {
+            (Some(shape), Some(codes), Some(scales)) => {
+                let has = |stacks: &&Stacks| stacks.planes().any(|plane| plane.offset == codes.offset);
+                let stacks = self.experts.iter().find(has);
+                let apart = stacks.map_or(Strips::ALONE, |stacks| [stacks.experts, stacks.record()]);
+                Strips::new(shape, codes, scales, apart)
+            }
+            _ => None,
+        };
+        let starts = strips.as_ref().map(Strips::starts);
+        for binding in bindings.iter().filter(|binding| binding.buffer == Buffer::Weights) {
+            if !starts.is_some_and(|starts| starts.contains(&binding.offset)) {
+                self.others.insert(binding.offset);
+            }
+        }
+        self.in_strips.extend(strips);
+    }
+
+    fn barrier(&mut self) {}
+
+    fn cores(&self) -> u32 {
+        0
+    }
+
+    fn unfolds_from(&self, _planned: u32) -> Option<u32> {
+        None
+    }
+}
+
+impl Strips {
+    /// One matrix, and nothing after it.
+    pub const ALONE: [usize; 2] = [1, 0];
+
+    /// Of a matrix of so many rows and stored columns, or of several that lie so many bytes apart, if that makes whole strips.
+    pub fn new(
+        [rows, columns]: [usize; 2],
+        codes: &Binding,
+        scales: &Binding,
+        [matrices, record]: [usize; 2],
+    ) -> Option<Strips> {
+        let (count, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
+        // What is bound of experts reaches to the last one's.
+        let own = |plane: &Binding| plane.bytes.checked_sub((matrices - 1) * record);
+        let (of_codes, of_scales) = (own(codes)?, own(scales)?);
+        // Of nibbles, whatever their scales are of, or of bytes with a scale for each block.
+        let of_nibbles = of_codes == rows * blocks * 16 && of_scales.is_multiple_of(2 * rows);
+        let of_bytes = of_codes == rows * blocks * 32 && of_scales == rows * blocks * 2;
+        let is_whole = count * OUTPUTS == rows && (of_nibbles || of_bytes);
+        let plane = |plane: &Binding, bytes: usize| [plane.offset, plane.offset + bytes];
+        let planes = [plane(codes, of_codes), plane(scales, of_scales)];
+        is_whole.then_some(Strips { planes, count, blocks, matrices, record })
+    }
+
+    /// Where its planes begin.
+    pub(crate) fn starts(&self) -> [usize; 2] {
+        self.planes.map(|[start, _]| start)
+    }
+
+    /// Bytes of a strip in each plane.
+    pub(crate) fn of_one(&self) -> [usize; 2] {
+        self.planes.map(|[start, end]| (end - start) / self.count)
+    }
+}
+
+/// How planes of these matrices come to lie in strips where they are read from disk, by where they begin in the file.
+pub fn arrangements(matrices: &[Strips]) -> HashMap<usize, Arrangement> {
+    let of_matrix = |matrix: &Strips| {
+        let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
+        let arrangement = |bytes, arrange| Arrangement { bytes, arrange };
+        [(codes, arrangement(of_codes, in_place::<4>)), (scales, arrangement(of_scales, in_place::<2>))]
+    };
+    matrices.iter().flat_map(of_matrix).collect()
+}
+
+/// Lays a strip out where its rows are.
+fn in_place<const N: usize>(rows: &mut [u8], room: &mut [u8]) {
+    room.copy_from_slice(rows);
+    beside::<N>(room, rows);
+}
+
+/// How they come about, where weights are copied.
+#[cfg(target_os = "linux")]
+impl Strips {
+    /// The numbers of the strips of each matrix.
+    pub(crate) fn of_each(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        (0..self.matrices).map(|matrix| matrix * self.count..(matrix + 1) * self.count)
+    }
+
+    /// Where some strips of one matrix lie in the file, in either plane.
+    pub(crate) fn places(&self, strips: Range<usize>) -> [Range<usize>; 2] {
+        let (matrix, first) = (strips.start / self.count, strips.start % self.count);
+        let [codes, scales] = self.starts().map(|start| start + matrix * self.record);
+        let place = |start: usize, size: usize| start + first * size..start + (first + strips.len()) * size;
+        let [of_codes, of_scales] = self.of_one();
+        [place(codes, of_codes), place(scales, of_scales)]
+    }
+
+    /// The planes of all matrices.
+    pub(crate) fn planes(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let of = |matrix: usize| {
+            let first = matrix * self.record;
+            self.planes.map(|[start, end]| first + start..first + end)
+        };
+        (0..self.matrices).flat_map(of)
+    }
+
+    /// From the first byte of its planes to the last.
+    pub(crate) fn extent(&self) -> Range<usize> {
+        let [codes, scales] = self.planes;
+        codes[0].min(scales[0])..codes[1].max(scales[1]) + (self.matrices - 1) * self.record
+    }
+
+    /// Writes strip number `strip` of the file's matrices to where it lies in the copy.
+    ///
+    /// # Safety
+    /// `copy` has to begin as many bytes as the file has, and nobody else may touch those of this strip.
+    pub(crate) unsafe fn lay_out(&self, strip: usize, file: &[u8], copy: *mut u8) {
+        let [codes, scales] = self.places(strip..strip + 1).map(|place| {
+            // SAFETY: planes lie in the file, and so in the copy.
+            let to = unsafe { std::slice::from_raw_parts_mut(copy.add(place.start), place.len()) };
+            (&file[place], to)
+        });
+        beside::<4>(codes.0, codes.1);
+        beside::<2>(scales.0, scales.1);
+    }
+}
+
+/// A number of a matrix in strips: of an output of the strip and the 32 columns that a block is of.
+#[inline(always)]
+pub(crate) unsafe fn number_of<M: matrix::Matrix>(
+    matrix: M,
+    block: usize,
+    output: usize,
+    column: usize,
+) -> f32 {
+    // SAFETY: the caller promises that there is such a block.
+    let (words, [scale, offset]) =
+        unsafe { (matrix.strip_words(block, column % (BLOCK / 2) / 4), matrix.strip_scale(block, output)) };
+    let word = words[column / (BLOCK / 2)][output].to_ne_bytes();
+    // A code times a scale is exact, and so an offset is added to what it is.
+    (i32::from(word[column % 4].cast_signed()) + M::LACKING.unwrap_or(0)) as f32 * scale + offset
+}
+
+/// Sixteen rows of words of `N` bytes: the first word of each row, then the second of each.
+fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
+    let rows = rows.as_chunks::<N>().0;
+    let width = rows.len() / OUTPUTS;
+    for (word, to) in to.as_chunks_mut::<N>().0.chunks_exact_mut(OUTPUTS).enumerate() {
+        for (output, to) in to.iter_mut().enumerate() {
+            *to = rows[output * width + word];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::kernel_cost::Work;
+
+    /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
+    fn found(reads: &[Option<[usize; 2]>]) -> usize {
+        let mut survey = Survey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
+        for strips in reads {
+            let buffers = &["weight_codes", "weight_scales", "bias", "y"];
+            let kernel = Kernel {
+                name: "reader",
+                buffers,
+                threads: 32,
+                strips: *strips,
+                work: Work::NONE,
+                cpu: |_| (),
+            };
+            let weight = |offset, bytes| Binding { buffer: Buffer::Weights, offset, bytes, written: false };
+            let y = Binding { buffer: Buffer::Scratch, offset: 0, bytes: 64, written: true };
+            let bindings = [weight(0, 1024), weight(2048, 128), weight(4096, 64), y];
+            survey.dispatch(Box::leak(Box::new(kernel)), &bindings, &[1], [1, 1, 1]);
+        }
+        survey.found().len()
+    }
+
+    #[test]
+    fn a_matrix_lies_in_strips_where_everybody_reads_it_so() {
+        assert_eq!(found(&[Some([32, 64])]), 1);
+        assert_eq!(found(&[Some([32, 64]), Some([32, 63])]), 1, "columns are padded");
+        assert_eq!(found(&[None]), 0);
+        assert_eq!(found(&[Some([32, 64]), None]), 0, "one reads rows");
+        assert_eq!(found(&[Some([32, 64]), Some([16, 128])]), 0, "one reads another shape");
+        assert_eq!(found(&[Some([8, 256])]), 0, "no whole strip");
+        assert_eq!(found(&[Some([32, 32])]), 0, "not so many bytes");
+    }
+
+    #[test]
+    fn words_of_sixteen_rows_lie_side_by_side() {
+        let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
+        let mut strip = vec![0; rows.len()];
+        beside::<4>(&rows, &mut strip);
+        let words: Vec<[u8; 2]> = strip.chunks(4).map(|word| [word[0], word[1]]).collect();
+        assert_eq!((words[0], words[1], words[15], words[16]), ([0, 0], [1, 0], [15, 0], [0, 1]));
+        let (mut place, mut room) = (rows.clone(), rows);
+        in_place::<4>(&mut place, &mut room);
+        assert_eq!(place, strip);
+    }
+}

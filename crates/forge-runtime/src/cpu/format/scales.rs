@@ -1,0 +1,84 @@
+//! Scales of groups, as they are stored.
+
+use crate::cpu::format::matrix::AT_ONCE;
+use crate::cpu::simd::vectors::Simd;
+use half::{bf16, f16};
+
+/// What scales are stored as.
+pub(crate) trait Scale: Copy {
+    /// Of no size.
+    const ZERO: Self;
+
+    /// `LANES` of them, widened.
+    unsafe fn load<S: Simd>(from: *const Self) -> S::V;
+
+    /// One, widened, in all lanes.
+    unsafe fn splat<S: Simd>(from: *const Self) -> S::V;
+
+    /// One, widened.
+    fn widened(self) -> f32;
+}
+
+impl Scale for f16 {
+    const ZERO: f16 = f16::ZERO;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const f16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat<S: Simd>(from: *const f16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(from) }
+    }
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+impl Scale for bf16 {
+    const ZERO: bf16 = bf16::ZERO;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const bf16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat<S: Simd>(from: *const bf16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat(from.read_unaligned().to_f32()) }
+    }
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// Widens `count` of at most `N` scales, a multiple of 16.
+#[inline(always)]
+pub(crate) unsafe fn widen_scales<S: Simd, T: Scale, const N: usize>(
+    from: *const T,
+    count: usize,
+    to: &mut [f32; 2 * AT_ONCE],
+) {
+    // SAFETY: the caller promises `count` scales; both arrays have room for whole vectors.
+    unsafe {
+        let mut some = [T::ZERO; N];
+        let from = if count == N {
+            from
+        } else {
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(N));
+            some.as_ptr()
+        };
+        for i in (0..N).step_by(S::LANES) {
+            S::store(to.as_mut_ptr().add(i), T::load::<S>(from.add(i)));
+        }
+    }
+}

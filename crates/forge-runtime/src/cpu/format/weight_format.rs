@@ -1,0 +1,98 @@
+//! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::elementwise::embed;
+use crate::cpu::elementwise::embed::Embed;
+use crate::cpu::format::affine::{Affine, AffineBf16};
+use crate::cpu::format::float_formats::{Bf16, F16, F32};
+use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
+use crate::cpu::format::mxfp4::Mxfp4;
+use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
+use crate::cpu::matmul::linear;
+use crate::cpu::matmul::linear::Project;
+#[cfg(feature = "mla")]
+use crate::cpu::mla::per_head_matmul;
+#[cfg(feature = "mla")]
+use crate::cpu::mla::per_head_matmul::EachHead;
+#[cfg(feature = "moe")]
+use crate::cpu::moe::decode;
+#[cfg(feature = "moe")]
+use crate::cpu::moe::decode::{ExpertsInner, ExpertsSum};
+#[cfg(feature = "moe")]
+use crate::cpu::moe::grouped;
+#[cfg(feature = "moe")]
+use crate::cpu::moe::grouped::ExpertsTiles;
+
+/// A format that weights are stored in.
+pub trait Stored {
+    /// See [`crate::cpu::matmul::linear()`].
+    fn project(call: &Call<'_>, shape: &Project);
+
+    /// See [`crate::cpu::elementwise::embed()`].
+    fn embed(call: &Call<'_>, shape: &Embed);
+
+    /// See [`crate::cpu::mla::per_head_matmul()`].
+    #[cfg(feature = "mla")]
+    fn each_head(call: &Call<'_>, shape: &EachHead);
+
+    /// See [`crate::cpu::experts_inner()`].
+    #[cfg(feature = "moe")]
+    fn experts_inner(call: &Call<'_>, shape: &ExpertsInner);
+
+    /// See [`crate::cpu::experts_sum()`].
+    #[cfg(feature = "moe")]
+    fn experts_sum(call: &Call<'_>, shape: &ExpertsSum);
+
+    /// See [`crate::cpu::moe::grouped()`].
+    #[cfg(feature = "moe")]
+    fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles);
+}
+
+macro_rules! stored {
+    ($($feature:literal: [$($generics:tt)*] $format:ty,)*) => {$(
+        #[cfg(feature = $feature)]
+        impl<$($generics)*> Stored for $format {
+            fn project(call: &Call<'_>, shape: &Project) {
+                linear::products::<$format>(call, shape);
+            }
+
+            fn embed(call: &Call<'_>, shape: &Embed) {
+                embed::gather::<$format>(call, shape);
+            }
+
+            #[cfg(feature = "mla")]
+            fn each_head(call: &Call<'_>, shape: &EachHead) {
+                per_head_matmul::products::<$format>(call, shape);
+            }
+
+            #[cfg(feature = "moe")]
+            fn experts_inner(call: &Call<'_>, shape: &ExpertsInner) {
+                decode::inner::<$format>(call, shape);
+            }
+
+            #[cfg(feature = "moe")]
+            fn experts_sum(call: &Call<'_>, shape: &ExpertsSum) {
+                decode::sum::<$format>(call, shape);
+            }
+
+            #[cfg(feature = "moe")]
+            fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles) {
+                grouped::products::<$format>(call, shape);
+            }
+        }
+    )*};
+}
+
+stored! {
+    "f32": [] F32,
+    "f16": [] F16,
+    "bf16": [] Bf16,
+    "q8_0": [] Q8_0,
+    "q4_0": [] Q4_0,
+    "k-quants": [] Q4K,
+    "k-quants": [] Q5K,
+    "k-quants": [] Q6K,
+    "mxfp4": [] Mxfp4,
+    "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>,
+    "affine": [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>,
+}

@@ -1,0 +1,88 @@
+//! The id of the largest logit of each row; of equals the lowest. Scalars: rows. Buffers: logits, ids. And the id of the
+//! best of the candidates that a projection has left. Scalars: rows. Buffers: candidates, ids.
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Argmax {
+    /// Logits a row.
+    pub vocabulary: usize,
+}
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct ArgmaxJoin {
+    /// Candidates a row.
+    pub candidates: usize,
+}
+
+/// A number as bits that compare like it; 0, below all numbers, if it is none.
+pub(crate) fn ordered(number: f32) -> u32 {
+    // The two zeros are equal: their sum is the positive one.
+    let bits = (number + 0.0).to_bits();
+    match number {
+        number if number.is_nan() => 0,
+        number if number < 0.0 => !bits,
+        _ => bits | 1 << 31,
+    }
+}
+
+/// Runs this thread's share.
+pub fn argmax_join(call: &Call<'_>, shape: &ArgmaxJoin) {
+    let (rows, words) = (call.scalar(0), 2 * shape.candidates);
+    let candidates = call.input::<u32>("candidates", rows * words);
+    let ids = call.output::<u32>("ids", rows);
+    for row in call.share(rows, 1).flatten() {
+        let (mut best, mut best_id) = (0, 0);
+        for pair in candidates[row * words..(row + 1) * words].chunks_exact(2) {
+            let (key, id) = (pair[0], pair[1]);
+            if key > best || (key == best && key > 0 && id < best_id) {
+                (best, best_id) = (key, id);
+            }
+        }
+        // SAFETY: this thread alone has this row.
+        let id = unsafe { ids.part(row..row + 1) };
+        id[0] = best_id;
+    }
+}
+
+/// Runs this thread's share.
+pub fn argmax(call: &Call<'_>, shape: &Argmax) {
+    call.level().run(Largest { call, shape });
+}
+
+struct Largest<'a> {
+    call: &'a Call<'a>,
+    shape: &'a Argmax,
+}
+
+impl Task for Largest<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (rows, vocabulary) = (self.call.scalar(0), self.shape.vocabulary);
+        let logits = self.call.input::<f32>("logits", rows * vocabulary);
+        let ids = self.call.output::<u32>("ids", rows);
+        let whole = vocabulary / S::LANES * S::LANES;
+        for row in self.call.share(rows, 1).flatten() {
+            let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
+            // SAFETY: vectors up to `whole` lie inside the row.
+            let mut largest = unsafe {
+                let mut largest = S::splat(f32::NEG_INFINITY);
+                for i in (0..whole).step_by(S::LANES) {
+                    largest = S::max(S::load(logits.as_ptr().add(i)), largest);
+                }
+                S::largest(largest)
+            };
+            for &logit in &logits[whole..] {
+                largest = largest.max(logit);
+            }
+            let first = logits.iter().position(|&logit| logit == largest).unwrap_or(0);
+            // SAFETY: this thread alone has this row.
+            let id = unsafe { ids.part(row..row + 1) };
+            id[0] = first as u32;
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Kernels that choose tokens from logits.
+
+pub(crate) mod argmax;
+pub(crate) mod sample;

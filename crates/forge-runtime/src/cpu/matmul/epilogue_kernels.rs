@@ -1,0 +1,234 @@
+//! What becomes of results: norm, bias, a function of each, and the epilogue.
+//!
+//! They are tasks of their own, compiled once for each set of instructions: whatever format a weight has, the same numbers come here. A
+//! call for the few dozen results of a row is nothing beside what they are made of; those of many rows come a panel at once.
+
+use crate::cpu::elementwise::activation::Activation;
+use crate::cpu::head::argmax::ordered;
+use crate::cpu::matmul::epilogue::{Epilogue, Finish, GRAIN, Left, OfShare, ROWS_AHEAD};
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::streaming_store::write_past;
+use crate::cpu::simd::vectors::Simd;
+
+/// Results of some rows that are put where they belong, those of a panel.
+pub(crate) struct EndingOfPanel<'a> {
+    pub(crate) finish: &'a Finish<'a>,
+    /// By number.
+    pub(crate) rows: &'a [usize],
+    /// The first output, and how many there are.
+    pub(crate) outputs: (usize, usize),
+    /// Of these outputs, where there is one.
+    pub(crate) bias: &'a [f32],
+    /// Results of a row, each `pitch` after those of the row before.
+    pub(crate) values: &'a mut [f32],
+    pub(crate) pitch: usize,
+}
+
+impl Task for EndingOfPanel<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let EndingOfPanel { finish, rows, outputs: (first, count), bias, values, pitch } = self;
+        // Where there are panels, shares leave nothing.
+        let share = &mut { OfShare::NOTHING };
+        for (place, (row, values)) in rows.iter().zip(values.chunks_mut(pitch)).enumerate() {
+            if let Some(coming) = rows.get(place + ROWS_AHEAD) {
+                // SAFETY: the level exists, as this runs by it.
+                unsafe { finish.expect::<S>(*coming, first, count) };
+            }
+            Ending { finish, row: *row, first, bias, values: &mut values[..count], share }.run::<S>();
+        }
+    }
+}
+
+/// Results of a row that are put where they belong.
+pub(crate) struct Ending<'a> {
+    pub(crate) finish: &'a Finish<'a>,
+    pub(crate) row: usize,
+    /// The first of these outputs.
+    pub(crate) first: usize,
+    /// Of these outputs, where there is one.
+    pub(crate) bias: &'a [f32],
+    pub(crate) values: &'a mut [f32],
+    /// What their share of the outputs leaves.
+    pub(crate) share: &'a mut OfShare,
+}
+
+impl Task for Ending<'_> {
+    /// The device has seen that the level exists; who makes the task promises that nobody else has these outputs.
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Ending { finish, row, first, bias, values, share } = self;
+        if let Some(factor) = finish.factor {
+            for value in values.iter_mut() {
+                *value *= factor;
+            }
+        }
+        for (value, bias) in values.iter_mut().zip(bias) {
+            *value += bias;
+        }
+        if let Some(each) = finish.each {
+            // SAFETY: the maker's promise.
+            unsafe { each.apply::<S>(values) };
+        }
+        let count = values.len() / finish.epilogue.of_one();
+        let start = row * finish.width + first / finish.epilogue.of_one();
+        // SAFETY: the maker's promise.
+        let y = unsafe { finish.y.part(start..start + count) };
+        // What goes past the caches is made where the values are, and is not looked at where it goes.
+        let past = finish.past;
+        match finish.epilogue {
+            Epilogue::Store | Epilogue::Best { .. } if past => {}
+            Epilogue::Store | Epilogue::Best { .. } => y.copy_from_slice(values),
+            Epilogue::Add | Epilogue::AddSquares(_) if past => add(values, y),
+            Epilogue::Add | Epilogue::AddSquares(_) => add(y, values),
+            Epilogue::Multiply { .. } if past => {
+                for (value, factor) in values.iter_mut().zip(&finish.factors[first..]) {
+                    *value *= factor;
+                }
+            }
+            Epilogue::Multiply { .. } => multiply(y, values, &finish.factors[first..]),
+            Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
+                let gating = Gating::new(finish.epilogue, values);
+                let from = values.as_mut_ptr();
+                let to = if past { from } else { y.as_mut_ptr() };
+                // SAFETY: the maker's promise, and there are twice as many values.
+                unsafe { gate::<S>(gating, from, to, count) };
+            }
+        }
+        let results = match past {
+            true => {
+                write_past::<S>(&values[..count], y);
+                &values[..count]
+            }
+            false => &*y,
+        };
+        match &finish.left {
+            Left::Nothing => {}
+            Left::Squares { gained, .. } => {
+                if let Some((gain, gained)) = gained {
+                    // SAFETY: as y.
+                    multiply(unsafe { gained.part(first..first + count) }, results, &gain[first..]);
+                }
+                // So many at a time, however many come: they are added in one order.
+                for some in results.chunks(GRAIN) {
+                    share.squares += dot::<S>(some, some);
+                }
+            }
+            Left::Candidates(_) => {
+                // The best of some is found at once, and where it is only if it is the best of all so far.
+                for (first, some) in (first..).step_by(GRAIN).zip(results.chunks(GRAIN)) {
+                    let best = some.iter().map(|result| ordered(*result)).fold(0, u32::max);
+                    if best > share.key {
+                        let place = some.iter().position(|result| ordered(*result) == best).unwrap_or(0);
+                        (share.key, share.id) = (best, (first + place) as u32);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn add(to: &mut [f32], more: &[f32]) {
+    for (to, more) in to.iter_mut().zip(more) {
+        *to += *more;
+    }
+}
+
+#[inline(always)]
+pub(crate) fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
+        *to = a * b;
+    }
+}
+
+/// a · b
+#[inline(always)]
+pub(crate) fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
+    let whole = a.len() / S::LANES * S::LANES;
+    // SAFETY: vectors up to `whole` lie inside; `b` is as long as `a`.
+    let mut total = unsafe {
+        let mut sums = S::splat(0.0);
+        for i in (0..whole).step_by(S::LANES) {
+            sums = S::fma(S::load(a.as_ptr().add(i)), S::load(b[..a.len()].as_ptr().add(i)), sums);
+        }
+        S::sum(sums)
+    };
+    for (a, b) in a[whole..].iter().zip(&b[whole..]) {
+        total += a * b;
+    }
+    total
+}
+
+/// What becomes of gates and their ups, which are clamped already where they have to be.
+#[derive(Clone, Copy)]
+enum Gating {
+    /// activation(gate) * up
+    Plain(Activation),
+    /// gate / (1 + exp(-sharpness * gate)) * (up + 1)
+    Sharp(f32),
+}
+
+impl Gating {
+    /// Of an epilogue that gates, for values that it may clamp.
+    #[inline(always)]
+    fn new(epilogue: Epilogue, values: &mut [f32]) -> Gating {
+        match epilogue {
+            Epilogue::GateClamped { limit, sharpness } => {
+                for pair in values.chunks_exact_mut(2) {
+                    clamp(pair, limit);
+                }
+                Gating::Sharp(sharpness)
+            }
+            Epilogue::Gate(activation) => Gating::Plain(activation),
+            other => unreachable!("{other:?} gates nothing"),
+        }
+    }
+
+    /// Of every lane.
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, gate: S::V, up: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let one = S::splat(1.0);
+            match self {
+                Gating::Plain(activation) => S::mul(activation.of::<S>(gate), up),
+                Gating::Sharp(sharpness) => {
+                    let closed = S::exp(S::mul(S::splat(-sharpness), gate));
+                    S::mul(S::div(gate, S::add(one, closed)), S::add(up, one))
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of `count` gates and their ups, which alternate from `from` on. It may go where they are.
+#[inline(always)]
+unsafe fn gate<S: Simd>(gating: Gating, from: *const f32, to: *mut f32, count: usize) {
+    for start in (0..count).step_by(S::LANES) {
+        let some = S::LANES.min(count - start);
+        // SAFETY: pairs are read before their results go where they or earlier ones were; a vector has at most 16 lanes.
+        unsafe {
+            let (from, to) = (from.add(2 * start), to.add(start));
+            if some == S::LANES {
+                let [gates, ups] = S::load_pairs(from);
+                S::store(to, gating.of::<S>(gates, ups));
+                continue;
+            }
+            let mut of = [0.0; 32];
+            of[..2 * some].copy_from_slice(std::slice::from_raw_parts(from, 2 * some));
+            let [gates, ups] = S::load_pairs(of.as_ptr());
+            S::store(of.as_mut_ptr(), gating.of::<S>(gates, ups));
+            to.copy_from_nonoverlapping(of.as_ptr(), some);
+        }
+    }
+}
+
+/// A gate that is not above the limit, and an up that is not beyond it. What is no number stays none.
+#[inline(always)]
+fn clamp(pair: &mut [f32], limit: f32) {
+    for x in &mut *pair {
+        *x = if *x > limit { limit } else { *x };
+    }
+    pair[1] = if pair[1] < -limit { -limit } else { pair[1] };
+}

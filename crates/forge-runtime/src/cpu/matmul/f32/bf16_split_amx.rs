@@ -1,0 +1,327 @@
+//! y = W x by AMX for numbers that are no codes: bfloats are what its tiles multiply, and a single is the sum of three of them.
+//!
+//! A single has 24 bits and a bfloat eight: the upper half of a single is its first part, the upper half of what is left the second,
+//! and what is left then the third, all of it exact. Halves have two parts and bfloats one. Of the products of parts those are
+//! added that reach into the 24 bits of the result, in singles:
+//!
+//! ```text
+//! w = w1 + w2 + w3, x = x1 + x2 + x3:   w x = w1 x1 + w1 x2 + w1 x3 + w2 x1 + w2 x2 + w3 x1
+//! ```
+//!
+//! In a first round the threads take x apart into room that they share, in the second each takes panels of outputs. Outputs are the rows of
+//! a tile of sums and rows of x its columns. Each is summed by itself, column after column: a row comes to the same bits however many
+//! come with it, be they one. Weights of tiles are taken apart where they are read, which hides behind memory when rows are
+//! few.
+
+use crate::cpu::device::kernel_args::{Call, Number, Output};
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::{BLOCK, Matrix};
+use crate::cpu::matmul::epilogue::{Finish, OfShare, ROWS_AHEAD};
+use crate::cpu::matmul::linear::Project;
+use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
+use crate::cpu::simd::isa::{Task, run_with_tiles};
+use crate::cpu::simd::vectors::Simd;
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+/// Parts of a single.
+const PARTS: usize = 3;
+/// Outputs of a panel: two tiles.
+const PANEL: usize = 2 * SIDE;
+/// Blocks of a panel, which with them fits into the nearest cache.
+const DEPTH: usize = 8;
+/// Rows of x that share a panel.
+const ROWS: usize = 256;
+
+/// A block of sixteen rows of x: of each part, pairs of columns side by side.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Apart([[[u32; SIDE]; BLOCK / 2]; PARTS]);
+
+// SAFETY: numbers without gaps.
+unsafe impl Number for Apart {}
+
+/// A block of a panel: of each part, rows of 32 columns.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Weights([[[u16; BLOCK]; PANEL]; PARTS]);
+
+/// Runs a thread's share of a round, on a machine with tiles.
+pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+    let (rows, inputs) = (call.scalar(0), shape.inputs);
+    let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+    let apart = call.room::<Apart>(rows.div_ceil(SIDE) * blocks);
+    if call.round() == 0 {
+        let x = call.input("x", rows * inputs);
+        // SAFETY: whoever calls has found that the machine has tiles.
+        unsafe { run_with_tiles(TakeApart { call, x, inputs, to: &apart, blocks }) };
+        return call.another_round();
+    }
+    // SAFETY: all of it was written in the round before, and nobody writes it in this one.
+    let x = unsafe { apart.whole() };
+    // SAFETY: as above.
+    unsafe { run_with_tiles(Products::<M> { call, shape, x, blocks, format: PhantomData }) };
+}
+
+/// Takes this thread's share of the rows of x apart.
+struct TakeApart<'a> {
+    call: &'a Call<'a>,
+    x: &'a [f32],
+    inputs: usize,
+    to: &'a Output<'a, Apart>,
+    /// Of a row.
+    blocks: usize,
+}
+
+impl Task for TakeApart<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let TakeApart { call, x, inputs, to, blocks } = self;
+        for item in call.own((x.len() / inputs).div_ceil(SIDE) * blocks, 1) {
+            let (rows, column) = (item / blocks * SIDE, item % blocks * BLOCK);
+            let mut of_rows = [[[0_u32; BLOCK / 2]; SIDE]; PARTS];
+            for (row, x) in x[rows * inputs..].chunks_exact(inputs).take(SIDE).enumerate() {
+                let mut block = [0.0; BLOCK];
+                let from = &x[column.min(inputs)..];
+                match from.first_chunk::<BLOCK>() {
+                    Some(whole) => block = *whole,
+                    None => block[..from.len()].copy_from_slice(from),
+                }
+                // SAFETY: this runs where there are tiles, and AVX-512 with them.
+                unsafe {
+                    for (part, pairs) in parts::<PARTS>(&block).into_iter().enumerate() {
+                        _mm512_storeu_si512(of_rows[part][row].as_mut_ptr().cast(), pairs);
+                    }
+                }
+            }
+            // SAFETY: every item is one thread's.
+            let [Apart(to)] = (unsafe { to.part(item..item + 1) }) else {
+                unreachable!("an item is one block")
+            };
+            for (to, of_rows) in to.iter_mut().zip(&of_rows) {
+                // SAFETY: both are squares of words.
+                unsafe {
+                    S::turn(of_rows.each_ref().map(|row| row.as_ptr().cast()), to.as_mut_ptr().cast(), SIDE)
+                };
+            }
+        }
+    }
+}
+
+/// The first parts of 32 singles, as bfloats in their order.
+#[inline(always)]
+unsafe fn parts<const COUNT: usize>(block: &[f32; BLOCK]) -> [__m512i; COUNT] {
+    // SAFETY: the caller's level has these instructions.
+    unsafe {
+        let upper_halves = _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast());
+        let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+        let mut left = [_mm512_loadu_ps(block.as_ptr()), _mm512_loadu_ps(block[16..].as_ptr())];
+        let mut parts = [_mm512_setzero_si512(); COUNT];
+        for part in &mut parts {
+            let bits = [_mm512_castps_si512(left[0]), _mm512_castps_si512(left[1])];
+            *part = _mm512_permutex2var_epi16(bits[0], upper_halves, bits[1]);
+            for (left, bits) in left.iter_mut().zip(bits) {
+                *left = _mm512_sub_ps(*left, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
+            }
+        }
+        parts
+    }
+}
+
+/// The upper halves of sixteen words, and of sixteen more.
+const UPPER_HALVES: [u16; BLOCK] = {
+    let mut halves = [0; BLOCK];
+    let mut i = 0;
+    while i < BLOCK {
+        halves[i] = 2 * i as u16 + 1;
+        i += 1;
+    }
+    halves
+};
+
+/// A projection of rows that have been taken apart.
+struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Project,
+    x: &'a [Apart],
+    /// Of a row of the matrix, and of x.
+    blocks: usize,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Products { call, shape, x, blocks, .. } = self;
+        let (all, outputs) = (call.scalar(0), shape.outputs);
+        let matrix = M::find(call, "weight", outputs, blocks);
+        let finish = Finish::new::<S>(call, shape, all);
+        let mut panel = [Weights([[[0; BLOCK]; PANEL]; PARTS]); DEPTH];
+        let mut sums = vec![[Sums([[0.0; SIDE]; SIDE]); 2]; all.min(ROWS).div_ceil(SIDE)];
+        let mut decoded = Scratch::take(DEPTH * BLOCK);
+        let panels = outputs.div_ceil(PANEL);
+        // All panels of one part of the rows, then the next part: neighbours in time share their x.
+        for item in call.share_rows(all.div_ceil(ROWS) * panels, 1).flatten() {
+            let (first_row, first_output) = (item / panels * ROWS, item % panels * PANEL);
+            let (rows, of_panel) = ((all - first_row).min(ROWS), (outputs - first_output).min(PANEL));
+            let x = &x[first_row / SIDE * blocks..];
+            let sums = &mut sums[..rows.div_ceil(SIDE)];
+            sums.fill([Sums([[0.0; SIDE]; SIDE]); 2]);
+            for first_block in (0..blocks).step_by(DEPTH) {
+                let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
+                // SAFETY: `find` saw that the matrix has all blocks of all outputs, and there are tiles.
+                unsafe {
+                    for output in 0..of_panel {
+                        let block = (first_output + output) * blocks + first_block;
+                        decode::<S, M>(matrix, block, panel.len(), blocks, decoded.as_mut_ptr());
+                        take_apart(M::PARTS, &decoded, output, panel);
+                    }
+                }
+                let task = AddPanel { parts: M::PARTS, panel, x: &x[first_block..], blocks, sums };
+                // SAFETY: as above.
+                unsafe { run_with_tiles(task) };
+            }
+            for row in 0..rows {
+                let mut values = [0.0; PANEL];
+                for (values, Sums(sums)) in values.chunks_exact_mut(SIDE).zip(&sums[row / SIDE]) {
+                    for (value, of_output) in values.iter_mut().zip(sums) {
+                        *value = of_output[row % SIDE];
+                    }
+                }
+                let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
+                // SAFETY: a panel's outputs of these rows are this thread's.
+                unsafe {
+                    if row + ROWS_AHEAD < rows {
+                        finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    }
+                    finish.outputs(first_row + row, first_output, values, nothing);
+                }
+            }
+        }
+    }
+}
+
+/// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
+#[inline(always)]
+unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahead: usize, to: *mut f32) {
+    // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
+    unsafe {
+        for block in 0..blocks {
+            matrix.prefetch::<S>(first + block + ahead);
+            for part in 0..BLOCK / S::LANES {
+                let v = matrix.widened::<S>(first + block, part);
+                S::store(to.add(block * BLOCK + part * S::LANES), v);
+            }
+        }
+    }
+}
+
+/// Takes some blocks of an output apart, into as many parts as its numbers have.
+#[inline(always)]
+unsafe fn take_apart(count: usize, decoded: &[f32], output: usize, panel: &mut [Weights]) {
+    for (Weights(to), block) in panel.iter_mut().zip(decoded.as_chunks::<BLOCK>().0) {
+        // SAFETY: the caller's level has these instructions.
+        unsafe {
+            for (part, columns) in parts::<PARTS>(block).into_iter().enumerate().take(count) {
+                _mm512_storeu_si512(to[part][output].as_mut_ptr().cast(), columns);
+            }
+        }
+    }
+}
+
+/// Adds the products of a panel with rows of x to their sums. It is the same for all formats.
+struct AddPanel<'a> {
+    /// Of a weight.
+    parts: usize,
+    panel: &'a [Weights],
+    /// From the block of the first rows that meets the panel's first.
+    x: &'a [Apart],
+    /// Of a row of x.
+    blocks: usize,
+    /// Of sixteen rows, with the two tiles of outputs.
+    sums: &'a mut [[Sums<f32>; 2]],
+}
+
+impl Task for AddPanel<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        // SAFETY: whoever makes the task has found tiles.
+        unsafe {
+            match self.parts {
+                1 => self.in_tiles::<1>(),
+                2 => self.in_tiles::<2>(),
+                _ => self.in_tiles::<3>(),
+            }
+        }
+    }
+}
+
+impl AddPanel<'_> {
+    /// Weights of `OF_WEIGHT` parts.
+    #[inline(always)]
+    unsafe fn in_tiles<const OF_WEIGHT: usize>(self) {
+        let AddPanel { panel, x, blocks, sums, .. } = self;
+        // SAFETY: there are tiles; x has all blocks of its rows.
+        unsafe {
+            let tiles = Tiles::set_up([(SIDE, ROW); 8]);
+            for (pair, sums) in sums.chunks_mut(2).enumerate() {
+                let of = |rows: usize| x[(2 * pair + rows) * blocks..].as_ptr();
+                match sums {
+                    [near, far] => add::<OF_WEIGHT, true>(&tiles, panel, [of(0), of(1)], near, far),
+                    [last] => add::<OF_WEIGHT, false>(
+                        &tiles,
+                        panel,
+                        [of(0); 2],
+                        last,
+                        &mut [Sums([[0.0; SIDE]; SIDE]); 2],
+                    ),
+                    _ => {}
+                }
+            }
+            drop(tiles);
+        }
+    }
+}
+
+/// Adds the products with sixteen rows of x, or with twice as many. Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 of x.
+#[inline(always)]
+unsafe fn add<const OF_WEIGHT: usize, const BOTH: bool>(
+    tiles: &Tiles,
+    panel: &[Weights],
+    x: [*const Apart; 2],
+    near: &mut [Sums<f32>; 2],
+    far: &mut [Sums<f32>; 2],
+) {
+    unsafe {
+        tiles.load::<0, _>(&near[0], ROW);
+        tiles.load::<1, _>(&near[1], ROW);
+        if BOTH {
+            tiles.load::<2, _>(&far[0], ROW);
+            tiles.load::<3, _>(&far[1], ROW);
+        }
+        for (index, Weights(weights)) in panel.iter().enumerate() {
+            let of_near = &(*x[0].add(index)).0;
+            let of_far = &(*x[1].add(index)).0;
+            for (part, weights) in weights.iter().enumerate().take(OF_WEIGHT) {
+                tiles.load::<4, _>(&raw const weights[0], ROW);
+                tiles.load::<5, _>(&raw const weights[SIDE], ROW);
+                for of_x in 0..PARTS - part {
+                    tiles.load::<6, _>(&raw const of_near[of_x], ROW);
+                    tiles.add_bfloats::<0, 4, 6>();
+                    tiles.add_bfloats::<1, 5, 6>();
+                    if BOTH {
+                        tiles.load::<7, _>(&raw const of_far[of_x], ROW);
+                        tiles.add_bfloats::<2, 4, 7>();
+                        tiles.add_bfloats::<3, 5, 7>();
+                    }
+                }
+            }
+        }
+        tiles.store::<0, _>(&mut near[0]);
+        tiles.store::<1, _>(&mut near[1]);
+        if BOTH {
+            tiles.store::<2, _>(&mut far[0]);
+            tiles.store::<3, _>(&mut far[1]);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Products of f32 activations.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod bf16_split_amx;
+pub(crate) mod gemm;
+pub(crate) mod microkernel;
+pub(crate) mod transposed_gemv;

@@ -1,0 +1,382 @@
+//! Panels of weights as products of codes want them: four columns of every output side by side, filled once for many rows of x
+//! ([`crate::cpu::matmul::int8::int8_gemm`]), be the rows neighbours or those that chose an expert.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
+use crate::cpu::format::repacked::OUTPUTS;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::matmul::int8::int8_amx;
+use crate::cpu::matmul::int8::int8_gemm::{Coded, Sixteen, TOGETHER};
+use crate::cpu::simd::isa::{Level, Task};
+use crate::cpu::simd::vectors::Simd;
+
+/// Outputs of a panel: two vectors, or four.
+pub(crate) const PANEL: usize = 32;
+/// Blocks of a panel, which with them fits into the nearest cache.
+pub(crate) const DEPTH: usize = AT_ONCE;
+/// Rows of x that share a panel.
+pub(crate) const ROWS: usize = 256;
+/// Rows of x in a tile of products.
+const TILE: usize = 4;
+/// Vectors of outputs in it.
+const VECTORS: usize = 2;
+
+/// 32 columns of a panel's outputs.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Filled {
+    /// Words of four codes: of each output the first, then of each the second; where rows are met in pairs of each output the first two.
+    codes: [[[i8; 4]; PANEL]; BLOCK / 4],
+    pub(crate) scales: [f32; PANEL],
+    pub(crate) offsets: [f32; PANEL],
+}
+
+impl Filled {
+    /// Sets a word of outputs from `first` on.
+    #[inline(always)]
+    fn set<S: Simd>(&mut self, word: usize, first: usize, words: [u32; OUTPUTS], more: i8) {
+        if S::PAIRS {
+            let two = self.codes[word / 2 * 2..][..2].as_flattened_mut();
+            for i in 0..OUTPUTS {
+                two[2 * (first + i) + word % 2] = plus(words[i], more);
+            }
+        } else {
+            let to = &mut self.codes[word][first..first + OUTPUTS];
+            for i in 0..OUTPUTS {
+                to[i] = plus(words[i], more);
+            }
+        }
+    }
+
+    /// Where two words of some outputs begin, as they are met in pairs.
+    #[inline(always)]
+    fn pairs(&self, eight: usize, output: usize) -> *const i8 {
+        (&raw const self.codes.as_flattened()[2 * (eight * PANEL + output)]).cast()
+    }
+
+    /// Where words of some outputs begin; the next word of each is `PANEL` words on.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn words(&self, output: usize) -> *const [i8; 4] {
+        &raw const self.codes[0][output]
+    }
+}
+
+/// Blocks of a row that are asked for ahead, where rows lie one after the other.
+const AHEAD: usize = 8;
+
+/// Nothing filled in yet.
+pub(crate) const EMPTY: Filled =
+    Filled { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
+
+/// A matrix that is taken panel by panel, and what it is multiplied with.
+pub(crate) struct Panels<'a, M> {
+    pub(crate) level: Level,
+    pub(crate) matrix: M,
+    pub(crate) in_strips: bool,
+    /// Of a row of the matrix, and of x.
+    pub(crate) blocks: usize,
+    pub(crate) x: Coded<'a>,
+}
+
+impl<M: Matrix> Panels<'_, M> {
+    /// The products of some rows of the matrix, the first and how many, with rows of x, by their numbers: in `sums`, `PANEL` for
+    /// each. `panel` is what it is filled into.
+    #[inline(always)]
+    pub(crate) unsafe fn products<S: Simd>(
+        &self,
+        (first, outputs): (usize, usize),
+        rows: &[usize],
+        panel: &mut [Filled; DEPTH],
+        sums: &mut [f32],
+    ) {
+        let Panels { level, matrix, in_strips, blocks, x } = *self;
+        let sums = &mut sums[..rows.len().next_multiple_of(TOGETHER) * PANEL];
+        sums.fill(0.0);
+        // By how much codes are larger in the panel: what the level's instructions want of them.
+        let lacking = M::LACKING.unwrap_or(0);
+        let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
+        let is_asked = level.streams().is_one();
+        for first_block in (0..blocks).step_by(DEPTH) {
+            let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
+            let mut coming = [None; PANEL / OUTPUTS];
+            for output in (0..outputs).step_by(OUTPUTS) {
+                let of_output = (first + output) * blocks;
+                // SAFETY: the caller promises that the matrix has all blocks of these rows.
+                unsafe {
+                    match in_strips {
+                        true => {
+                            let first = of_output / OUTPUTS + first_block;
+                            if is_asked {
+                                let next = first + self.next(first_block);
+                                coming[output / OUTPUTS] = Some(matrix.strip(next));
+                            }
+                            fill_strip::<S, M>(matrix, first, output, more as i8, panel);
+                        }
+                        false => {
+                            let rows = (of_output + first_block, blocks, (outputs - output).min(OUTPUTS));
+                            fill::<S, M>(matrix, rows, output, more as i8, panel);
+                        }
+                    }
+                }
+            }
+            let (lacking, small) = (lacking - more, M::SMALL);
+            let offset = M::SCALING == Scaling::Offset;
+            #[cfg(target_arch = "x86_64")]
+            if level == Level::Amx {
+                let sums = &mut *sums;
+                level.run(int8_amx::AddPanel { panel, lacking, offset, x, rows, first_block, sums });
+                continue;
+            }
+            let sums = &mut *sums;
+            let coming = Coming { strips: coming, bytes: DEPTH * M::OF_STRIP };
+            level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums, coming });
+        }
+    }
+
+    /// How many blocks after those of a panel the blocks lie that are filled in next: of the same strips, or of the two that follow.
+    fn next(&self, first_block: usize) -> usize {
+        if first_block + DEPTH < self.blocks { DEPTH } else { PANEL / OUTPUTS * self.blocks - first_block }
+    }
+}
+
+/// Fills in blocks of some outputs, at most sixteen: from block `first` of the first one, and so many blocks apart. All are read
+/// side by side, so that as many reads are on their way, and a word of all of them is written at once.
+#[inline(always)]
+unsafe fn fill<S: Simd, M: Matrix>(
+    matrix: M,
+    (first, apart, count): (usize, usize, usize),
+    output: usize,
+    more: i8,
+    panel: &mut [Filled],
+) {
+    // SAFETY: the caller promises as many blocks as the panel has.
+    unsafe {
+        let mut words = [[0_u32; BLOCK / 4]; OUTPUTS];
+        for (index, block) in panel.iter_mut().enumerate() {
+            for (row, words) in words.iter_mut().enumerate().take(count) {
+                let at = first + row * apart + index;
+                matrix.prefetch::<S>(at + AHEAD);
+                // As vectors are made of words.
+                *words = std::mem::transmute::<[i8; BLOCK], [u32; BLOCK / 4]>(matrix.codes(at));
+            }
+            for word in 0..BLOCK / 4 {
+                let mut of_outputs = [0; OUTPUTS];
+                for i in 0..OUTPUTS {
+                    of_outputs[i] = words[i][word];
+                }
+                block.set::<S>(word, output, of_outputs, more);
+            }
+        }
+        let mut scales = [0.0; 2 * AT_ONCE];
+        for row in 0..count {
+            matrix.scales::<S>((first + row * apart) / M::GROUP, panel.len() / M::GROUP, &mut scales);
+            for (index, block) in panel.iter_mut().enumerate() {
+                let group = index / M::GROUP;
+                match M::SCALING {
+                    Scaling::Offset => {
+                        block.scales[output + row] = scales[2 * group];
+                        block.offsets[output + row] = scales[2 * group + 1];
+                    }
+                    _ => block.scales[output + row] = scales[group],
+                }
+            }
+        }
+    }
+}
+
+/// Fills in a strip's blocks from `first`.
+#[inline(always)]
+unsafe fn fill_strip<S: Simd, M: Matrix>(
+    matrix: M,
+    first: usize,
+    output: usize,
+    more: i8,
+    panel: &mut [Filled],
+) {
+    for (index, block) in panel.iter_mut().enumerate() {
+        for word in 0..BLOCK / 8 {
+            // SAFETY: the caller promises as many blocks as the panel has.
+            let [near, far] = unsafe { matrix.strip_words(first + index, word) };
+            block.set::<S>(word, output, near, more);
+            block.set::<S>(word + 4, output, far, more);
+        }
+        for part in 0..OUTPUTS / S::LANES {
+            let to = block.scales[output + part * S::LANES..].as_mut_ptr();
+            // SAFETY: as above; a panel has whole strips.
+            unsafe { S::store(to, matrix.strip_scales::<S>(first + index, part)) };
+            if M::SCALING == Scaling::Offset {
+                let to = block.offsets[output + part * S::LANES..].as_mut_ptr();
+                // SAFETY: as above.
+                unsafe { S::store(to, matrix.strip_offsets::<S>(first + index, part)) };
+            }
+        }
+    }
+}
+
+/// Four codes, each larger by `more`. As words, since vectors are made of those.
+#[inline(always)]
+fn plus(word: u32, more: i8) -> [i8; 4] {
+    const HIGHEST: u32 = 0x8080_8080;
+    let more = u32::from_ne_bytes([more as u8; 4]);
+    // The highest bit of a byte would be carried on, and so is added by itself.
+    let lower = (word & !HIGHEST) + (more & !HIGHEST);
+    let sum = lower ^ (word ^ more) & HIGHEST;
+    sum.to_ne_bytes().map(u8::cast_signed)
+}
+
+/// Adds the products of a filled panel to the sums of each row. It is the same for all formats.
+struct AddPanel<'a> {
+    panel: &'a [Filled],
+    /// What has to be added to the panel's codes.
+    lacking: i32,
+    /// Whether these are from 0 to 15, but for what the level's instructions want of them.
+    small: bool,
+    /// Whether there are offsets.
+    offset: bool,
+    x: Coded<'a>,
+    /// Rows of x, by number.
+    rows: &'a [usize],
+    /// The block of a row that meets the panel's first.
+    first_block: usize,
+    /// `[rows, PANEL]`, of whole tiles.
+    sums: &'a mut [f32],
+    coming: Coming,
+}
+
+/// What is filled in next, and asked for meanwhile.
+struct Coming {
+    /// Where its strips begin.
+    strips: [Option<*const u8>; PANEL / OUTPUTS],
+    /// Of each.
+    bytes: usize,
+}
+
+impl Coming {
+    /// Asks for part number `part` of so many.
+    #[inline(always)]
+    unsafe fn ask<S: Simd>(&self, part: usize, parts: usize) {
+        let lines = self.bytes / 64;
+        for strip in self.strips.into_iter().flatten() {
+            for line in part * lines / parts..(part + 1) * lines / parts {
+                // SAFETY: the caller runs by its level; what is asked for need not exist.
+                unsafe { S::prefetch(strip.wrapping_add(64 * line)) };
+            }
+        }
+    }
+}
+
+impl Task for AddPanel<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        match (self.offset, self.small && S::SMALL) {
+            (false, false) => self.tiles::<S, false, false>(),
+            (false, true) => self.tiles::<S, false, true>(),
+            (true, false) => self.tiles::<S, true, false>(),
+            (true, true) => self.tiles::<S, true, true>(),
+        }
+    }
+}
+
+impl AddPanel<'_> {
+    #[inline(always)]
+    fn tiles<S: Simd, const OFFSET: bool, const SMALL: bool>(self) {
+        let AddPanel { panel, x, rows, first_block, coming, .. } = self;
+        let count = rows.len().div_ceil(TILE);
+        let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(count);
+        for (tile, sums) in tiles.enumerate() {
+            // SAFETY: this runs by its level.
+            unsafe { coming.ask::<S>(tile, count) };
+            // Past the last row the tile computes that row again, and nobody looks at it.
+            let x: [(&[Sixteen], usize); TILE] = std::array::from_fn(|i| {
+                let row = rows[(tile * TILE + i).min(rows.len() - 1)];
+                (x.of(row, first_block, panel.len()), row % TOGETHER)
+            });
+            for output in (0..PANEL).step_by(VECTORS * S::LANES) {
+                // SAFETY: this runs by its level, and panels have whole vectors.
+                unsafe { add_tile::<S, OFFSET, SMALL>(panel, self.lacking, output, x, sums) };
+            }
+        }
+    }
+}
+
+/// A tile's products, added to sums.
+#[inline(always)]
+unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
+    panel: &[Filled],
+    lacking: i32,
+    output: usize,
+    x: [(&[Sixteen], usize); TILE],
+    sums: &mut [f32],
+) {
+    // SAFETY: the caller's promise; x has as many blocks as the panel.
+    unsafe {
+        let place = |i: usize, v: usize| i * PANEL + output + v * S::LANES;
+        let mut all = [[S::splat(0.0); VECTORS]; TILE];
+        for i in 0..TILE {
+            for v in 0..VECTORS {
+                all[i][v] = S::load(&sums[place(i, v)]);
+            }
+        }
+        for (index, block) in panel.iter().enumerate() {
+            let of = |i: usize| (x[i].0.get_unchecked(index), x[i].1);
+            let codes: [&[i8; BLOCK]; TILE] = std::array::from_fn(|i| of(i).0.codes.get_unchecked(of(i).1));
+            let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
+            let mut products = [[S::splat_sums(0); VECTORS]; TILE];
+            for i in 0..TILE {
+                let begin = if SMALL || S::PAIRS { 0 } else { total[i] * lacking };
+                products[i] = [S::splat_sums(begin); VECTORS];
+            }
+            for eight in 0..if S::PAIRS { BLOCK / 8 } else { 0 } {
+                for v in 0..VECTORS {
+                    let weights = block.pairs(eight, output + v * S::LANES);
+                    for i in (0..TILE).step_by(2) {
+                        let x = [i, i + 1].map(|i| codes[i].as_ptr().add(8 * eight));
+                        let sums = S::add_pair([products[i][v], products[i + 1][v]], weights, x);
+                        [products[i][v], products[i + 1][v]] = sums;
+                    }
+                }
+            }
+            for four in 0..if S::PAIRS { 0 } else { BLOCK / 4 } {
+                for v in 0..VECTORS {
+                    let weights = block.codes[four][output + v * S::LANES].as_ptr();
+                    for i in 0..TILE {
+                        let x = &raw const codes[i][4 * four];
+                        products[i][v] = match SMALL {
+                            true => S::add_small(products[i][v], S::load_codes(weights), x),
+                            false => S::add_products(products[i][v], weights, x),
+                        };
+                    }
+                }
+            }
+            for v in 0..VECTORS {
+                for i in (0..if S::PAIRS { TILE } else { 0 }).step_by(2) {
+                    let sums = [products[i][v], products[i + 1][v]];
+                    let more = [total[i], total[i + 1]].map(|total| total * lacking);
+                    [products[i][v], products[i + 1][v]] = S::of_pair(sums, more);
+                }
+                let scales = S::load(&block.scales[output + v * S::LANES]);
+                let offsets = S::load(&block.offsets[output + v * S::LANES]);
+                for i in 0..TILE {
+                    let mut products = products[i][v];
+                    if SMALL {
+                        products = S::of_small(products, total[i] * lacking);
+                    }
+                    let mut of_block = S::mul(S::sums_to_singles(products), scales);
+                    if OFFSET {
+                        of_block = S::add(of_block, S::mul(S::splat(total[i] as f32), offsets));
+                    }
+                    all[i][v] =
+                        S::add(all[i][v], S::mul(of_block, S::splat(*of(i).0.scales.get_unchecked(of(i).1))));
+                }
+            }
+        }
+        for i in 0..TILE {
+            for v in 0..VECTORS {
+                S::store(&mut sums[place(i, v)], all[i][v]);
+            }
+        }
+    }
+}

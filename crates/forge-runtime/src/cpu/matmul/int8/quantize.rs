@@ -1,0 +1,183 @@
+//! Codes of numbers, of up to sixteen blocks at once. The largest number of a block, and the sum of its codes, are of all lanes of a
+//! vector, which takes long to find out for one vector: sixteen are turned, so that lanes are blocks, and asked together.
+
+// Indices count blocks and lanes of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
+use crate::cpu::simd::vectors::Simd;
+
+/// Of each block.
+pub(crate) struct Encoded {
+    /// What a code is worth.
+    pub(crate) scales: [f32; AT_ONCE],
+    /// The sum of codes.
+    pub(crate) totals: [f32; AT_ONCE],
+}
+
+/// A vector of each block.
+#[repr(align(64))]
+struct Square([[f32; 16]; AT_ONCE]);
+
+impl Square {
+    const ZEROS: Square = Square([[0.0; 16]; AT_ONCE]);
+
+    /// In place of blocks with a number for each lane: lanes with one for each block.
+    #[inline(always)]
+    unsafe fn turned<S: Simd>(&self) -> Square {
+        let mut turned = Square::ZEROS;
+        for first in (0..AT_ONCE).step_by(S::LANES) {
+            let rows = std::array::from_fn(|i| self.0[(first + i) % AT_ONCE].as_ptr());
+            // SAFETY: this runs by its level, and a square has room for all of its lanes.
+            unsafe { S::turn(rows, &mut turned.0[0][first], AT_ONCE) };
+        }
+        turned
+    }
+}
+
+/// Makes codes of blocks. If one of a block's numbers is none or infinite, a code of it is worth no number, and so is what becomes of
+/// it.
+#[inline(always)]
+pub(crate) unsafe fn encode<S: Simd>(
+    blocks: &[&[f32; BLOCK]; AT_ONCE],
+    codes: &mut [[i8; BLOCK]; AT_ONCE],
+) -> Encoded {
+    let (mut scales, mut factors, mut totals) = ([0.0; AT_ONCE], [0.0; AT_ONCE], [0.0; AT_ONCE]);
+    let mut square = Square::ZEROS;
+    // SAFETY: the caller's level has these instructions, and vectors lie inside the blocks and squares.
+    unsafe {
+        for block in 0..AT_ONCE {
+            let mut least = S::load(blocks[block].as_ptr());
+            let mut most = least;
+            for i in (S::LANES..BLOCK).step_by(S::LANES) {
+                let some = S::load(blocks[block].as_ptr().add(i));
+                (least, most) = (S::min(least, some), S::max(most, some));
+            }
+            let sizes = S::max(most, S::sub(S::splat(0.0), least));
+            S::store(square.0[block].as_mut_ptr(), sizes);
+        }
+        let sizes = square.turned::<S>();
+        for first in (0..AT_ONCE).step_by(S::LANES) {
+            let mut largest = S::splat(0.0);
+            for lane in 0..S::LANES {
+                largest = S::max(largest, S::load(sizes.0[lane][first..].as_ptr()));
+            }
+            S::store(scales[first..].as_mut_ptr(), largest);
+        }
+        for (factor, scale) in factors.iter_mut().zip(&mut scales) {
+            // What is smaller than that is nothing beside any weight, and has no inverse.
+            *factor = if *scale > 1e-30 { 127.0 / *scale } else { 0.0 };
+            *scale /= 127.0;
+        }
+        // 3 * 2^22 has no room for fractions: what is added to it is rounded, ties to even.
+        let whole = S::splat(12_582_912.0);
+        for block in 0..AT_ONCE {
+            let factor = S::splat(factors[block]);
+            let mut total = S::splat(0.0);
+            for i in (0..BLOCK).step_by(S::LANES) {
+                let some = S::mul(S::load(blocks[block].as_ptr().add(i)), factor);
+                let rounded = S::sub(S::add(some, whole), whole);
+                total = S::add(total, rounded);
+                S::store_codes(codes[block].as_mut_ptr().add(i), rounded);
+            }
+            S::store(square.0[block].as_mut_ptr(), total);
+        }
+        let of_lanes = square.turned::<S>();
+        for first in (0..AT_ONCE).step_by(S::LANES) {
+            let mut total = S::splat(0.0);
+            for lane in 0..S::LANES {
+                total = S::add(total, S::load(of_lanes.0[lane][first..].as_ptr()));
+            }
+            S::store(totals[first..].as_mut_ptr(), total);
+        }
+    }
+    // What is no number is lost among sizes, and found here; and infinity times the 0 that it makes of the factor is none.
+    if totals.iter().fold(false, |any, total| any | total.is_nan()) {
+        for block in 0..AT_ONCE {
+            if totals[block].is_nan() {
+                codes[block].fill(0);
+                (scales[block], totals[block]) = (f32::NAN, 0.0);
+            }
+        }
+    }
+    Encoded { scales, totals }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::simd::isa::{Level, Task};
+
+    /// Sixteen blocks, and what becomes of them.
+    struct Blocks<'a> {
+        blocks: &'a [[f32; BLOCK]; AT_ONCE],
+        codes: &'a mut [[i8; BLOCK]; AT_ONCE],
+        encoded: &'a mut Encoded,
+    }
+
+    impl Task for Blocks<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self) {
+            // SAFETY: this runs by its level.
+            *self.encoded = unsafe { encode::<S>(&self.blocks.each_ref(), self.codes) };
+        }
+    }
+
+    /// By a level: each block's codes, the bits of what one is worth, and their sum.
+    fn encoded(level: Level, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, f32)> {
+        let mut codes = [[1; BLOCK]; AT_ONCE];
+        let mut encoded = Encoded { scales: [0.0; AT_ONCE], totals: [0.0; AT_ONCE] };
+        level.run(Blocks { blocks, codes: &mut codes, encoded: &mut encoded });
+        let of_block = |i: usize| (codes[i], encoded.scales[i].to_bits(), encoded.totals[i]);
+        (0..AT_ONCE).map(of_block).collect()
+    }
+
+    #[test]
+    fn the_largest_of_a_block_becomes_127_and_others_whole_parts_of_it() {
+        let mut blocks = [[0.0; BLOCK]; AT_ONCE];
+        for (block, numbers) in blocks.iter_mut().enumerate() {
+            for (i, number) in numbers.iter_mut().enumerate() {
+                *number = ((block * BLOCK + i) as f32 * 0.37).sin() * (block as f32 - 3.0).exp2();
+            }
+        }
+        blocks[3] = [0.0; BLOCK];
+        blocks[4][17] = -127.0 * 8.0;
+        blocks[4][18] = 2.5 * 8.0;
+        for level in Level::available() {
+            for (numbers, (codes, scale, total)) in blocks.iter().zip(encoded(level, &blocks)) {
+                let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                let factor = if largest == 0.0 { 0.0 } else { 127.0 / largest };
+                assert_eq!(
+                    codes.map(f32::from),
+                    numbers.map(|x| (x * factor).round_ties_even()),
+                    "{level:?}"
+                );
+                assert_eq!(scale, (largest / 127.0).to_bits(), "{level:?}");
+                assert_eq!(total, codes.iter().map(|code| f32::from(*code)).sum::<f32>(), "{level:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_leaves_other_blocks_as_they_are() {
+        let mut blocks = [[1.0; BLOCK]; AT_ONCE];
+        for (block, what) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
+            for place in [0, 15, 31] {
+                blocks[4 * block + place / 15][place] = what;
+            }
+        }
+        for level in Level::available() {
+            for (block, (codes, scale, total)) in encoded(level, &blocks).into_iter().enumerate() {
+                let is_number = blocks[block].iter().all(|number| number.is_finite());
+                assert_eq!(is_number, block % 4 == 3 || block > 11, "block {block}");
+                assert_eq!(f32::from_bits(scale).is_nan(), !is_number, "block {block}, {level:?}");
+                let code = if is_number { 127 } else { 0 };
+                assert_eq!(
+                    (codes, total),
+                    ([code; BLOCK], f32::from(code) * 32.0),
+                    "block {block}, {level:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! y = W x for a few rows, or one, where W lies in strips ([`crate::cpu::format::repacked`]): how a token meets its weights.
+//!
+//! Each thread encodes the rows for itself, as [`crate::cpu::matmul::int8::int8_gemm`] does, which is little beside its share of the matrix. Lanes are
+//! outputs: four codes of each meet the same four codes of x, a block's products are scaled, and blocks are added first to last, each
+//! operation rounded by itself. So a row comes to the same bits here and among many.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
+use crate::cpu::format::repacked::OUTPUTS;
+use crate::cpu::matmul::epilogue::{Finish, OfShare};
+use crate::cpu::matmul::gemv::FEW;
+use crate::cpu::matmul::int8::quantized_rows::{Row, encoded_rows, keep};
+use crate::cpu::matmul::linear::{Project, prepared_x};
+use crate::cpu::matmul::output_partition::Pieces;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::prefetch_policy::Streams;
+use crate::cpu::simd::vectors::Simd;
+use std::marker::PhantomData;
+
+/// Outputs of a piece, if shares are no larger and there are enough for all threads: as many strips as are read at once.
+const PIECE: usize = 4 * OUTPUTS;
+
+/// The most outputs that a thread takes at once, many pieces: wherever it ends and begins anew nothing is on its way from memory for a moment.
+const MOST: usize = 8192;
+
+/// A projection of a few rows.
+pub(crate) struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Project,
+    format: PhantomData<M>,
+}
+
+impl<'a, M> Products<'a, M> {
+    pub(crate) fn new(call: &'a Call<'a>, shape: &'a Project) -> Products<'a, M> {
+        Products { call, shape, format: PhantomData }
+    }
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Products { call, shape, .. } = self;
+        let (rows, outputs) = (call.scalar(0), shape.outputs);
+        let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let finish = Finish::new::<S>(call, shape, rows);
+        let wanted = (outputs / (call.workers() * 2)).clamp(OUTPUTS, PIECE);
+        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), wanted);
+        let pieces = call.share((shares * size).div_ceil(piece), 1).up_to((MOST / piece).max(1));
+        let pitch = pieces.at_once() * piece;
+        let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
+        let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
+        let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
+        let matrix = M::find(call, "weight", outputs, blocks);
+        for pieces in pieces {
+            // The last shares may have no outputs.
+            let (start, end) = (pieces.start * piece, outputs.min(pieces.end * piece));
+            let strips = end.saturating_sub(start) / OUTPUTS;
+            let first = start / OUTPUTS * blocks;
+            let of = OfStrips { matrix, first, strips, blocks, streams: call.level().streams() };
+            // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
+            unsafe { of.few::<S>(&x[..rows], values, pitch) };
+            for share in start / size..shares.min(pieces.end * piece / size) {
+                let mut left = OfShare::NOTHING;
+                let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                for row in 0..rows {
+                    if !range.is_empty() {
+                        let values = &mut values[row * pitch + range.start - start..][..range.len()];
+                        // SAFETY: these outputs are this thread's.
+                        unsafe { finish.outputs(row, range.start, values, &mut left) };
+                    }
+                }
+                // SAFETY: so is this share.
+                unsafe { finish.leave(share, left) };
+            }
+        }
+        keep(x);
+    }
+}
+
+/// Strips of a matrix.
+pub(crate) struct OfStrips<M> {
+    pub(crate) matrix: M,
+    /// The first strip's first block.
+    pub(crate) first: usize,
+    pub(crate) strips: usize,
+    /// Of a strip, and of a row.
+    pub(crate) blocks: usize,
+    pub(crate) streams: Streams,
+}
+
+impl<M: Matrix> OfStrips<M> {
+    /// The products with one row to [`FEW`].
+    #[inline(always)]
+    pub(crate) unsafe fn few<S: Simd>(&self, rows: &[Row], to: &mut [f32], pitch: usize) {
+        let is_one = self.streams.is_one();
+        // SAFETY: the caller's promise.
+        unsafe {
+            match rows {
+                [a] => self.of_one::<S>(a, to, pitch),
+                [a, b] if is_one => self.products::<S, 2, 1>([a, b], to, pitch),
+                [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
+                [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
+                [a, b, c] => self.products::<S, 3, 2>([a, b, c], to, pitch),
+                rows => self.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], to, pitch),
+            }
+        }
+    }
+
+    /// The products with one row.
+    #[inline(always)]
+    pub(crate) unsafe fn of_one<S: Simd>(&self, row: &Row, to: &mut [f32], pitch: usize) {
+        // Where the processor foresees what comes, one strip of bytes is read faster than four by a tenth (AMD's of 2022). Scales of
+        // nibbles are an eighth of them, a stream of its own that is foreseen too slowly.
+        let is_one = match self.streams {
+            Streams::InOrder | Streams::Once => true,
+            Streams::Foreseen => M::BYTES,
+            Streams::Several => false,
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match is_one {
+                true => self.products::<S, 1, 1>([row], to, pitch),
+                false => self.products::<S, 1, 4>([row], to, pitch),
+            }
+        }
+    }
+
+    /// The products of the strips with `X` rows: those of each row `pitch` after those of the one before it. `W` strips are
+    /// computed at once, which are as many streams from memory; they lie apart, so that each stream is long.
+    #[inline(always)]
+    pub(crate) unsafe fn products<S: Simd, const X: usize, const W: usize>(
+        &self,
+        rows: [&Row; X],
+        to: &mut [f32],
+        pitch: usize,
+    ) {
+        let apart = self.strips.div_ceil(W);
+        for i in 0..apart {
+            // Past the last strip that one is computed again.
+            let mut strips = [0; W];
+            for w in 0..W {
+                strips[w] = (w * apart + i).min(self.strips - 1);
+            }
+            // SAFETY: the caller's promise.
+            let sums = unsafe { self.at_once::<S, X, W>(rows, strips) };
+            for w in 0..W {
+                for r in 0..X {
+                    for part in 0..OUTPUTS / S::LANES {
+                        let to = &mut to[r * pitch + strips[w] * OUTPUTS + part * S::LANES..][..S::LANES];
+                        // SAFETY: a slice of a vector's lanes.
+                        unsafe { S::store(to.as_mut_ptr(), sums[w][r][part]) };
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn at_once<S: Simd, const X: usize, const W: usize>(
+        &self,
+        rows: [&Row; X],
+        strips: [usize; W],
+    ) -> [[[S::V; 2]; X]; W] {
+        let OfStrips { matrix, first, blocks, streams, .. } = *self;
+        let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == Streams::Once && !M::BYTES);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
+            let small = M::SMALL && S::SMALL;
+            let mut sums = [[[S::splat(0.0); 2]; X]; W];
+            for block in 0..blocks {
+                let mut missing_of = [0; X];
+                let mut nothing = [S::splat_sums(0); X];
+                for r in 0..X {
+                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * missing;
+                    nothing[r] = S::splat_sums(if small { 0 } else { missing_of[r] });
+                }
+                for w in 0..W {
+                    let at = first + strips[w] * blocks + block;
+                    let mut products = [[S::splat_sums(0); 2]; X];
+                    for r in 0..X {
+                        products[r] = [nothing[r]; 2];
+                    }
+                    for pair in 0..BLOCK / 8 {
+                        let [near_column, far_column] = M::columns(pair);
+                        if ahead > 0 {
+                            matrix.strip_prefetch::<S>(at + ahead, pair, once);
+                        }
+                        for part in 0..OUTPUTS / S::LANES {
+                            let [near, far] = matrix.strip_codes::<S>(at, pair, part);
+                            for r in 0..X {
+                                let x = rows[r].codes.as_ptr().add(block * BLOCK);
+                                let (sums, x, far_x) =
+                                    (products[r][part], x.add(near_column), x.add(far_column));
+                                // Not by a pointer to either: where nothing is optimised they would be functions of their own, without
+                                // the level's instructions.
+                                products[r][part] = match small {
+                                    true => S::add_small(S::add_small(sums, near, x), far, far_x),
+                                    false => S::add_shared(S::add_shared(sums, near, x), far, far_x),
+                                };
+                            }
+                        }
+                    }
+                    for part in 0..OUTPUTS / S::LANES {
+                        let scales = matrix.strip_scales::<S>(at, part);
+                        let offsets = matrix.strip_offsets::<S>(at, part);
+                        for r in 0..X {
+                            let mut products = products[r][part];
+                            if small {
+                                products = S::of_small(products, missing_of[r]);
+                            }
+                            let mut of_block = S::mul(S::sums_to_singles(products), scales);
+                            if M::SCALING == Scaling::Offset {
+                                let total = S::splat(*rows[r].totals.get_unchecked(block));
+                                of_block = S::add(of_block, S::mul(total, offsets));
+                            }
+                            let of_x = S::splat(*rows[r].scales.get_unchecked(block));
+                            sums[w][r][part] = S::add(sums[w][r][part], S::mul(of_block, of_x));
+                        }
+                    }
+                }
+            }
+            sums
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! y = W x for one row or many, with a bias before and an epilogue after.
+//!
+//! Scalars: rows[, first]. Buffers: the weight's planes[, bias], x[, x_gain][, squares][, factors], y[, gain, gained, squares_out][, candidates]. One
+//! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of
+//! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
+//! panel after panel goes by.
+//!
+//! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
+//! ([`crate::cpu::matmul::int8::int8_gemm`], and of a few [`crate::cpu::matmul::int8::int8_gemv`]), unless the device is exact; otherwise products in f32 are summed
+//! column after column ([`panel`]). A row that is alone, in a program of its own, may be summed in another order ([`AsStored`]). Of a matrix
+//! in strips rows are computed by [`crate::cpu::matmul::int8::repacked_gemv`].
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::elementwise::activation::Each;
+use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
+use crate::cpu::format::weight_format::Stored;
+use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, Finish, OwnNorm};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::matmul::f32::bf16_split_amx;
+use crate::cpu::matmul::f32::gemm;
+use crate::cpu::matmul::f32::gemm::PANEL;
+use crate::cpu::matmul::gemv::{AsStored, Blocks, FEW, InOrder, OneByOne, Turned};
+use crate::cpu::matmul::int8::int8_gemm;
+use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
+use crate::cpu::matmul::int8::repacked_gemv;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+///
+/// v is W x, then deferred norm, then bias, then a function of each result, then the epilogue.
+#[derive(Clone, Copy, Debug)]
+pub struct Project {
+    /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
+    pub outputs: usize,
+    /// Columns of the weight, and the width of x.
+    pub inputs: usize,
+    /// The deferred norm of x, if there is one.
+    pub norm: Option<DeferredNorm>,
+    /// The norm of x that is this projection's business, if there is one.
+    pub own_norm: Option<OwnNorm>,
+    /// Whether a bias is added.
+    pub bias: bool,
+    /// What v becomes before the epilogue.
+    pub each: Option<Each>,
+    /// What becomes of the result.
+    pub epilogue: Epilogue,
+    /// Whether experts are chosen by the result. A choice is a matter of order, so x is never encoded then.
+    pub chooses: bool,
+}
+
+/// Rows of x that share a panel, or a quarter of them where there are too few panels for all threads.
+const ROWS: usize = 512;
+/// Panels of a thread that are enough to keep all of them busy until the end.
+const MANY: usize = 8;
+
+/// Blocks of a row of weights from which on a row of x meets several at once. Shorter ones are read one after the other, which is
+/// one stream from memory: of several, each would end before the machine has foreseen much of it.
+const LONG: usize = 64;
+
+/// Runs this thread's share, of a weight stored as `F`.
+pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
+    F::project(call, shape);
+}
+
+pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+    if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
+        return int8_gemm::products::<M>(call, shape);
+    }
+    if M::STRIPS && call.in_strips("weight_codes") {
+        return call.level().run(repacked_gemv::Products::<M>::new(call, shape));
+    }
+    #[cfg(target_arch = "x86_64")]
+    if call.level().has_tiles() && !call.alone() && !is_encoded::<M>(call, shape) {
+        return bf16_split_amx::products::<M>(call, shape);
+    }
+    call.level().run(Products::<M> { call, shape, format: PhantomData });
+}
+
+/// Whether rows of a batch are encoded before they meet the matrix.
+#[inline(always)]
+fn is_encoded<M: Matrix>(call: &Call<'_>, shape: &Project) -> bool {
+    M::LACKING.is_some() && !shape.chooses && !call.exact()
+}
+
+struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Project,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Project { outputs, inputs, .. } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let of_one = self.shape.norm.is_some()
+            || self.shape.own_norm.is_some()
+            || matches!(
+                self.shape.epilogue,
+                Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
+            );
+        assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
+        let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
+        let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
+        let panel = if rows <= FEW { 0 } else { gemm::room(rows.min(ROWS)) };
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
+        let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
+        let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
+        let work = Work {
+            call,
+            matrix: M::find(call, "weight", outputs, blocks),
+            outputs,
+            blocks,
+            x,
+            finish: Finish::new::<S>(call, self.shape, rows),
+        };
+        let is_short = blocks < LONG;
+        // What is no number yet is slower than memory.
+        let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
+        // Of a row alone codes are made where that pays.
+        if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
+            let x = encoded_rows::<S>(x, blocks * BLOCK);
+            // SAFETY: as below.
+            unsafe {
+                match rows {
+                    1 if is_short => work.few_rows::<S, 1, 1>(OneByOne(Blocks(&x))),
+                    1 => work.few_rows::<S, 4, 1>(OneByOne(Blocks(&x))),
+                    2 if is_short => work.few_rows::<S, 1, 2>(OneByOne(Blocks(&x))),
+                    2 => work.few_rows::<S, 4, 2>(OneByOne(Blocks(&x))),
+                    3 => work.few_rows::<S, 2, 3>(OneByOne(Blocks(&x))),
+                    _ => work.few_rows::<S, 2, FEW>(OneByOne(Blocks(&x))),
+                }
+            }
+            return keep(x);
+        }
+        // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
+        // different outputs.
+        unsafe {
+            match rows {
+                1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(InOrder),
+                1 if call.alone() => work.few_rows::<S, 4, 1>(OneByOne(AsStored)),
+                1 => work.few_rows::<S, 1, 1>(Turned),
+                2 => work.few_rows::<S, 1, 2>(Turned),
+                3 => work.few_rows::<S, 1, 3>(Turned),
+                FEW => work.few_rows::<S, 1, FEW>(Turned),
+                // A sum waits for itself as long as so many take.
+                5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Turned),
+                _ => work.panels::<S>(scratch),
+            }
+        }
+    }
+}
+
+/// A projection, its shape worked out.
+pub(crate) struct Work<'a, M> {
+    pub(crate) call: &'a Call<'a>,
+    pub(crate) matrix: M,
+    pub(crate) outputs: usize,
+    /// Of a row of the matrix, and of x.
+    pub(crate) blocks: usize,
+    /// Rows of whole blocks.
+    pub(crate) x: &'a [f32],
+    pub(crate) finish: Finish<'a>,
+}
+
+impl<M: Matrix> Work<'_, M> {
+    /// Any number of rows.
+    #[inline(always)]
+    unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
+        let Work { call, matrix, outputs, blocks, x, .. } = *self;
+        let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
+        let numbers: Vec<usize> = (0..x.len()).collect();
+        let panels = outputs.div_ceil(PANEL);
+        let most = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
+        // All panels of one block of rows, then the next block: neighbours in time share their x. Weights are decoded for each block of
+        // rows, so that there are as few as keep threads busy.
+        let of_item = x.len().clamp(ROWS / 4, most);
+        for item in call.share_rows(x.len().div_ceil(of_item) * panels, 1).flatten() {
+            let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
+            let rows = &x[first_row..x.len().min(first_row + of_item)];
+            let of_panel = (first_output, (outputs - first_output).min(PANEL));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let of_matrix = (matrix, blocks);
+                let sums = gemm::products::<S, M>(call.level(), of_matrix, of_panel, rows, scratch);
+                let rows = &numbers[first_row..first_row + rows.len()];
+                self.finish.panel(rows, of_panel, None, (sums, PANEL));
+            }
+        }
+    }
+}
+
+/// Rows of x as they meet weights: of `columns`, which are whole groups, and with the gain of a norm that is the projection's.
+#[inline(always)]
+pub(crate) fn prepared_x<'a>(
+    call: &Call<'a>,
+    shape: &Project,
+    rows: usize,
+    columns: usize,
+    room: &'a mut [f32],
+) -> &'a [f32] {
+    let x = call.input::<f32>("x", rows * shape.inputs);
+    if !shape.own_norm.is_some_and(|norm| norm.gain) {
+        return whole_rows(x, shape.inputs, columns, room);
+    }
+    let gain = call.input::<f32>("x_gain", shape.inputs);
+    room[shape.inputs..].fill(0.0);
+    for ((to, x), gain) in room.iter_mut().zip(x).zip(gain) {
+        *to = x * gain;
+    }
+    room
+}
+
+/// Rows of x as long as rows of weights are: padded with zeros in `room`, or where they are if they are whole groups already.
+#[inline(always)]
+pub(crate) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: &'a mut [f32]) -> &'a [f32] {
+    if inputs == columns {
+        return x;
+    }
+    whole_rows_to(x, inputs, columns, room);
+    room
+}
+
+/// Puts rows of so many inputs where each has more columns, which are 0.
+pub(crate) fn whole_rows_to(x: &[f32], inputs: usize, columns: usize, room: &mut [f32]) {
+    for (to, from) in room.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
+        to[..inputs].copy_from_slice(from);
+        to[inputs..].fill(0.0);
+    }
+}

@@ -1,0 +1,43 @@
+//! How the outputs of few rows are shared among threads.
+
+use crate::cpu::format::repacked::OUTPUTS;
+use crate::cpu::matmul::epilogue::{Finish, Left};
+
+/// Outputs as threads take them.
+pub(crate) struct Pieces {
+    /// Shares that leave something ([`Finish::shares`]).
+    pub(crate) shares: usize,
+    /// Outputs of each.
+    pub(crate) size: usize,
+    /// Outputs that a thread takes at once: whole shares.
+    pub(crate) piece: usize,
+}
+
+impl Pieces {
+    /// Of a matrix whose rows lie one after the other.
+    pub(crate) fn of_rows(finish: &Finish<'_>, outputs: usize, workers: usize) -> Pieces {
+        let (shares, size, at_once) = finish.shares(outputs, workers);
+        Pieces { shares, size, piece: size * at_once }
+    }
+
+    /// Of a matrix in strips, of `wanted` outputs if shares are no larger: a thread takes whole strips, too.
+    pub(crate) fn of_strips(finish: &Finish<'_>, outputs: usize, workers: usize, wanted: usize) -> Pieces {
+        let (shares, size) = match (finish.shares(outputs, workers), &finish.left) {
+            ((_, size, _), Left::Nothing) => {
+                let size = size.next_multiple_of(OUTPUTS);
+                (outputs.div_ceil(size), size)
+            }
+            ((shares, size, _), _) => (shares, size),
+        };
+        let least = least_common_multiple(size, OUTPUTS);
+        Pieces { shares, size, piece: least * (wanted / least).max(1) }
+    }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut of, mut rest) = (a, b);
+    while rest > 0 {
+        (of, rest) = (rest, of % rest);
+    }
+    a / of * b
+}

@@ -1,0 +1,182 @@
+//! Attention over latents, which all heads share: softmax(scale · (q·c + r·k)) c over the lines of a row's slot, where a line is
+//! a latent c and a turned key k.
+//!
+//! Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, heads[, partials]; with something to prepare
+//! queries, latent, key, gain in place of turned, and latents are written. It is attention to one key head that all queries read, whose
+//! values are the first channels of its keys: a thread takes some heads of a row and goes through the cache in steps, so that
+//! each line is loaded once for all of them.
+
+use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::online_softmax::{STEP, Softening, Step, Total, total_from, total_of};
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::Format;
+use crate::cpu::mla::cache_append::{LatentPrepare, Lines, Raw, store};
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use half::f16;
+use std::marker::PhantomData;
+use std::slice::from_ref;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentAttend {
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a turned key.
+    pub turned: usize,
+    /// As in [`crate::cpu::LatentAppend`].
+    pub cache: Format,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// What prepares rows, if that is left to this kernel. No two rows may be of one slot then.
+    pub prologue: Option<LatentPrepare>,
+}
+
+/// The most heads that a thread takes at once.
+const HEADS: usize = 16;
+
+/// Runs this thread's share.
+pub fn latent_attend(call: &Call<'_>, shape: &LatentAttend) {
+    match shape.cache {
+        Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
+        Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
+        other => panic!("a cache of latents in {other:?} has no CPU kernel"),
+    }
+}
+
+struct Heads<'a, C> {
+    call: &'a Call<'a>,
+    shape: &'a LatentAttend,
+    cache: PhantomData<C>,
+}
+
+impl<C: Cached> Task for Heads<'_, C> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let LatentAttend { heads, width, turned, scale, prologue, .. } = *self.shape;
+        let call = self.call;
+        let (rows, record) = (call.scalar(0), width + turned);
+        let lines = Lines::find(call, rows, record);
+        let q = call.input::<f32>("q", rows * heads * width);
+        let out = call.output::<f32>("heads", rows * heads * width);
+        let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, turned]));
+        let ready = raw.is_none().then(|| call.input::<f32>("turned", rows * heads * turned));
+        let written = raw.as_ref().map(|_| {
+            assert!(!lines.share_slots(), "two rows of a slot, where rows append what they attend to");
+            call.output::<C>("latents", lines.count())
+        });
+        let latents = match &written {
+            Some(latents) => latents.start(),
+            None => call.input::<C>("latents", lines.count()).as_ptr(),
+        };
+
+        let padded = record.next_multiple_of(16);
+        // What a row's own line rounds to in the cache is read from there only by the thread that has made it: each makes its own.
+        let room = prologue.map_or(0, |prepare| prepare.rotation.room());
+        let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
+        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + room);
+        let (queries, scratch) = scratch.split_at_mut(at_once * padded);
+        let (sums, scratch) = scratch.split_at_mut(at_once * padded);
+        let (weights, scratch) = scratch.split_at_mut(at_once * STEP);
+        let (largest, scratch) = scratch.split_at_mut(at_once);
+        let totals = &mut [total_from(0.0); HEADS];
+        let (made, scratch) = scratch.split_at_mut(padded);
+        let (kept, turns) = scratch.split_at_mut(padded);
+        let shares = heads.div_ceil(at_once);
+        for item in call.share(rows * shares, 1).flatten() {
+            let (row, first) = (item / shares, item % shares * at_once);
+            let count = (heads - first).min(at_once);
+            let (queries, sums) = (&mut queries[..count * padded], &mut sums[..count * padded]);
+            queries.fill(0.0);
+            sums.fill(0.0);
+            largest.fill(f32::NEG_INFINITY);
+            totals.fill(total_from(0.0));
+            let position = lines.position(row);
+            if let Some(prepare) = &prologue {
+                prepare.rotation.turns(position, call.scalar(1), turns);
+            }
+            for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
+                query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);
+                let turning = &mut query[width..record];
+                // SAFETY: the level exists, as this runs by it.
+                match (&raw, ready) {
+                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, turns, turning) },
+                    (None, Some(ready)) => {
+                        turning.copy_from_slice(&ready[(row * heads + head) * turned..][..turned]);
+                    }
+                    (None, None) => {}
+                }
+                query.iter_mut().for_each(|query| *query *= scale);
+            }
+            let (largest, totals) = (&mut largest[..count], &mut totals[..count]);
+            let mut softmax = Softmax { queries, sums, weights, largest, totals, record, width, padded };
+            // Other threads have other heads of the same row: one of them writes its line, and nobody reads it there.
+            let cached = if raw.is_some() { position } else { position + 1 };
+            for start in (0..cached).step_by(STEP) {
+                let positions = (cached - start).min(STEP);
+                // SAFETY: the cache has these positions, by the check of its buffer and the position's.
+                unsafe { softmax.take::<S, C>(latents.add(lines.of_slot(row) + start * record), positions) };
+            }
+            if let (Some(raw), Some(written)) = (&raw, written) {
+                // SAFETY: the level exists; one thread alone has the first heads of this row. Half as many numbers as
+                // `kept` has room for are rounded there, and none has more bytes.
+                unsafe {
+                    raw.line::<S>(row, turns, &mut made[..record]);
+                    let own = std::slice::from_raw_parts_mut(kept.as_mut_ptr().cast::<C>(), record);
+                    C::store(own, &made[..record]);
+                    softmax.take::<S, C>(own.as_ptr(), 1);
+                    if first == 0 {
+                        store(written, lines.of_row(row), &made[..record]);
+                    }
+                }
+            }
+            for (head, sums) in (first..).zip(softmax.sums.chunks_exact(padded)) {
+                let at = (row * heads + head) * width;
+                // SAFETY: this thread alone has this head of this row.
+                let out = unsafe { out.part(at..at + width) };
+                // SAFETY: the level exists.
+                let total = unsafe { total_of::<S>(&softmax.totals[head - first]) };
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
+            }
+        }
+    }
+}
+
+/// Some heads of a row, and what they have of the lines so far.
+struct Softmax<'a> {
+    queries: &'a [f32],
+    sums: &'a mut [f32],
+    weights: &'a mut [f32],
+    largest: &'a mut [f32],
+    totals: &'a mut [Total],
+    record: usize,
+    width: usize,
+    padded: usize,
+}
+
+impl Softmax<'_> {
+    /// Takes a step of lines in.
+    ///
+    /// # Safety
+    /// There are as many lines.
+    #[inline(always)]
+    unsafe fn take<S: Simd, C: Cached>(&mut self, lines: *const C, positions: usize) {
+        let Softmax { queries, sums, weights, largest, totals, record, width, padded } = self;
+        let (width, padded) = (*width, *padded);
+        let step = Step { keys: lines, values: lines, positions, width: *record, valued: width, padded };
+        // SAFETY: the caller's promise; queries and sums are padded to whole vectors.
+        unsafe {
+            step.scores::<S>(queries, weights);
+            let mut corrections = [0.0; HEADS];
+            let (scores, corrections) = (&mut **weights, &mut corrections);
+            Softening { scores, largest, totals, corrections }.soften::<S>(from_ref(&(0..positions)));
+            for (sums, correction) in sums.chunks_exact_mut(padded).zip(corrections) {
+                sums.iter_mut().for_each(|sum| *sum *= *correction);
+            }
+            step.add_values::<S>(weights, sums);
+        }
+    }
+}

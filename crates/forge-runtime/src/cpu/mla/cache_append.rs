@@ -1,0 +1,220 @@
+//! Lines of a cache of latents, each a latent and a turned key: how they are prepared, and how they come there.
+//!
+//! Scalars: rows, context. Buffers: latent, key, slots, positions, latents; with something to prepare queries, gain and turned
+//! too. `latents` is `[slot, context, width + turned]` of one layer.
+
+use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::rope_tables::{Rotation, norm};
+use crate::cpu::device::kernel_args::{Call, Output};
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::Format;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use half::f16;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentAppend {
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a turned key.
+    pub turned: usize,
+    /// Of both in the cache: `F32` or `F16`.
+    pub cache: Format,
+    /// What is done before.
+    pub prepare: Option<LatentPrepare>,
+}
+
+/// What is done to a row before it goes to the cache, and to its queries.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentPrepare {
+    /// Heads of queries.
+    pub heads: usize,
+    /// Where its parts are.
+    pub columns: LatentColumns,
+    /// Added to the mean of squares of a latent.
+    pub epsilon: f32,
+    /// Of queries and keys.
+    pub rotation: Rotation,
+}
+
+/// Where a row that is to be prepared has its parts: columns of wider rows, which may be the same.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentColumns {
+    /// Numbers of a row of `queries`.
+    pub queries_pitch: usize,
+    /// The first of the queries that turn, head after head.
+    pub turned_first: usize,
+    /// Numbers of a row of `latent`.
+    pub latent_pitch: usize,
+    /// The first of the latent.
+    pub latent_first: usize,
+    /// Numbers of a row of `key`.
+    pub key_pitch: usize,
+    /// The first of the key that turns.
+    pub key_first: usize,
+}
+
+/// Runs this thread's share.
+pub fn latent_append(call: &Call<'_>, shape: &LatentAppend) {
+    match shape.cache {
+        Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
+        Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
+        other => panic!("a cache of latents in {other:?} has no CPU kernel"),
+    }
+}
+
+struct Rows<'a, C> {
+    call: &'a Call<'a>,
+    shape: &'a LatentAppend,
+    cache: PhantomData<C>,
+}
+
+impl<C: Cached> Task for Rows<'_, C> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let LatentAppend { width, turned, prepare, .. } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let lines = Lines::find(call, rows, width + turned);
+        let latents = call.output::<C>("latents", lines.count());
+        let Some(prepare) = prepare else {
+            let (latent, key) = (call.input::<f32>("latent", rows * width), call.input("key", rows * turned));
+            for row in call.own(rows, 1) {
+                let at = lines.of_row(row);
+                // SAFETY: this thread alone has this row, and no other row has its slot and position.
+                let line = unsafe { latents.part(at..at + width + turned) };
+                C::store(&mut line[..width], &latent[row * width..][..width]);
+                C::store(&mut line[width..], &key[row * turned..][..turned]);
+            }
+            return;
+        };
+        let raw = Raw::find(call, &prepare, rows, [width, turned]);
+        let of_queries = prepare.heads * turned;
+        let to = call.output::<f32>("turned", rows * of_queries);
+        let mut scratch = Scratch::take(prepare.rotation.room() + width + turned);
+        let (turns, made) = scratch.split_at_mut(prepare.rotation.room());
+        for row in call.own(rows, 1) {
+            prepare.rotation.turns(lines.position(row), call.scalar(1), turns);
+            let at = lines.of_row(row);
+            // SAFETY: as above.
+            unsafe {
+                raw.line::<S>(row, turns, made);
+                C::store(latents.part(at..at + width + turned), made);
+                let to = to.part(row * of_queries..(row + 1) * of_queries);
+                for (head, to) in to.chunks_exact_mut(turned).enumerate() {
+                    raw.query::<S>(row, head, turns, to);
+                }
+            }
+        }
+    }
+}
+
+/// The lines of one layer, and where in it each row is.
+pub(crate) struct Lines<'a> {
+    slots: &'a [u32],
+    positions: &'a [u32],
+    context: usize,
+    record: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// The buffers slots and positions; scalar 1 is the context.
+    pub(crate) fn find(call: &Call<'a>, rows: usize, record: usize) -> Lines<'a> {
+        let (slots, positions) = (call.input::<u32>("slots", rows), call.input::<u32>("positions", rows));
+        Lines { slots, positions, context: call.scalar(1), record }
+    }
+
+    /// Elements that the slots of all rows have.
+    pub(crate) fn count(&self) -> usize {
+        let last = self.slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
+        last * self.context * self.record
+    }
+
+    /// Whether two rows are of one slot.
+    pub(crate) fn share_slots(&self) -> bool {
+        (0..self.slots.len()).any(|row| self.slots[..row].contains(&self.slots[row]))
+    }
+
+    /// The position of a row.
+    pub(crate) fn position(&self, row: usize) -> usize {
+        let (position, context) = (self.positions[row] as usize, self.context);
+        assert!(position < context, "row {row} is at position {position} of a context of {context}");
+        position
+    }
+
+    /// Where the lines of a row's slot begin.
+    pub(crate) fn of_slot(&self, row: usize) -> usize {
+        self.slots[row] as usize * self.context * self.record
+    }
+
+    /// Where a row's own line begins.
+    pub(crate) fn of_row(&self, row: usize) -> usize {
+        self.of_slot(row) + self.position(row) * self.record
+    }
+}
+
+/// Rows that are to be prepared.
+pub(crate) struct Raw<'a> {
+    queries: &'a [f32],
+    latent: &'a [f32],
+    key: &'a [f32],
+    gain: &'a [f32],
+    prepare: LatentPrepare,
+    width: usize,
+    turned: usize,
+}
+
+impl<'a> Raw<'a> {
+    pub(crate) fn find(
+        call: &Call<'a>,
+        prepare: &LatentPrepare,
+        rows: usize,
+        [width, turned]: [usize; 2],
+    ) -> Raw<'a> {
+        Raw {
+            queries: call.input("queries", rows * prepare.columns.queries_pitch),
+            latent: call.input("latent", rows * prepare.columns.latent_pitch),
+            key: call.input("key", rows * prepare.columns.key_pitch),
+            gain: call.input("gain", width),
+            prepare: *prepare,
+            width,
+            turned,
+        }
+    }
+
+    /// A row's line: its latent, normed, and its key, turned.
+    #[inline(always)]
+    pub(crate) unsafe fn line<S: Simd>(&self, row: usize, turns: &[f32], to: &mut [f32]) {
+        let LatentPrepare { columns, epsilon, ref rotation, .. } = self.prepare;
+        let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
+        let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.turned];
+        let (latent, key) = to.split_at_mut(self.width);
+        // SAFETY: the caller's promise, that the level exists.
+        unsafe {
+            norm::<S>(of_latent, Some(self.gain), epsilon, latent);
+            key.copy_from_slice(of_key);
+            rotation.rotate::<S>(key, turns);
+        }
+    }
+
+    /// The part of a head's query that turns.
+    #[inline(always)]
+    pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, turns: &[f32], to: &mut [f32]) {
+        let LatentColumns { queries_pitch, turned_first, .. } = self.prepare.columns;
+        let at = row * queries_pitch + turned_first + head * self.turned;
+        to.copy_from_slice(&self.queries[at..at + self.turned]);
+        // SAFETY: the caller's promise, that the level exists.
+        unsafe { self.prepare.rotation.rotate::<S>(to, turns) };
+    }
+}
+
+/// A row's own line in the cache.
+///
+/// # Safety
+/// No other thread touches it.
+pub(crate) unsafe fn store<C: Cached>(latents: Output<'_, C>, at: usize, line: &[f32]) {
+    // SAFETY: the caller's promise.
+    C::store(unsafe { latents.part(at..at + line.len()) }, line);
+}

@@ -1,0 +1,151 @@
+//! Attention over keys and values that are made of a share of the latents, and the lines that they are made of. The CPU device has
+//! rows meet latents as they are, however many they are ([`crate::device::Pass::unfolds_from`]); these are what its GPUs compute, in
+//! their order of shares.
+
+use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::online_softmax::{STEP, Softening, Step, total_from, total_of};
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::Format;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use half::f16;
+use std::slice::{from_mut, from_ref};
+
+/// A share of a slot's lines as numbers. Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentShare {
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a turned key.
+    pub turned: usize,
+    /// Of both in the cache: `F32` or `F16`.
+    pub cache: Format,
+}
+
+/// softmax(scale · (q·k + r·t)) v over a share of a slot's positions. Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys,
+/// values, positions, heads, carried; the last two are what rows have of the positions before.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendUnfolded {
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a head's key that do not turn.
+    pub keys: usize,
+    /// Channels of a turned key.
+    pub turned: usize,
+    /// Channels of a head's value.
+    pub values: usize,
+    /// Numbers from one row of q to the next.
+    pub queries_pitch: usize,
+    /// Multiplies scores.
+    pub scale: f32,
+}
+
+/// Runs this thread's share.
+pub fn latent_share(call: &Call<'_>, shape: &LatentShare) {
+    match shape.cache {
+        Format::F32 => lines::<f32>(call, shape),
+        Format::F16 => lines::<f16>(call, shape),
+        other => panic!("a cache of latents in {other:?} has no CPU kernel"),
+    }
+}
+
+fn lines<C: Cached + Into<f32>>(call: &Call<'_>, shape: &LatentShare) {
+    let LatentShare { width, turned, .. } = *shape;
+    let (rows, context, begin, record) = (call.scalar(0), call.scalar(1), call.scalar(2), width + turned);
+    let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * record;
+    let latents = &call.input::<C>("latents", first + rows * record)[first..];
+    let (share, keys) =
+        (call.output::<f32>("share", rows * width), call.output("turned_keys", rows * turned));
+    for row in call.share_rows(rows, 1).flatten() {
+        let (latent, key) = latents[row * record..][..record].split_at(width);
+        // SAFETY: this thread alone has this position.
+        let (share, keys) = unsafe {
+            (share.part(row * width..(row + 1) * width), keys.part(row * turned..(row + 1) * turned))
+        };
+        share.iter_mut().zip(latent).for_each(|(to, from)| *to = (*from).into());
+        keys.iter_mut().zip(key).for_each(|(to, from): (&mut f32, _)| *to = (*from).into());
+    }
+}
+
+/// Runs this thread's share.
+pub fn attend_unfolded(call: &Call<'_>, shape: &AttendUnfolded) {
+    call.level().run(Heads { call, shape });
+}
+
+struct Heads<'a> {
+    call: &'a Call<'a>,
+    shape: &'a AttendUnfolded,
+}
+
+impl Task for Heads<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Heads { call, shape: &AttendUnfolded { heads, keys, turned, values, queries_pitch, scale } } =
+            self;
+        let (rows, begin, end) = (call.scalar(0), call.scalar(1), call.scalar(2));
+        let of_heads = |name, width| call.input::<f32>(name, (end - begin) * heads * width);
+        let (all_keys, all_values) = (of_heads("keys", keys), of_heads("values", values));
+        let turned_keys = call.input::<f32>("turned_keys", (end - begin) * turned);
+        let (q, r) =
+            (call.input::<f32>("q", rows * queries_pitch), call.input("turned", rows * heads * turned));
+        let positions = call.input::<u32>("positions", rows);
+        let (out, carried) =
+            (call.output("heads", rows * heads * values), call.output("carried", 2 * rows * heads));
+        // A step's keys lie as if those that turn were a head's own, and values as wide as they.
+        let width = values.max(keys + turned);
+        let padded = width.next_multiple_of(16);
+        let mut scratch = Scratch::take(2 * padded + STEP + 2 * STEP * width);
+        let (query, rest) = scratch.split_at_mut(padded);
+        let (sums, rest) = rest.split_at_mut(padded);
+        let (weights, rest) = rest.split_at_mut(STEP);
+        let (step_keys, step_values) = rest.split_at_mut(STEP * width);
+        step_keys.fill(0.0);
+        for item in call.share_rows(rows * heads, 1).flatten() {
+            let (row, head) = (item / heads, item % heads);
+            let seen = end.min(positions[row] as usize + 1);
+            // SAFETY: this thread alone has this head of this row.
+            let (out, carried) = unsafe {
+                (out.part(item * values..(item + 1) * values), carried.part(2 * item..2 * item + 2))
+            };
+            let (mut largest, mut total) = (f32::NEG_INFINITY, total_from(0.0));
+            query.fill(0.0);
+            query[..keys].copy_from_slice(&q[row * queries_pitch + head * keys..][..keys]);
+            query[keys..keys + turned].copy_from_slice(&r[item * turned..][..turned]);
+            query.iter_mut().for_each(|query| *query *= scale);
+            sums.fill(0.0);
+            if begin > 0 {
+                (largest, total) = (carried[0], total_from(carried[1]));
+                sums.iter_mut().zip(out.iter()).for_each(|(sum, mean): (_, &f32)| *sum = mean * carried[1]);
+            }
+            for start in (begin..seen).step_by(STEP) {
+                let count = (seen - start).min(STEP);
+                for place in 0..count {
+                    let (line, key) = (start - begin + place, &mut step_keys[place * width..][..width]);
+                    key[..keys].copy_from_slice(&all_keys[(line * heads + head) * keys..][..keys]);
+                    key[keys..keys + turned].copy_from_slice(&turned_keys[line * turned..][..turned]);
+                    let value = &all_values[(line * heads + head) * values..][..values];
+                    step_values[place * width..][..values].copy_from_slice(value);
+                }
+                let (keys, values_of_step) = (step_keys.as_ptr(), step_values.as_ptr());
+                let step =
+                    Step { keys, values: values_of_step, positions: count, width, valued: values, padded };
+                // SAFETY: the step has as many positions; query and sums are padded to whole vectors.
+                unsafe {
+                    step.scores::<S>(query, weights);
+                    let (largest, totals) = (from_mut(&mut largest), from_mut(&mut total));
+                    let mut corrections = [0.0; 16];
+                    let of_query =
+                        Softening { scores: weights, largest, totals, corrections: &mut corrections };
+                    of_query.soften::<S>(from_ref(&(0..count)));
+                    sums.iter_mut().for_each(|sum| *sum *= corrections[0]);
+                    step.add_values::<S>(weights, sums);
+                }
+            }
+            // SAFETY: the level exists, as this runs by it.
+            let total = unsafe { total_of::<S>(&total) };
+            out.iter_mut().zip(sums.iter()).for_each(|(out, sum)| *out = sum / total);
+            carried.copy_from_slice(&[largest, total]);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Multi-head latent attention: the latent KV cache, absorbed and expanded.
+
+#[cfg(feature = "mla")]
+pub(crate) mod attend;
+#[cfg(feature = "mla")]
+pub(crate) mod cache_append;
+#[cfg(feature = "mla")]
+pub(crate) mod expanded;
+#[cfg(feature = "mla")]
+pub(crate) mod per_head_matmul;

@@ -1,0 +1,146 @@
+//! Every head's own matrix times its part of a row. Scalars: rows. Buffers: weight planes, x, y.
+//!
+//! Matrices of all heads lie one below the other. As they are, their rows are multiplied with x as those of any projection;
+//! turned, each row of a matrix is added to the sums of its columns, times the number of x that is its own. Every row of x is
+//! computed alike to the bit, however many come with it, but that one alone may be summed in another order.
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::matrix::{BLOCK, Matrix};
+use crate::cpu::format::weight_format::Stored;
+use crate::cpu::matmul::epilogue::GRAIN;
+use crate::cpu::matmul::linear::whole_rows_to;
+use crate::cpu::matmul::shared_weight_rows::{Products, Rows, TOGETHER};
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct EachHead {
+    /// Heads, each with a matrix.
+    pub heads: usize,
+    /// Rows of a head's matrix.
+    pub rows: usize,
+    /// Columns of it.
+    pub columns: usize,
+    /// Whether rows are taken for columns.
+    pub turned: bool,
+    /// Numbers from one row of x to the next.
+    pub pitch: usize,
+}
+
+/// Runs this thread's share, of weights stored as `F`.
+pub fn each_head<F: Stored>(call: &Call<'_>, shape: &EachHead) {
+    F::each_head(call, shape);
+}
+
+pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &EachHead) {
+    call.level().run(Of::<M> { call, shape, format: PhantomData });
+}
+
+struct Of<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a EachHead,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Of<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let EachHead { heads, rows: of_matrix, columns, turned, pitch } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let blocks = columns.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let matrix = M::find(call, "weight", heads * of_matrix, blocks);
+        let taken = heads * if turned { of_matrix } else { columns };
+        let x = call.input::<f32>("x", (rows - 1) * pitch + taken);
+        let y = call.output::<f32>("y", rows * heads * if turned { columns } else { of_matrix });
+        if turned {
+            // A thread takes some columns of a head: blocks, by whole groups.
+            for item in call.share(heads * blocks / M::WHOLE, 1).flatten() {
+                let (head, first) = (item / (blocks / M::WHOLE), item % (blocks / M::WHOLE) * M::WHOLE);
+                for block in first..(first + M::WHOLE).min(columns.div_ceil(BLOCK)) {
+                    let count = (columns - block * BLOCK).min(BLOCK);
+                    for start in (0..rows).step_by(TOGETHER) {
+                        let some = (rows - start).min(TOGETHER);
+                        // Fewer than are taken together repeat the last.
+                        let of_row = |i: usize| &x[(start + i.min(some - 1)) * pitch + head * of_matrix..];
+                        let x: [&[f32]; TOGETHER] = std::array::from_fn(|i| &of_row(i)[..of_matrix]);
+                        let at = head * of_matrix * blocks + block;
+                        let mut sums = [[0.0_f32; BLOCK]; TOGETHER];
+                        // SAFETY: `find` saw that the matrices are whole.
+                        unsafe {
+                            match some {
+                                1 => add_rows::<S, M, 1>(matrix, (at, blocks), &x, &mut sums),
+                                _ => add_rows::<S, M, TOGETHER>(matrix, (at, blocks), &x, &mut sums),
+                            }
+                        }
+                        for (i, sums) in sums[..some].iter().enumerate() {
+                            let to = ((start + i) * heads + head) * columns + block * BLOCK;
+                            // SAFETY: this thread alone has these columns of this head.
+                            unsafe { y.part(to..to + count) }.copy_from_slice(&sums[..count]);
+                        }
+                    }
+                }
+            }
+            return;
+        }
+        // Parts of heads that are whole and side by side are taken where they are; others are put so.
+        let whole = blocks * BLOCK;
+        let is_ready = columns == whole && pitch == taken;
+        let mut scratch = Scratch::take(if is_ready { 0 } else { rows * heads * whole });
+        if !is_ready {
+            for (row, to) in scratch.chunks_exact_mut(heads * whole).enumerate() {
+                whole_rows_to(&x[row * pitch..][..taken], columns, whole, to);
+            }
+        }
+        let x = if is_ready { x } else { &scratch };
+        let x = if call.alone() { Rows::Stored(x) } else { Rows::Turned(x) };
+        let products = Products { matrix, in_strips: false, blocks, x, level: call.level() };
+        let shares = of_matrix.div_ceil(GRAIN);
+        let mut values = [0.0_f32; TOGETHER * GRAIN];
+        for item in call.share(heads * shares, 1).flatten() {
+            let (head, first) = (item / shares, item % shares * GRAIN);
+            let count = (of_matrix - first).min(GRAIN);
+            for start in (0..rows).step_by(TOGETHER) {
+                let some = (rows - start).min(TOGETHER);
+                let own: [usize; TOGETHER] = std::array::from_fn(|i| (start + i) * heads + head);
+                let own = &own[..some];
+                // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row.
+                unsafe { products.of::<S>((head * of_matrix + first, count), own, &mut values, GRAIN) };
+                for (of_x, values) in own.iter().zip(values.chunks_exact(GRAIN)) {
+                    let to = of_x * of_matrix + first;
+                    // SAFETY: this thread alone has these outputs of this head.
+                    unsafe { y.part(to..to + count) }.copy_from_slice(&values[..count]);
+                }
+            }
+        }
+    }
+}
+
+/// Sets sums of a block's columns to those of every row's block, from the first and so many apart, times the number of each x
+/// that is the row's own.
+#[inline(always)]
+unsafe fn add_rows<S: Simd, M: Matrix, const X: usize>(
+    matrix: M,
+    (first, apart): (usize, usize),
+    x: &[&[f32]; TOGETHER],
+    sums: &mut [[f32; BLOCK]; TOGETHER],
+) {
+    for part in 0..BLOCK / S::LANES {
+        // SAFETY: the caller promises that these blocks exist; a sum has room for a block.
+        unsafe {
+            let mut of_part = [S::splat(0.0); X];
+            for row in 0..x[0].len() {
+                let weight = matrix.widened::<S>(first + row * apart, part);
+                for (sum, x) in of_part.iter_mut().zip(x) {
+                    *sum = S::fma(S::splat(x[row]), weight, *sum);
+                }
+            }
+            for (sums, of_part) in sums.iter_mut().zip(of_part) {
+                S::store(sums.as_mut_ptr().add(part * S::LANES), of_part);
+            }
+        }
+    }
+}

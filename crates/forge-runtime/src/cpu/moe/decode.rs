@@ -1,0 +1,278 @@
+//! What experts make of rows: up to their last projections, and the weighted sum of these.
+//!
+//! Rows that have an expert in common are taken together, expert by expert, so that its weights are loaded once for all of
+//! them. In a pass of several rows each is computed alike to the bit, whoever its neighbours are: products are summed in one
+//! order, and a row's experts in that of their numbers. Rows are encoded as they are for any projection ([`crate::cpu::matmul::linear()`]).
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::expert_stack::Stack;
+use crate::cpu::format::matrix::{BLOCK, Matrix};
+use crate::cpu::format::repacked::OUTPUTS;
+use crate::cpu::format::weight_format::Stored;
+use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
+use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
+use crate::cpu::matmul::linear::{Project, whole_rows};
+use crate::cpu::matmul::output_partition::Pieces;
+use crate::cpu::matmul::shared_weight_rows::{Products, Rows, TOGETHER};
+use crate::cpu::moe::route::{MOST, Route, Router};
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use std::marker::PhantomData;
+
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x[, bias][, squares], y. With a route:
+/// logits[, correction][, scale], and routes are written.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsInner {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix, which alternate gate, up.
+    pub outputs: usize,
+    /// Columns of it, and the width of x.
+    pub inputs: usize,
+    /// Bytes from one expert's matrix to the next one's.
+    pub record: usize,
+    /// The deferred norm of x, if there is one.
+    pub norm: Option<DeferredNorm>,
+    /// Whether each expert has a bias: `[experts, outputs]`.
+    pub bias: bool,
+    /// What becomes of a gate and its up.
+    pub ending: Epilogue,
+    /// How experts are chosen, if that is left to this kernel. For one row.
+    pub route: Option<Route>,
+}
+
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x[, bias], y[, gain, gained][, squares_out].
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsSum {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix, and the width of y.
+    pub outputs: usize,
+    /// Columns of it.
+    pub inputs: usize,
+    /// Bytes from one expert's matrix to the next one's.
+    pub record: usize,
+    /// Whether each expert has a bias: `[experts, outputs]`.
+    pub bias: bool,
+    /// What becomes of the sum.
+    pub ending: Epilogue,
+}
+
+/// Runs this thread's share, of weights stored as `F`.
+pub fn experts_inner<F: Stored>(call: &Call<'_>, shape: &ExpertsInner) {
+    F::experts_inner(call, shape);
+}
+
+/// Runs this thread's share, of weights stored as `F`.
+pub fn experts_sum<F: Stored>(call: &Call<'_>, shape: &ExpertsSum) {
+    F::experts_sum(call, shape);
+}
+
+pub(crate) fn inner<M: Matrix>(call: &Call<'_>, shape: &ExpertsInner) {
+    call.level().run(Of::<M> { call, shape: Shape::Inner(shape), format: PhantomData });
+}
+
+pub(crate) fn sum<M: Matrix>(call: &Call<'_>, shape: &ExpertsSum) {
+    call.level().run(Of::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
+}
+
+/// The most outputs in strips that a thread takes at once, if shares are no larger: see [`crate::cpu::matmul::int8::repacked_gemv`].
+const IN_STRIPS: usize = 1024;
+
+/// Who has which expert: pairs of a row and a place among its experts, as `row * chosen + place`, expert by expert.
+struct Pairs<'a> {
+    routes: &'a [u32],
+    chosen: usize,
+    /// Experts that a row has, and where their pairs begin.
+    experts: Vec<(usize, usize)>,
+    pairs: Vec<usize>,
+}
+
+impl<'a> Pairs<'a> {
+    fn new(routes: &'a [u32], chosen: usize, experts: usize) -> Pairs<'a> {
+        let of = |pair: usize| routes[pair / chosen * 2 * chosen + pair % chosen] as usize;
+        let mut pairs: Vec<usize> = (0..routes.len() / 2).collect();
+        pairs.sort_by_key(|pair| (of(*pair), *pair));
+        let mut begin: Vec<(usize, usize)> = Vec::new();
+        for (index, pair) in pairs.iter().enumerate() {
+            let expert = of(*pair);
+            assert!(expert < experts, "a row is routed to expert {expert} of {experts}");
+            if begin.last().is_none_or(|last| last.0 != expert) {
+                begin.push((expert, index));
+            }
+        }
+        Pairs { routes, chosen, experts: begin, pairs }
+    }
+
+    /// The n-th expert that any row has, and its pairs.
+    fn of(&self, index: usize) -> (usize, &[usize]) {
+        let (expert, first) = self.experts[index];
+        let end = self.experts.get(index + 1).map_or(self.pairs.len(), |next| next.1);
+        (expert, &self.pairs[first..end])
+    }
+
+    /// Adds what a pair's expert has made of its row to the row's sums, with the weight that the expert has for it.
+    fn add(&self, pair: usize, values: &[f32], sums: &mut [f32]) {
+        let row = pair / self.chosen;
+        let weight = f32::from_bits(self.routes[row * 2 * self.chosen + self.chosen + pair % self.chosen]);
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
+    }
+}
+
+/// Either kernel: they differ in whose outputs a thread takes at once, and in what it does with products.
+struct Of<'a, M> {
+    call: &'a Call<'a>,
+    shape: Shape<'a>,
+    format: PhantomData<M>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape<'a> {
+    /// Some outputs of one expert: each pair has a row of x that is its row's, and results of its own.
+    Inner(&'a ExpertsInner),
+    /// Some outputs of all experts: each pair has an x of its own, and results are summed for its row.
+    Sum(&'a ExpertsSum),
+}
+
+impl<M: Matrix> Task for Of<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Of { call, shape, .. } = self;
+        let rows = call.scalar(0);
+        let (experts, chosen, outputs, inputs, record) = match shape {
+            Shape::Inner(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.record),
+            Shape::Sum(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.record),
+        };
+        let (norm, has_bias, epilogue, route) = match shape {
+            Shape::Inner(of) => (of.norm, of.bias, of.ending, of.route.as_ref()),
+            Shape::Sum(of) => (None, of.bias, of.ending, None),
+        };
+        let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
+        assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
+        let mut own = [0_u32; 2 * MOST.1];
+        let routes = match route {
+            None => call.input::<u32>("routes", rows * 2 * chosen),
+            Some(route) => {
+                Router::new(call, route, rows).choose(0, &mut own[..2 * chosen]);
+                &own[..2 * chosen]
+            }
+        };
+        let pairs = Pairs::new(routes, chosen, experts);
+        let numbers: Vec<usize> = pairs.experts.iter().map(|(expert, _)| *expert).collect();
+        let at_hand = call.at_hand(&numbers);
+        let turns = &at_hand.places[..];
+        if turns.is_empty() {
+            return;
+        }
+        let is_sum = matches!(shape, Shape::Sum(_));
+        // What experts make of rows of which not all are at hand at once: they are summed with the last, in order.
+        let comes_apart = is_sum && turns.len() < numbers.len();
+        let each = comes_apart.then(|| call.room::<f32>(rows * chosen * outputs));
+        // Rows of x, and of results.
+        let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
+        let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
+        let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
+        let chooses = false;
+        let project =
+            Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
+        let finish = Finish::new::<S>(call, &project, of_y);
+        let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
+        let is_in_strips =
+            |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
+        let count_of_turns = if is_sum { 1 } else { turns.len() };
+        let Pieces { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
+            (true, _) => {
+                let wanted = (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, IN_STRIPS);
+                Pieces::of_strips(&finish, outputs, call.workers(), wanted)
+            }
+            (false, true) => Pieces::of_rows(&finish, outputs, call.workers()),
+            (false, false) => Pieces { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
+        };
+        let mut scratch = Scratch::take(padded + TOGETHER * piece + if is_sum { rows * piece } else { 0 });
+        let (room, scratch) = scratch.split_at_mut(padded);
+        let (values, sums) = scratch.split_at_mut(TOGETHER * piece);
+        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
+        let coded = if is_encoded { encoded_rows::<S>(x, blocks * BLOCK) } else { Vec::new() };
+        let x = match (is_encoded, call.alone()) {
+            (true, _) => Rows::Codes(&coded),
+            (false, true) => Rows::Stored(x),
+            (false, false) => Rows::Turned(x),
+        };
+        let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
+        let pieces = (shares * size).div_ceil(piece);
+        for item in call.share(count_of_turns * pieces, 1).flatten() {
+            // Everybody knows who was chosen; one tells everyone after this.
+            if item == 0 && route.is_some() {
+                // SAFETY: this thread alone has item 0.
+                unsafe { call.output::<u32>("routes", routes.len()).part(0..routes.len()) }
+                    .copy_from_slice(routes);
+            }
+            let turn = item / pieces;
+            let with = if is_sum { turns } else { &turns[turn..turn + 1] };
+            // The last shares may have no outputs.
+            let first = item % pieces * piece;
+            let count = outputs.min(first + piece).saturating_sub(first);
+            let of_pair = |pair: usize| pair * outputs + first..pair * outputs + first + count;
+            sums.fill(0.0);
+            for place in with.iter().filter(|_| count > 0) {
+                let (expert, of_expert) = pairs.of(*place);
+                let matrix = stack.of(call.matrix_of(expert));
+                let products =
+                    Products { matrix, in_strips: is_in_strips(place), blocks, x, level: call.level() };
+                let bias = bias.get(expert * outputs + first..).unwrap_or_default();
+                for some in of_expert.chunks(TOGETHER) {
+                    let mut own = [0; TOGETHER];
+                    for (own, pair) in own.iter_mut().zip(some) {
+                        *own = if is_sum { *pair } else { pair / chosen };
+                    }
+                    let own = &own[..some.len()];
+                    // SAFETY: `find` saw that the matrices are whole, and x has as many blocks a row.
+                    unsafe { products.of::<S>((first, count), own, values, piece) };
+                    for (pair, values) in some.iter().zip(values.chunks_exact_mut(piece)) {
+                        let values = &mut values[..count];
+                        if is_sum {
+                            values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+                            match each {
+                                None => pairs.add(*pair, values, &mut sums[pair / chosen * piece..]),
+                                // SAFETY: this thread alone has these outputs.
+                                Some(each) => unsafe { each.part(of_pair(*pair)) }.copy_from_slice(values),
+                            }
+                        } else {
+                            let nothing = &mut { OfShare::NOTHING };
+                            // SAFETY: this thread alone has these outputs of this pair.
+                            unsafe { finish.biased(*pair, (first, bias), values, nothing) };
+                        }
+                    }
+                }
+            }
+            if !is_sum || !at_hand.is_last {
+                continue;
+            }
+            if let Some(each) = each.filter(|_| count > 0) {
+                for pair in &pairs.pairs {
+                    // SAFETY: this thread alone has these outputs; other threads wrote them in rounds that have ended.
+                    let values = unsafe { each.part(of_pair(*pair)) };
+                    pairs.add(*pair, values, &mut sums[pair / chosen * piece..]);
+                }
+            }
+            for share in first / size..shares.min((first + piece) / size) {
+                let mut left = OfShare::NOTHING;
+                let of_share = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                for (row, sums) in sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_share.is_empty()) {
+                    let sums = &mut sums[of_share.start - first..of_share.end - first];
+                    // SAFETY: this thread alone has these outputs.
+                    unsafe { finish.outputs(row, of_share.start, sums, &mut left) };
+                }
+                // SAFETY: this thread alone has this share.
+                unsafe { finish.leave(share, left) };
+            }
+        }
+        keep(coded);
+    }
+}

@@ -1,0 +1,280 @@
+//! Rows of many, expert by expert: whose rows are whose, products with them, and the weighted sum of these for each row.
+//!
+//! A pair is a row and a place among its experts, `row * chosen + place`. `pairs` has those of an expert side by side, in the
+//! order of rows; `tiles` is `[tiles, 3]`: an expert, its first pair and how many they are. An expert's neighbouring tiles are
+//! taken together here, as panels of its matrix are decoded once for all of them, or filled where rows are encoded
+//! ([`crate::cpu::matmul::int8::int8_gemm`]).
+//!
+//! Each row is computed alike to the bit, whoever its neighbours are and whether they are few or many: products are summed as
+//! everywhere, and a row's experts in the order of their numbers.
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::scratch::Scratch;
+use crate::cpu::format::expert_stack::Stack;
+use crate::cpu::format::matrix::{BLOCK, Matrix};
+use crate::cpu::format::weight_format::Stored;
+use crate::cpu::matmul::epilogue::{Epilogue, Finish};
+use crate::cpu::matmul::f32::gemm;
+use crate::cpu::matmul::int8::int8_gemm;
+use crate::cpu::matmul::int8::int8_gemm::{Coded, Sixteen, encode_rows};
+use crate::cpu::matmul::int8::int8_panel;
+use crate::cpu::matmul::int8::int8_panel::{EMPTY, Panels};
+use crate::cpu::matmul::linear::{Project, whole_rows};
+use crate::cpu::moe::route::MOST;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+use std::marker::PhantomData;
+
+/// What the compiler decided. Scalars: rows. Buffers: routes, pairs, tiles.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsGroup {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Most pairs of a tile.
+    pub tile_rows: usize,
+}
+
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, pairs, tiles, x[, bias], y.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsTiles {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix.
+    pub outputs: usize,
+    /// Columns of it.
+    pub inputs: usize,
+    /// Bytes from one expert's matrix to the next one's.
+    pub record: usize,
+    /// Whether each expert has a bias: `[experts, outputs]`.
+    pub bias: bool,
+    /// What becomes of a product. With a gate x is `[row, inputs]`, else each pair has its own.
+    pub ending: Epilogue,
+    /// Most pairs of a tile.
+    pub tile_rows: usize,
+}
+
+/// What the compiler decided. Scalars: rows. Buffers: routes, each, y.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsJoin {
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Of y.
+    pub width: usize,
+    /// Whether the sum is added to what y holds.
+    pub adds: bool,
+}
+
+/// The most tiles that there may be.
+fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
+    (rows * shape.chosen + shape.experts * (shape.tile_rows - 1)) / shape.tile_rows
+}
+
+/// Groups all pairs, by whichever thread comes first.
+pub fn experts_group(call: &Call<'_>, shape: &ExpertsGroup) {
+    let ExpertsGroup { experts, chosen, tile_rows } = *shape;
+    let rows = call.scalar(0);
+    let routes = call.input::<u32>("routes", rows * 2 * chosen);
+    let (pairs, tiles) = (rows * chosen, 3 * most_tiles(rows, shape));
+    for _ in call.share(1, 1).flatten() {
+        // SAFETY: this thread alone has the only item.
+        let (pairs, tiles) = unsafe {
+            (
+                call.output::<u32>("pairs", pairs).part(0..pairs),
+                call.output::<u32>("tiles", tiles).part(0..tiles),
+            )
+        };
+        let of = |pair: usize| routes[pair / chosen * 2 * chosen + pair % chosen] as usize;
+        // Where an expert's next pair goes.
+        let mut next = vec![0; experts + 1];
+        for pair in 0..pairs.len() {
+            assert!(of(pair) < experts, "a row is routed to expert {} of {experts}", of(pair));
+            next[of(pair) + 1] += 1;
+        }
+        tiles.fill(0);
+        let mut free = tiles.chunks_exact_mut(3);
+        for expert in 0..experts {
+            let (first, count) = (next[expert], next[expert + 1]);
+            for begin in (0..count).step_by(tile_rows) {
+                let tile = [expert, first + begin, (count - begin).min(tile_rows)];
+                let to = free.next().expect("there is room for as many tiles as there may be");
+                to.iter_mut().zip(tile).for_each(|(to, number)| *to = number as u32);
+            }
+            next[expert + 1] += first;
+        }
+        for pair in 0..pairs.len() {
+            pairs[next[of(pair)]] = pair as u32;
+            next[of(pair)] += 1;
+        }
+    }
+}
+
+/// Runs this thread's share, of weights stored as `F`.
+pub fn experts_tiles<F: Stored>(call: &Call<'_>, shape: &ExpertsTiles) {
+    F::experts_tiles(call, shape);
+}
+
+pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &ExpertsTiles) {
+    call.level().run(Products::<M> { call, shape, format: PhantomData });
+}
+
+struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a ExpertsTiles,
+    format: PhantomData<M>,
+}
+
+/// Rows of x that share a panel.
+const ROWS: usize = 128;
+
+/// Neighbouring pairs of one expert, at most [`ROWS`]: the expert, the first and how many, of its tiles.
+fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
+    let mut runs: Vec<[usize; 3]> = Vec::new();
+    for tile in tiles.chunks_exact(3) {
+        let [expert, first, count] = [0, 1, 2].map(|i| tile[i] as usize);
+        match runs.last_mut() {
+            _ if count == 0 => break,
+            Some(last) if last[0] == expert && last[2] + count <= ROWS => last[2] += count,
+            _ => runs.push([expert, first, count]),
+        }
+    }
+    runs
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    /// Panel by panel of each expert's matrix.
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let ExpertsTiles { experts, chosen, outputs, inputs, record, bias, ending, tile_rows } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let most = most_tiles(rows, &ExpertsGroup { experts, chosen, tile_rows });
+        let pairs = call.input::<u32>("pairs", rows * chosen);
+        let mut runs = runs(call.input::<u32>("tiles", 3 * most));
+        let mut numbers: Vec<usize> = runs.iter().map(|[expert, ..]| *expert).collect();
+        numbers.dedup();
+        let at_hand: Vec<usize> =
+            call.at_hand(&numbers).places.into_iter().map(|place| numbers[place]).collect();
+        runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
+        // Pairs that share a row of x.
+        let share_x = if ending == Epilogue::Store { 1 } else { chosen };
+        let of_x = rows * chosen / share_x;
+        let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let x = call.input::<f32>("x", of_x * inputs);
+        let is_encoded = M::LACKING.is_some() && !call.exact();
+        let coded = is_encoded.then(|| call.room::<Sixteen>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
+        if let Some(coded) = coded.filter(|_| call.round() == 0) {
+            encode_rows(call, x, inputs, blocks, (&coded, blocks));
+            return call.another_round();
+        }
+        if runs.is_empty() {
+            return;
+        }
+        let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
+        // Outputs of a panel.
+        let width = if is_encoded { int8_panel::PANEL } else { gemm::PANEL };
+        let of_panels = if is_encoded { ROWS * width } else { gemm::room(ROWS) };
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + of_panels);
+        let (room, of_panels) = scratch.split_at_mut(padded.next_multiple_of(16));
+        let mut filled = [EMPTY; int8_panel::DEPTH];
+        let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
+        let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
+        // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
+        let coded = coded.map(|coded| Coded { x: unsafe { coded.whole() }, pitch: blocks });
+        let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
+        let project = Project {
+            outputs,
+            inputs,
+            norm: None,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue: ending,
+            chooses: false,
+        };
+        let finish = Finish::new::<S>(call, &project, rows * chosen);
+        let count_of_panels = outputs.div_ceil(width);
+        for item in call.share(runs.len() * count_of_panels, 1).flatten() {
+            let [expert, first, count] = runs[item / count_of_panels];
+            let own = &pairs[first..first + count];
+            let first_output = item % count_of_panels * width;
+            let of_panel = (outputs - first_output).min(width);
+            let matrix = stack.of(call.matrix_of(expert));
+            let (mut pairs, mut numbers) = ([0; ROWS], [0; ROWS]);
+            for ((pair, number), own) in pairs.iter_mut().zip(&mut numbers).zip(own) {
+                (*pair, *number) = (*own as usize, *own as usize / share_x);
+            }
+            let (rows, of_panel_rows) = (&numbers[..count], (first_output, of_panel));
+            // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
+            // `width` outputs.
+            let sums = unsafe {
+                match coded {
+                    Some(x) => {
+                        let in_strips = M::STRIPS && call.is_in_strips("weight_codes", expert);
+                        let panels = Panels { level: call.level(), matrix, in_strips, blocks, x };
+                        panels.products::<S>(of_panel_rows, rows, &mut filled, of_panels);
+                        &mut *of_panels
+                    }
+                    None => {
+                        let rows: Vec<_> =
+                            rows.iter().map(|row| x[row * blocks * BLOCK..].as_ptr()).collect();
+                        gemm::products::<S, M>(
+                            call.level(),
+                            (matrix, blocks),
+                            of_panel_rows,
+                            &rows,
+                            of_panels,
+                        )
+                    }
+                }
+            };
+            let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
+            // SAFETY: this thread alone has these outputs of these pairs.
+            unsafe { finish.panel(&pairs[..count], of_panel_rows, Some(bias), (sums, width)) };
+        }
+    }
+}
+
+/// Runs this thread's share.
+pub fn experts_join(call: &Call<'_>, shape: &ExpertsJoin) {
+    call.level().run(Join { call, shape });
+}
+
+struct Join<'a> {
+    call: &'a Call<'a>,
+    shape: &'a ExpertsJoin,
+}
+
+impl Task for Join<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let ExpertsJoin { chosen, width, adds } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let routes = call.input::<u32>("routes", rows * 2 * chosen);
+        let each = call.input::<f32>("each", rows * chosen * width);
+        let y = call.output::<f32>("y", rows * width);
+        let mut sums = Scratch::take(width);
+        for row in call.own(rows, 1) {
+            let (experts, weights) = routes[row * 2 * chosen..(row + 1) * 2 * chosen].split_at(chosen);
+            let mut places: [usize; MOST.1] = std::array::from_fn(|place| place);
+            places[..chosen].sort_unstable_by_key(|place| experts[*place]);
+            sums.fill(0.0);
+            for place in &places[..chosen] {
+                let weight = f32::from_bits(weights[*place]);
+                let each = &each[(row * chosen + place) * width..][..width];
+                sums.iter_mut().zip(each).for_each(|(sum, each)| *sum += weight * each);
+            }
+            // SAFETY: this thread alone has this row.
+            let y = unsafe { y.part(row * width..(row + 1) * width) };
+            if adds {
+                y.iter_mut().zip(&*sums).for_each(|(y, sum)| *y += sum);
+            } else {
+                y.copy_from_slice(&sums);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Root-mean-square norm of each row, added to another in place.
+//!
+//! Scalars: rows. Buffers: x[, norm_gain][, factor][, gain], stream[, gained][, squares_out].
+
+use crate::cpu::attention::rope_tables::inverse_rms;
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::matmul::epilogue::Squares;
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct NormAdd {
+    /// Of a row.
+    pub width: usize,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+    /// Whether what is added is multiplied by a gain.
+    pub gain: bool,
+    /// Whether the sum is multiplied by a number.
+    pub factor: bool,
+    /// What a deferred norm of the sum needs, if one follows.
+    pub squares: Option<Squares>,
+}
+
+/// Runs this thread's share.
+pub fn norm_add(call: &Call<'_>, shape: &NormAdd) {
+    call.level().run(Add { call, shape });
+}
+
+struct Add<'a> {
+    call: &'a Call<'a>,
+    shape: &'a NormAdd,
+}
+
+impl Task for Add<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let NormAdd { width, epsilon, gain, factor, squares } = *self.shape;
+        let rows = self.call.scalar(0);
+        let x = self.call.input::<f32>("x", rows * width);
+        let gain = gain.then(|| self.call.input::<f32>("norm_gain", width));
+        let factor = if factor { self.call.input::<f32>("factor", 1)[0] } else { 1.0 };
+        let stream = self.call.output::<f32>("stream", rows * width);
+        for row in self.call.own(rows, 1) {
+            let x = &x[row * width..(row + 1) * width];
+            // SAFETY: the level exists, as this is run at it.
+            let scale = unsafe { inverse_rms::<S>(x, epsilon) };
+            // SAFETY: this thread alone has this row.
+            let stream = unsafe { stream.part(row * width..(row + 1) * width) };
+            match gain {
+                Some(gain) => {
+                    for ((sum, x), gain) in stream.iter_mut().zip(x).zip(gain) {
+                        *sum = factor * (*sum + x * scale * gain);
+                    }
+                }
+                None => stream.iter_mut().zip(x).for_each(|(sum, x)| *sum = factor * (*sum + x * scale)),
+            }
+            if let Some(squares) = squares {
+                assert_eq!(rows, 1, "the squares of one row are left");
+                squares.leave::<S>(self.call, "squares_out", stream);
+            }
+        }
+    }
+}

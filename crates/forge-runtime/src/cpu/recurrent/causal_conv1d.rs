@@ -1,0 +1,72 @@
+//! Each channel's last values times its taps, activated or not; channels are the first of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, tail, y.
+//!
+//! `tail` is a ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros.
+
+use crate::cpu::device::kernel_args::Call;
+use crate::cpu::elementwise::activation::{Activation, Each};
+use crate::cpu::simd::isa::Task;
+use crate::cpu::simd::vectors::Simd;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Convolve {
+    /// Channels of a row.
+    pub width: usize,
+    /// Rows that a result is made of.
+    pub taps: usize,
+    /// Numbers from one row of x to the next.
+    pub pitch: usize,
+    /// What each result becomes.
+    pub activation: Option<Activation>,
+}
+
+/// Channels that a thread takes at a time: a few cache lines.
+const CHANNELS: usize = 256;
+
+/// Runs this thread's share.
+pub fn convolve(call: &Call<'_>, shape: &Convolve) {
+    call.level().run(Convolution { call, shape });
+}
+
+struct Convolution<'a> {
+    call: &'a Call<'a>,
+    shape: &'a Convolve,
+}
+
+impl Task for Convolution<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Convolve { width, taps: count, pitch, activation } = *self.shape;
+        let rows = self.call.scalar(0);
+        let x = self.call.input::<f32>("x", rows * pitch);
+        let taps = self.call.input::<f32>("taps", width * count);
+        let slots = self.call.input::<u32>("slots", rows);
+        let positions = self.call.input::<u32>("positions", rows);
+        let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
+        let tail = self.call.output::<f32>("tail", last * count * width);
+        let y = self.call.output::<f32>("y", rows * width);
+        for channels in self.call.share(width, CHANNELS) {
+            for row in 0..rows {
+                let of_row = |row: usize| row * width + channels.start..row * width + channels.end;
+                // SAFETY: this thread alone has these channels.
+                let sums = unsafe { y.part(of_row(row)) };
+                sums.fill(0.0);
+                let (slot, position) = (slots[row] as usize, positions[row] as usize);
+                // SAFETY: as above; one slice at a time is alive.
+                let ring = |position: usize| unsafe { tail.part(of_row(slot * count + position % count)) };
+                let own = row * pitch;
+                ring(position).copy_from_slice(&x[own + channels.start..own + channels.end]);
+                for back in (0..count.min(position + 1)).rev() {
+                    let taps = taps[channels.start * count..].iter().skip(count - 1 - back).step_by(count);
+                    for ((sum, value), tap) in sums.iter_mut().zip(ring(position - back)).zip(taps) {
+                        *sum += *value * tap;
+                    }
+                }
+                if let Some(activation) = activation {
+                    // SAFETY: this thread's own numbers.
+                    unsafe { Each::Activate(activation).apply::<S>(sums) };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Which vector instructions run: found out once, or forced by `FORGE_ISA=portable|avx2|avx512|amx|neon|dot|i8mm`.
+
+use crate::cpu::simd::portable::Portable;
+use crate::cpu::simd::vectors::Simd;
+
+/// A set of vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// What every machine has.
+    Portable,
+    /// AVX2 with FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL and VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// The same with products of tiles of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+    /// What every 64-bit ARM has.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// The same with products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    Dot,
+    /// The same with products of matrices of bytes.
+    #[cfg(target_arch = "aarch64")]
+    I8mm,
+}
+
+impl Level {
+    /// Every level of this kind of machine, best first.
+    const ALL: &[Level] = &[
+        #[cfg(target_arch = "x86_64")]
+        Level::Amx,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Level::I8mm,
+        #[cfg(target_arch = "aarch64")]
+        Level::Dot,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon,
+        Level::Portable,
+    ];
+
+    /// The levels that this machine has, best first.
+    pub fn available() -> Vec<Level> {
+        Level::ALL.iter().copied().filter(|level| level.is_here()).collect()
+    }
+
+    fn is_here(self) -> bool {
+        match self {
+            Level::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx2") && has!("fma") && has!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                use std::arch::is_x86_feature_detected as has;
+                Level::Avx2.is_here()
+                    && has!("avx512f")
+                    && has!("avx512bw")
+                    && has!("avx512dq")
+                    && has!("avx512vl")
+                    && has!("avx512vnni")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => Level::Avx512.is_here() && crate::cpu::simd::amx::is_here(),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => Level::Dot.is_here() && std::arch::is_aarch64_feature_detected!("i8mm"),
+        }
+    }
+
+    /// The best level, or the one that `FORGE_ISA` names.
+    pub fn choose() -> Result<Level, String> {
+        let available = Level::available();
+        match std::env::var("FORGE_ISA") {
+            Err(_) => Ok(available[0]),
+            Ok(name) => available.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
+                let names: Vec<&str> = available.iter().map(|level| level.name()).collect();
+                format!("FORGE_ISA={name}: this machine has {}", names.join(", "))
+            }),
+        }
+    }
+
+    /// The name that `FORGE_ISA` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "amx",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => "dot",
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => "i8mm",
+        }
+    }
+
+    /// The name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Level::Portable => "portable vectors",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "AVX-512 with AMX",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => "NEON with dot products",
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => "NEON with products of matrices",
+        }
+    }
+
+    /// Whether products of codes are made by tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Level::Amx;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Runs `task` compiled for this level. Everything that `task` calls has to be inlined into it (`inline(always)`),
+    /// or it is compiled without the level's instructions: still right, and far slower.
+    pub(crate) fn run<T: Task>(self, task: T) {
+        match self {
+            Level::Portable => task.run::<Portable>(),
+            // SAFETY: a level exists only where `available` found all its features.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { avx2(task) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => unsafe { avx512(task) },
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => task.run::<crate::cpu::simd::neon::Neon<false, false>>(),
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => unsafe { dot(task) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => unsafe { i8mm(task) },
+        }
+    }
+}
+
+/// Runs `task` compiled for machines with tiles, with their vectors.
+///
+/// # Safety
+/// The machine has to have them.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn run_with_tiles<T: Task>(task: T) {
+    // SAFETY: where tiles are, AVX-512 is.
+    unsafe { avx512(task) }
+}
+
+/// Something to be computed with vectors.
+pub(crate) trait Task {
+    /// Computes it. To be marked `inline(always)`.
+    fn run<S: Simd>(self);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<T: Task>(task: T) {
+    task.run::<crate::cpu::simd::avx2::Avx2>();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn avx512<T: Task>(task: T) {
+    task.run::<crate::cpu::simd::avx512::Avx512>();
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "dotprod")]
+unsafe fn dot<T: Task>(task: T) {
+    task.run::<crate::cpu::simd::neon::Neon<true, false>>();
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "dotprod,i8mm")]
+unsafe fn i8mm<T: Task>(task: T) {
+    task.run::<crate::cpu::simd::neon::Neon<true, true>>();
+}

@@ -1,0 +1,379 @@
+//! Vectors of NEON: eight lanes, as two registers of four.
+//!
+//! SAFETY, for every block here: every 64-bit ARM has these instructions, and pointers are good for the elements
+//! that the trait names.
+
+use crate::cpu::simd::vectors::{Simd, TWICE4};
+use half::{bf16, f16};
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Eight lanes, with `DOT` by the instructions for products of bytes that most machines have, with `MATRIX` by those for two rows of eight
+/// bytes and two columns as well.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon<const DOT: bool, const MATRIX: bool>;
+
+type Pair = (float32x4_t, float32x4_t);
+
+/// Four halves, widened. The type of vectors of halves is not stable, the instruction is.
+#[inline(always)]
+unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
+    let wide: float32x4_t;
+    unsafe {
+        asm!("fcvtl {wide:v}.4s, {halves:v}.4h", wide = lateout(vreg) wide, halves = in(vreg) halves,
+             options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
+}
+
+/// A square of four rows: its columns.
+#[inline(always)]
+unsafe fn turn_four([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    unsafe {
+        // Of two rows at once, pairs of each column of even number and of odd.
+        let of_two = |a, b| [vtrn1q_f32(a, b), vtrn2q_f32(a, b)].map(|pairs| vreinterpretq_f64_f32(pairs));
+        let ([even, odd], [even_below, odd_below]) = (of_two(a, b), of_two(c, d));
+        [
+            vtrn1q_f64(even, even_below),
+            vtrn1q_f64(odd, odd_below),
+            vtrn2q_f64(even, even_below),
+            vtrn2q_f64(odd, odd_below),
+        ]
+        .map(|column| vreinterpretq_f32_f64(column))
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_bytes(bytes: int8x8_t) -> Pair {
+    unsafe {
+        let wide = vmovl_s8(bytes);
+        (vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide)))
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_codes(codes: uint8x8_t) -> Pair {
+    unsafe {
+        let wide = vmovl_u8(codes);
+        (vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide)))
+    }
+}
+
+/// To each of four lanes, four products of bytes.
+#[inline(always)]
+unsafe fn add_four<const DOT: bool>(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    unsafe {
+        if DOT {
+            // The intrinsic is not stable, the instruction is.
+            asm!("sdot {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
+                 weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
+            return sums;
+        }
+        let low = vpaddlq_s16(vmull_s8(vget_low_s8(weights), vget_low_s8(x)));
+        let high = vpaddlq_s16(vmull_high_s8(weights, x));
+        vaddq_s32(sums, vpaddq_s32(low, high))
+    }
+}
+
+/// To `[a x, a y, b x, b y]` the products of eight bytes each, of `weights` = `[a, b]` and `x` = `[x, y]`.
+#[inline(always)]
+unsafe fn add_eight<const MATRIX: bool>(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    // Asked here, for where nothing is optimised levels without the instruction have this function, too, and never call it.
+    if MATRIX {
+        // The intrinsic is not stable, the instruction is.
+        unsafe {
+            asm!("smmla {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
+                 weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
+        }
+    }
+    sums
+}
+
+impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
+    type V = Pair;
+    type Sums = (int32x4_t, int32x4_t);
+    type Codes = (int8x16_t, int8x16_t);
+    const LANES: usize = 8;
+    const RAISED: i32 = 0;
+    const TILE: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Pair {
+        unsafe { (vdupq_n_f32(x), vdupq_n_f32(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Pair {
+        unsafe { (vld1q_f32(from), vld1q_f32(from.add(4))) }
+    }
+
+    #[inline(always)]
+    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+        unsafe {
+            for first in [0, 4] {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|i| Self::load(from[first + i]));
+                let near = turn_four([a.0, b.0, c.0, d.0]);
+                let far = turn_four([a.1, b.1, c.1, d.1]);
+                for (column, numbers) in near.into_iter().chain(far).enumerate() {
+                    vst1q_f32(to.add(column * columns_apart + first), numbers);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(to: *mut u16, words: Pair) {
+        unsafe {
+            let (near, far) = (vreinterpretq_u16_f32(words.0), vreinterpretq_u16_f32(words.1));
+            vst1q_u16(to, vuzp1q_u16(near, far));
+            vst1q_u16(to.add(8), vuzp2q_u16(near, far));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs(from: *const f32) -> [Pair; 2] {
+        unsafe {
+            let (a, b) = (vld2q_f32(from), vld2q_f32(from.add(8)));
+            [(a.0, b.0), (a.1, b.1)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Pair) {
+        unsafe {
+            vst1q_f32(to, v.0);
+            vst1q_f32(to.add(4), v.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Pair, b: Pair) -> Pair {
+        unsafe { (vaddq_f32(a.0, b.0), vaddq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Pair, b: Pair) -> Pair {
+        unsafe { (vsubq_f32(a.0, b.0), vsubq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Pair, b: Pair) -> Pair {
+        unsafe { (vmulq_f32(a.0, b.0), vmulq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: Pair, b: Pair) -> Pair {
+        unsafe { (vdivq_f32(a.0, b.0), vdivq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
+        unsafe { (vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: Pair, b: Pair) -> Pair {
+        unsafe { (vmaxq_f32(a.0, b.0), vmaxq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: Pair, b: Pair) -> Pair {
+        unsafe { (vminq_f32(a.0, b.0), vminq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn round_and_power(v: Pair) -> (Pair, Pair) {
+        unsafe {
+            let (a, b) = (vcvtnq_s32_f32(v.0), vcvtnq_s32_f32(v.1));
+            let bias = vdupq_n_s32(127);
+            let power = |n| vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, bias)));
+            ((vcvtq_f32_s32(a), vcvtq_f32_s32(b)), (power(a), power(b)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: Pair) -> f32 {
+        unsafe { vaddvq_f32(vaddq_f32(v.0, v.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [Pair; 4]) -> [f32; 4] {
+        unsafe {
+            let ab = vpaddq_f32(vaddq_f32(a.0, a.1), vaddq_f32(b.0, b.1));
+            let cd = vpaddq_f32(vaddq_f32(c.0, c.1), vaddq_f32(d.0, d.1));
+            let mut to = [0.0; 4];
+            vst1q_f32(to.as_mut_ptr(), vpaddq_f32(ab, cd));
+            to
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: Pair) -> f32 {
+        unsafe { vmaxvq_f32(vmaxq_f32(v.0, v.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_codes(to: *mut i8, v: Pair) {
+        unsafe {
+            let halves = [v.0, v.1].map(|four| vmovn_s32(vcvtq_s32_f32(four)));
+            vst1_s8(to, vmovn_s16(vcombine_s16(halves[0], halves[1])));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Pair {
+        unsafe {
+            let eight = vld1q_u16(from.cast());
+            (widen(vget_low_u16(eight)), widen(vget_high_u16(eight)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Pair {
+        unsafe {
+            let eight = vld1q_u16(from.cast());
+            let low = vshll_n_u16::<16>(vget_low_u16(eight));
+            let high = vshll_n_u16::<16>(vget_high_u16(eight));
+            (vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Pair {
+        unsafe { widen_bytes(vld1_s8(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Pair {
+        unsafe { widen_codes(vld1_u8(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> Pair {
+        unsafe {
+            let bytes = vld1_u8(from);
+            widen_codes(if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Pair {
+        unsafe {
+            let bytes = vld1_u8(from);
+            let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
+            widen_bytes(vsub_s8(vreinterpret_s8_u8(codes), vdup_n_s8(8)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats4(from: *const u8, high: bool) -> Pair {
+        unsafe {
+            let bytes = vld1_u8(from);
+            let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
+            let (a, b) = widen_bytes(vqtbl1_s8(vld1q_s8(TWICE4.as_ptr()), codes));
+            (vmulq_n_f32(a, 0.5), vmulq_n_f32(b, 0.5))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const f16) -> Pair {
+        unsafe {
+            let wide = widen(vdup_n_u16(from.cast::<u16>().read_unaligned()));
+            (wide, wide)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_sums(x: i32) -> (int32x4_t, int32x4_t) {
+        unsafe { (vdupq_n_s32(x), vdupq_n_s32(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(
+        sums: (int32x4_t, int32x4_t),
+        weights: *const i8,
+        x: *const i8,
+    ) -> (int32x4_t, int32x4_t) {
+        unsafe { Self::add_shared(sums, Self::load_codes(weights), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i8) -> (int8x16_t, int8x16_t) {
+        unsafe { (vld1q_s8(from), vld1q_s8(from.add(16))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_codes(from: *const u8) -> (int8x16_t, int8x16_t) {
+        unsafe {
+            let bytes = vld1q_u8(from);
+            let low = vandq_u8(bytes, vdupq_n_u8(15));
+            (vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vshrq_n_u8::<4>(bytes)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_pairs(from: *const u8) -> [(int8x16_t, int8x16_t); 2] {
+        unsafe {
+            let (a, b, low) = (vld1q_u8(from), vld1q_u8(from.add(16)), vdupq_n_u8(15));
+            let signed = vreinterpretq_s8_u8;
+            [
+                (signed(vandq_u8(a, low)), signed(vandq_u8(b, low))),
+                (signed(vshrq_n_u8::<4>(a)), signed(vshrq_n_u8::<4>(b))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_shared(
+        sums: (int32x4_t, int32x4_t),
+        codes: (int8x16_t, int8x16_t),
+        x: *const i8,
+    ) -> (int32x4_t, int32x4_t) {
+        unsafe {
+            let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()));
+            (add_four::<DOT>(sums.0, codes.0, x), add_four::<DOT>(sums.1, codes.1, x))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(
+        sums: (int32x4_t, int32x4_t),
+        codes: (int8x16_t, int8x16_t),
+        x: *const i8,
+    ) -> (int32x4_t, int32x4_t) {
+        unsafe {
+            let low = add_four::<DOT>(sums.0, codes.0, vld1q_s8(x));
+            (low, add_four::<DOT>(sums.1, codes.1, vld1q_s8(x.add(16))))
+        }
+    }
+
+    const PAIRS: bool = MATRIX;
+
+    /// Of two lanes and two rows a register has what `add_eight` makes.
+    #[inline(always)]
+    unsafe fn add_pair([a, b]: [Self::Sums; 2], weights: *const i8, x: [*const i8; 2]) -> [Self::Sums; 2] {
+        unsafe {
+            let x = vcombine_s8(vld1_s8(x[0]), vld1_s8(x[1]));
+            let words = |at| vld1q_s8(weights.add(at));
+            // Not by a closure: where nothing is optimised that is a function of its own, and one without these instructions.
+            let a = (add_eight::<MATRIX>(a.0, words(0), x), add_eight::<MATRIX>(a.1, words(16), x));
+            let b = (add_eight::<MATRIX>(b.0, words(32), x), add_eight::<MATRIX>(b.1, words(48), x));
+            [a, b]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn of_pair([a, b]: [Self::Sums; 2], more: [i32; 2]) -> [Self::Sums; 2] {
+        unsafe {
+            let [x, y] = more.map(|more| vdupq_n_s32(more));
+            let first = (vuzp1q_s32(a.0, a.1), vuzp1q_s32(b.0, b.1));
+            let second = (vuzp2q_s32(a.0, a.1), vuzp2q_s32(b.0, b.1));
+            [(vaddq_s32(first.0, x), vaddq_s32(first.1, x)), (vaddq_s32(second.0, y), vaddq_s32(second.1, y))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums_to_singles(sums: (int32x4_t, int32x4_t)) -> Pair {
+        unsafe { (vcvtq_f32_s32(sums.0), vcvtq_f32_s32(sums.1)) }
+    }
+}

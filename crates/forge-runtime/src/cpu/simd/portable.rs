@@ -1,0 +1,216 @@
+//! Vectors in plain Rust, which run anywhere: the others are tested against them.
+
+use crate::cpu::simd::vectors::{Simd, TWICE4};
+use half::{bf16, f16};
+
+/// Plain Rust, eight lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+const LANES: usize = 8;
+
+type Lanes = [f32; LANES];
+
+#[inline(always)]
+fn lanes(f: impl Fn(usize) -> f32) -> Lanes {
+    std::array::from_fn(f)
+}
+
+impl Simd for Portable {
+    type V = Lanes;
+    type Sums = [i32; LANES];
+    type Codes = [[i8; 4]; LANES];
+    const LANES: usize = LANES;
+    const RAISED: i32 = 0;
+    const TILE: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Lanes {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Lanes {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { from.cast::<Lanes>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs(from: *const f32) -> [Lanes; 2] {
+        let pairs = unsafe { from.cast::<[[f32; 2]; LANES]>().read_unaligned() };
+        [lanes(|i| pairs[i][0]), lanes(|i| pairs[i][1])]
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Lanes) {
+        unsafe { to.cast::<Lanes>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        // Not mul_add: where the machine has no fused instruction that is a slow library call.
+        lanes(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn round_and_power(v: Lanes) -> (Lanes, Lanes) {
+        let n = v.map(f32::round_ties_even);
+        (n, n.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: Lanes) -> f32 {
+        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: Lanes) -> f32 {
+        v.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn store_codes(to: *mut i8, v: Lanes) {
+        unsafe { to.cast::<[i8; LANES]>().write(v.map(|x| x as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Lanes {
+        lanes(|i| unsafe { from.add(i).read_unaligned() }.to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Lanes {
+        lanes(|i| unsafe { from.add(i).read_unaligned() }.to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Lanes {
+        lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Lanes {
+        lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15))
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15) - 8.0)
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats4(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from(TWICE4[usize::from((unsafe { from.add(i).read() } >> shift) & 15)]) / 2.0)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const f16) -> Lanes {
+        [unsafe { from.read_unaligned() }.to_f32(); LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_sums(x: i32) -> [i32; LANES] {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: [i32; LANES], weights: *const i8, x: *const i8) -> [i32; LANES] {
+        let (weights, x) = unsafe { (weights.cast::<[[i8; 4]; LANES]>().read(), x.cast::<[i8; 4]>().read()) };
+        let product = |lane: usize, k: usize| i32::from(weights[lane][k]) * i32::from(x[k]);
+        std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i8) -> [[i8; 4]; LANES] {
+        unsafe { from.cast::<[[i8; 4]; LANES]>().read() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_codes(from: *const u8) -> [[i8; 4]; LANES] {
+        let bytes = unsafe { from.cast::<[[u8; 4]; 4]>().read() };
+        std::array::from_fn(|i| bytes[i % 4].map(|byte| (byte >> (i / 4 * 4) & 15) as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_pairs(from: *const u8) -> [[[i8; 4]; LANES]; 2] {
+        let bytes = unsafe { from.cast::<[[u8; 4]; LANES]>().read() };
+        [0, 4].map(|shift| bytes.map(|four| four.map(|byte| (byte >> shift & 15) as i8)))
+    }
+
+    #[inline(always)]
+    unsafe fn add_shared(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
+        let x = unsafe { [x.cast::<[i8; 4]>().read(); LANES] };
+        unsafe { Self::add_codes(sums, codes, x.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
+        let x = unsafe { x.cast::<[[i8; 4]; LANES]>().read() };
+        let product = |lane: usize, k: usize| i32::from(codes[lane][k]) * i32::from(x[lane][k]);
+        std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
+    }
+
+    #[inline(always)]
+    unsafe fn sums_to_singles(sums: [i32; LANES]) -> Lanes {
+        lanes(|i| sums[i] as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tanh_is_near_enough_everywhere() {
+        let mut worst = 0.0_f64;
+        for step in -100_000_i32..=100_000 {
+            let exponent = f64::from(step).abs() / 100_000.0 * 30.0 - 25.0;
+            let x = (exponent.exp2() * f64::from(step.signum())) as f32;
+            // SAFETY: plain Rust runs anywhere.
+            let found = unsafe { Portable::tanh([x; LANES])[0] };
+            let wanted = f64::from(x).tanh();
+            worst = worst.max((f64::from(found) - wanted).abs() / wanted.abs().max(1e-30));
+        }
+        assert!(worst < 5e-7, "{worst:e}");
+        // SAFETY: as above.
+        assert!(unsafe { Portable::tanh([f32::NAN; LANES])[0] }.is_nan());
+    }
+}

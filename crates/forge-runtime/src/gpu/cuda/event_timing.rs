@@ -1,0 +1,94 @@
+//! What the card's own clock says of launches: events on the stream, between one stretch of them and the next.
+
+use crate::gpu::cuda::cuda_graph::Launches;
+use crate::gpu::cuda::driver::{Address, Driver, Handle, call};
+use std::ptr::null_mut;
+
+/// Events that have a time, given back when nobody needs them.
+struct Clock<'a> {
+    driver: &'a Driver,
+    stream: Handle,
+    events: Vec<Handle>,
+}
+
+impl Clock<'_> {
+    /// Has the card note the time when it has done all that it was given so far.
+    fn note(&mut self) -> Result<(), String> {
+        /// `CU_EVENT_DEFAULT`
+        const TIMED: u32 = 0;
+        let (driver, mut event) = (self.driver, null_mut());
+        // SAFETY: the driver writes a handle there, and the stream is the device's.
+        unsafe {
+            call!(driver, cuEventCreate, &mut event, TIMED)?;
+            self.events.push(event);
+            call!(driver, cuEventRecord, event, self.stream)
+        }
+    }
+
+    /// Seconds from the first note to each, when all have been made.
+    fn times(&self) -> Result<Vec<f64>, String> {
+        let driver = self.driver;
+        let Some((first, last)) = self.events.first().zip(self.events.last()) else { return Ok(Vec::new()) };
+        // SAFETY: events are this clock's, and of one stream.
+        unsafe { call!(driver, cuEventSynchronize, *last)? };
+        let since_first = |event: &Handle| {
+            let mut milliseconds = 0.0;
+            // SAFETY: as above; the driver writes a number there.
+            unsafe { call!(driver, cuEventElapsedTime, &mut milliseconds, *first, *event)? };
+            Ok(f64::from(milliseconds) / 1e3)
+        };
+        self.events.iter().map(since_first).collect()
+    }
+}
+
+impl Drop for Clock<'_> {
+    fn drop(&mut self) {
+        for event in &self.events {
+            // SAFETY: nobody uses them any more. An error would change nothing.
+            let _ = unsafe { (self.driver.cuEventDestroy_v2)(*event) };
+        }
+    }
+}
+
+/// When each of these began and ended. They are launched twice: while the card is busy with the first round the host comes to be
+/// ahead of it, so that no time of the second is the host's.
+pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[Launches]) -> Result<Vec<[f64; 2]>, String> {
+    for launches in stretches {
+        launches.start(driver, stream)?;
+    }
+    let mut clock = Clock { driver, stream, events: Vec::new() };
+    clock.note()?;
+    for launches in stretches {
+        launches.start(driver, stream)?;
+        clock.note()?;
+    }
+    Ok(clock.times()?.windows(2).map(|pair| [pair[0], pair[1]]).collect())
+}
+
+/// Bytes a second that the card reads and writes where it copies, the fastest of some copies; nothing where it has no room for them.
+pub(crate) fn copies(driver: &Driver, stream: Handle) -> Result<Option<f64>, String> {
+    /// More than caches hold.
+    const BYTES: usize = 512 << 20;
+    const COPIES: usize = 8;
+    let mut pieces: [Address; 2] = [0; 2];
+    // SAFETY: the driver writes an address there, of so many bytes.
+    let has_room = pieces.iter_mut().all(|piece| unsafe { (driver.cuMemAlloc_v2)(piece, BYTES) } == 0);
+    let mut clock = Clock { driver, stream, events: Vec::new() };
+    let mut measure = || {
+        clock.note()?;
+        for _ in 0..COPIES {
+            // SAFETY: both pieces have so many bytes.
+            unsafe { call!(driver, cuMemcpyDtoDAsync_v2, pieces[1], pieces[0], BYTES, stream)? };
+            clock.note()?;
+        }
+        let times = clock.times()?;
+        let best = times.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
+        Ok(2.0 * BYTES as f64 / best)
+    };
+    let measured = if has_room { measure().map(Some) } else { Ok(None) };
+    for piece in pieces.into_iter().filter(|piece| *piece != 0) {
+        // SAFETY: the copies have ended.
+        let _ = unsafe { (driver.cuMemFree_v2)(piece) };
+    }
+    measured
+}

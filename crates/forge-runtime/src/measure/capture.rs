@@ -1,0 +1,218 @@
+//! A device that has everything done by another and notes what passes did, so that it can be done again: whole, a dispatch at
+//! a time, or with another kernel in a dispatch's place.
+
+use crate::device::{Binding, Buffer, Device, Kernel, Lead, Operations, Pass, Program};
+use crate::offload::Counts;
+use std::time::Duration;
+
+/// One dispatch.
+#[derive(Clone)]
+pub struct Note {
+    /// The kernel.
+    pub kernel: &'static Kernel,
+    /// Its buffers.
+    pub bindings: Vec<Binding>,
+    /// Its scalars, of which the first are the rows.
+    pub scalars: Vec<u32>,
+    /// Its threadgroups.
+    pub groups: [u32; 3],
+    /// Whether there is a barrier before it.
+    pub waits: bool,
+}
+
+/// One pass.
+pub struct NotedPass {
+    /// What it is of.
+    pub program: Program,
+    /// What the host said of its rows: where, and bytes.
+    said: Vec<(usize, Vec<u8>)>,
+    /// Its dispatches.
+    pub notes: Vec<Note>,
+}
+
+/// A device that is listened to.
+pub struct Noted<D> {
+    device: D,
+    said: Vec<(usize, Vec<u8>)>,
+    passes: Vec<NotedPass>,
+}
+
+impl Note {
+    /// The same dispatch once more.
+    pub fn encode(&self, pass: &mut dyn Pass) {
+        pass.dispatch(self.kernel, &self.bindings, &self.scalars, self.groups);
+    }
+
+    /// Rows that it computes.
+    pub fn rows(&self) -> u32 {
+        self.scalars.first().copied().unwrap_or(1)
+    }
+}
+
+impl NotedPass {
+    /// The same pass once more.
+    pub fn encode(&self, pass: &mut dyn Pass) {
+        self.encode_first(self.notes.len(), pass);
+    }
+
+    /// As many of its dispatches, from the first.
+    pub fn encode_first(&self, count: usize, pass: &mut dyn Pass) {
+        for note in &self.notes[..count] {
+            if note.waits {
+                pass.barrier();
+            }
+            note.encode(pass);
+        }
+    }
+
+    /// Says of the rows what was said then.
+    pub fn say(&self, device: &mut dyn Device) {
+        for (offset, bytes) in &self.said {
+            device.write(Buffer::Rows, *offset, bytes);
+        }
+    }
+}
+
+impl<D> Noted<D> {
+    /// Begins to listen.
+    pub fn new(device: D) -> Noted<D> {
+        Noted { device, said: Vec::new(), passes: Vec::new() }
+    }
+
+    /// The passes since it was asked last.
+    pub fn take(&mut self) -> Vec<NotedPass> {
+        std::mem::take(&mut self.passes)
+    }
+
+    /// The device that does it.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+}
+
+impl<D: Device> Noted<D> {
+    /// Has the device do a pass, and notes it as it is encoded.
+    fn listen(
+        &mut self,
+        program: Program,
+        encode: &mut dyn FnMut(&mut dyn Pass),
+        done: impl FnOnce(&mut D, &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut notes = Vec::new();
+        let outcome = done(&mut self.device, &mut |pass| {
+            let mut listening = Listening { pass, notes: Vec::new(), waits: false };
+            encode(&mut listening);
+            notes = listening.notes;
+        });
+        self.passes.push(NotedPass { program, said: std::mem::take(&mut self.said), notes });
+        outcome
+    }
+}
+
+/// A pass that is listened to while it is encoded.
+struct Listening<'a> {
+    pass: &'a mut dyn Pass,
+    notes: Vec<Note>,
+    waits: bool,
+}
+
+impl Pass for Listening<'_> {
+    fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
+        let waits = std::mem::take(&mut self.waits);
+        self.notes.push(Note {
+            kernel,
+            bindings: bindings.to_vec(),
+            scalars: scalars.to_vec(),
+            groups,
+            waits,
+        });
+        self.pass.dispatch(kernel, bindings, scalars, groups);
+    }
+
+    fn barrier(&mut self) {
+        self.waits = true;
+        self.pass.barrier();
+    }
+
+    fn cores(&self) -> u32 {
+        self.pass.cores()
+    }
+
+    fn least_share(&self, planned: u32) -> u32 {
+        self.pass.least_share(planned)
+    }
+
+    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+        self.pass.unfolds_from(planned)
+    }
+}
+
+impl<D: Device> Device for Noted<D> {
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    fn kernels(&self) -> Option<String> {
+        self.device.kernels()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        if buffer == Buffer::Rows {
+            self.said.push((offset, bytes.to_vec()));
+        }
+        self.device.write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        self.device.read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.listen(program, encode, |device, listened| device.run(program, listened))
+    }
+
+    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.listen(program, encode, |device, listened| device.begin(program, listened))
+    }
+
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        self.device.wait(left)
+    }
+
+    fn timed(
+        &mut self,
+        program: Program,
+        stretches: usize,
+        encode: &mut dyn FnMut(usize, &mut dyn Pass),
+    ) -> Result<Vec<[f64; 2]>, String> {
+        self.device.timed(program, stretches, encode)
+    }
+
+    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        self.device.settle(within)
+    }
+
+    fn lead(&self) -> Lead {
+        self.device.lead()
+    }
+
+    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+        self.device.read_speed()
+    }
+
+    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+        self.device.compute_speed()
+    }
+
+    fn published_speed(&self) -> Option<f64> {
+        self.device.published_speed()
+    }
+
+    fn streamed(&self) -> Option<Counts> {
+        self.device.streamed()
+    }
+
+    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+        self.device.disk_speed()
+    }
+}

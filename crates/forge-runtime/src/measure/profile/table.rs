@@ -1,0 +1,172 @@
+//! A profile as a table for people, a line for each kernel, and as JSON.
+
+use crate::device::kernel_cost::Done;
+use crate::measure::profile::Profile;
+use crate::model::memory::human;
+use serde_json::{Value, json as value};
+
+/// What a device's memory gives at best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Best {
+    /// Bytes a second.
+    pub bytes: f64,
+    /// Whether that was measured here, and is not what its maker tells.
+    pub is_measured: bool,
+}
+
+/// The dispatches of a kernel.
+struct Line {
+    kernel: &'static str,
+    calls: usize,
+    seconds: f64,
+    done: Done,
+}
+
+impl Line {
+    fn per_second(&self, amount: u64) -> f64 {
+        if self.seconds > 0.0 { amount as f64 / self.seconds } else { 0.0 }
+    }
+
+    fn per_call(&self, amount: u64) -> u64 {
+        amount / self.calls as u64
+    }
+}
+
+/// A line for each kernel, those that take longest first.
+fn lines(profile: &Profile) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for step in &profile.steps {
+        let place = lines.iter().position(|line| line.kernel == step.kernel).unwrap_or_else(|| {
+            lines.push(Line { kernel: step.kernel, calls: 0, seconds: 0.0, done: Done::default() });
+            lines.len() - 1
+        });
+        let line = &mut lines[place];
+        line.calls += 1;
+        line.seconds += step.seconds;
+        line.done.read += step.done.read;
+        line.done.written += step.done.written;
+        line.done.operations += step.done.operations;
+    }
+    lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    lines
+}
+
+/// The table.
+pub fn table(profile: &Profile, best: Option<Best>) -> String {
+    let lines = lines(profile);
+    let width = lines.iter().map(|line| line.kernel.len()).max().unwrap_or(0).max(6);
+    let of_best = if best.is_some() { "  of best" } else { "" };
+    let mut text = format!(
+        "{}\n{:<width$} {:>6} {:>11} {:>11} {:>6} {:>10} {:>10} {:>9}{of_best} {:>10}\n",
+        profile.name, "kernel", "calls", "µs a call", "µs", "share", "read", "written", "GB/s", "GFLOP/s"
+    );
+    let sum = profile.sum();
+    for line in &lines {
+        let speed = line.per_second(line.done.bytes());
+        let of_best = best.map_or_else(String::new, |best| format!("{:>8.0}%", 100.0 * speed / best.bytes));
+        text += &format!(
+            "{:<width$} {:>6} {:>11.2} {:>11.1} {:>5.1}% {:>10} {:>10} {:>9.2}{of_best} {:>10.2}\n",
+            line.kernel,
+            line.calls,
+            1e6 * line.seconds / line.calls as f64,
+            1e6 * line.seconds,
+            100.0 * line.seconds / sum.max(f64::MIN_POSITIVE),
+            human(line.per_call(line.done.read)),
+            human(line.per_call(line.done.written)),
+            speed / 1e9,
+            line.per_second(line.done.operations) / 1e9,
+        );
+    }
+    let calls: usize = lines.iter().map(|line| line.calls).sum();
+    text += &format!(
+        "{calls} dispatches, each by itself: {:.1} µs; all of them as programs do them: {:.1} µs, the middle of {}\n",
+        1e6 * sum,
+        1e6 * profile.whole,
+        profile.rounds
+    );
+    text
+}
+
+/// The same, and every dispatch.
+pub fn json(profile: &Profile) -> Value {
+    let lines = lines(profile).into_iter().map(|line| {
+        value!({
+            "kernel": line.kernel,
+            "calls": line.calls,
+            "seconds": line.seconds,
+            "bytes_read": line.done.read,
+            "bytes_written": line.done.written,
+            "operations": line.done.operations,
+            "bytes_per_second": line.per_second(line.done.bytes()),
+            "operations_per_second": line.per_second(line.done.operations),
+        })
+    });
+    let steps = profile.steps.iter().map(|step| {
+        value!({
+            "kernel": step.kernel,
+            "layer": step.layer,
+            "seconds": step.seconds,
+            "bytes_read": step.done.read,
+            "bytes_written": step.done.written,
+            "operations": step.done.operations,
+        })
+    });
+    value!({
+        "name": profile.name,
+        "rounds": profile.rounds,
+        "seconds_apart": profile.sum(),
+        "seconds_whole": profile.whole,
+        "kernels": lines.collect::<Vec<_>>(),
+        "steps": steps.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::profile::Step;
+
+    fn profile() -> Profile {
+        let step = |kernel, layer, read, seconds, begin| Step {
+            kernel,
+            layer,
+            done: Done { read, written: 1000, operations: 2 * read },
+            seconds,
+            begin,
+        };
+        Profile {
+            name: "an id at position 512".to_owned(),
+            rounds: 3,
+            steps: vec![
+                step("embed", None, 4000, 2e-6, 0.0),
+                step("qkv_one", Some(0), 2_000_000, 10e-6, 3e-6),
+                step("qkv_one", Some(1), 2_000_000, 12e-6, 14e-6),
+            ],
+            whole: 20e-6,
+        }
+    }
+
+    #[test]
+    fn a_kernel_has_a_line_and_the_whole_stands_beside_the_sum() {
+        let told = table(&profile(), Some(Best { bytes: 400e9, is_measured: true }));
+        assert_eq!(
+            told,
+            "an id at position 512\n\
+             kernel   calls   µs a call          µs  share       read    written      GB/s  of best    GFLOP/s\n\
+             qkv_one      2       11.00        22.0  91.7%    2.00 MB    1.00 kB    181.91      45%     363.64\n\
+             embed        1        2.00         2.0   8.3%    4.00 kB    1.00 kB      2.50       1%       4.00\n\
+             3 dispatches, each by itself: 24.0 µs; all of them as programs do them: 20.0 µs, the middle of 3\n"
+        );
+        assert!(!table(&profile(), None).contains("of best"));
+    }
+
+    #[test]
+    fn json_has_every_kernel_and_every_step() {
+        let told = json(&profile());
+        assert_eq!(told["kernels"][0]["kernel"], "qkv_one");
+        assert_eq!(told["kernels"][0]["bytes_read"], 4_000_000);
+        assert_eq!(told["steps"][2]["layer"], 1);
+        assert_eq!(told["steps"].as_array().map(Vec::len), Some(3));
+        assert_eq!(told["seconds_whole"], 20e-6);
+    }
+}

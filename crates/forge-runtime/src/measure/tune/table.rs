@@ -1,0 +1,127 @@
+//! What was chosen, for people, and as the table that `forge compile --tuned` takes.
+
+use crate::measure::tune::{Chosen, Layout, Said, Sums};
+use serde_json::{Map, Value, json};
+
+/// Knobs, by the names that the compiler has for them.
+fn named(layout: Layout) -> Value {
+    Value::Object(layout.knobs.iter().map(|(name, knob)| ((*name).to_owned(), value(knob))).collect())
+}
+
+fn value(said: &Said) -> Value {
+    match said {
+        Said::Word(word) => json!(word),
+        Said::Number(number) => json!(number),
+        Said::Flag(flag) => json!(flag),
+    }
+}
+
+/// A line for people.
+pub fn line(chosen: &Chosen) -> String {
+    let Chosen { subject, kernels, best, tried, wrong, .. } = chosen;
+    let [before, after] = chosen.seconds();
+    let gained = if chosen.changes() {
+        let percent = 100.0 * (after / before - 1.0);
+        format!("{:>9.1} µs → {:.1} µs ({percent:+.1}%)  {}", 1e6 * before, 1e6 * after, best.name)
+    } else {
+        format!("{:>9.1} µs  stays", 1e6 * before)
+    };
+    let wrong = match wrong.len() {
+        0 => String::new(),
+        count => format!(", {count} more compute something else"),
+    };
+    format!("{:<28} {:<24} {gained}  (of {tried}{wrong})\n", subject.name, kernels.join(" "))
+}
+
+/// The table.
+pub fn table(model: &str, device: &str, all: &[Chosen]) -> Value {
+    let layouts = all.iter().map(|chosen| {
+        let Chosen { subject, kernels, own, best, times, tried, wrong } = chosen;
+        let wrong = wrong.iter().map(|it| {
+            let difference = &it.difference;
+            json!({
+                "kernel": it.kernel,
+                "buffer": difference.buffer,
+                "distance": difference.distance.is_finite().then_some(difference.distance),
+                "bound": difference.bound,
+            })
+        });
+        let [before, after] = chosen.seconds();
+        let mut layout: Map<String, Value> =
+            subject.said.iter().map(|(name, said)| ((*name).to_owned(), value(said))).collect();
+        let mut more = json!({
+            "knobs": named(*best),
+            "seconds": after,
+            "knobs_before": named(*own),
+            "seconds_before": before,
+            "kernels": kernels,
+            "tried": tried,
+            "wrong": wrong.collect::<Vec<_>>(),
+        });
+        if let Sums::Attention { .. } = subject.sums {
+            let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "seconds_before": it.own });
+            more["texts"] = times.iter().map(of).collect();
+        }
+        layout.extend(more.as_object_mut().map(std::mem::take).unwrap_or_default());
+        Value::Object(layout)
+    });
+    json!({ "model": model, "device": device, "layouts": layouts.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::tune::{Difference, Subject, Times, Wrong};
+
+    #[test]
+    fn a_line_tells_what_is_gained_and_the_table_by_what() {
+        let subject = Subject {
+            name: "q8_0 3072 × 2048 one",
+            rows: "one",
+            said: &[
+                ("subject", Said::Word("projection")),
+                ("inputs", Said::Number(2048)),
+                ("leaves", Said::Flag(true)),
+            ],
+            sums: Sums::Products(2048),
+        };
+        let own = Layout {
+            name: "4 rows, 2 simdgroups",
+            knobs: &[("rows_per_simdgroup", Said::Number(4)), ("simdgroups", Said::Number(2))],
+        };
+        let best = Layout {
+            name: "4 rows, 8 simdgroups",
+            knobs: &[("rows_per_simdgroup", Said::Number(4)), ("simdgroups", Said::Number(8))],
+        };
+        let times = vec![Times { positions: 521, own: 12e-6, best: 9e-6 }];
+        let chosen =
+            Chosen { subject, kernels: &["qkv_one"], own, best, times, tried: 40, wrong: Vec::new() };
+        assert_eq!(
+            line(&chosen),
+            "q8_0 3072 × 2048 one         qkv_one                       12.0 µs → 9.0 µs (-25.0%)  4 rows, 8 simdgroups  (of 40)\n"
+        );
+        let difference = Difference { buffer: "y", distance: 0.5, bound: 1e-4 };
+        let wrong = vec![Wrong { kernel: "qkv_one_r1_g2_s1_p1", difference }];
+        let chosen = Chosen { best: own, wrong, ..chosen };
+        assert_eq!(
+            line(&chosen),
+            "q8_0 3072 × 2048 one         qkv_one                       12.0 µs  stays  (of 40, 1 more compute something \
+             else)\n"
+        );
+        let of_table =
+            |chosen: &Chosen| table("llama", "a GPU", std::slice::from_ref(chosen))["layouts"][0].clone();
+        let told = of_table(&chosen);
+        assert_eq!(told["subject"], "projection");
+        assert_eq!((&told["inputs"], &told["leaves"]), (&json!(2048), &json!(true)));
+        assert_eq!(told["knobs"], json!({ "rows_per_simdgroup": 4, "simdgroups": 2 }));
+        assert_eq!(told["wrong"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
+        assert_eq!(told["texts"], Value::Null);
+        let sums = Sums::Attention { width: 64, window: None };
+        let long = Times { positions: 4096, own: 30e-6, best: 20e-6 };
+        let times = [chosen.times.clone(), vec![long]].concat();
+        let attention = Chosen { subject: Subject { sums, ..subject }, times, ..chosen };
+        let told = of_table(&attention);
+        assert_eq!(told["texts"][1]["positions"], 4096);
+        assert_eq!(told["seconds_before"], json!(12e-6 + 30e-6));
+    }
+}

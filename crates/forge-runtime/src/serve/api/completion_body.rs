@@ -1,0 +1,290 @@
+//! What OpenAI's clients expect of a chat completion and of a plain one.
+
+use crate::serve::api::logprobs::Tokens;
+use crate::serve::api::request::Asked;
+use crate::serve::api::response::{Event, Shape, Usage};
+use crate::serve::tools::token_bytes::TokenBytes;
+use crate::serve::tools::tool_call_parser::{Calls, Part};
+use crate::session::generation::{End, Piece};
+use crate::text::tokenizer::Text;
+use serde_json::{Map, Value, json};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Chat,
+    Plain,
+}
+
+/// A completion of either kind: its texts so far.
+pub(crate) struct CompletionShape {
+    kind: Kind,
+    id: String,
+    created: u64,
+    model: &'static str,
+    /// Whether the stream's events speak of usage: of none, until the last.
+    include_usage: bool,
+    text: Text,
+    bytes: Arc<TokenBytes>,
+    choices: Vec<Choice>,
+}
+
+/// One of its texts.
+#[derive(Clone, Debug, Default)]
+struct Choice {
+    text: String,
+    /// Tells calls from words, where there may be calls.
+    reader: Option<Calls>,
+    calls: Vec<Call>,
+    /// Lists that grow with every id, if probabilities were asked for.
+    logprobs: Option<Tokens>,
+    end: Option<&'static str>,
+}
+
+/// A function that the model calls.
+#[derive(Clone, Debug)]
+struct Call {
+    id: String,
+    name: String,
+    /// JSON, as the model wrote it.
+    arguments: String,
+}
+
+impl Call {
+    /// A call of `name`, whose arguments are to come.
+    fn new(name: String) -> Call {
+        Call { id: call_id(), name, arguments: String::new() }
+    }
+
+    fn json(&self) -> Value {
+        let function = json!({ "name": self.name, "arguments": self.arguments });
+        json!({ "id": self.id, "type": "function", "function": function })
+    }
+}
+
+impl CompletionShape {
+    /// `choices` texts.
+    pub(crate) fn new(
+        kind: Kind,
+        model: &'static str,
+        text: Text,
+        bytes: Arc<TokenBytes>,
+        choices: usize,
+        asked: &Asked,
+    ) -> CompletionShape {
+        let choice = Choice {
+            reader: asked.calls.clone(),
+            logprobs: asked.settings.logprobs.map(|_| Tokens::default()),
+            ..Choice::default()
+        };
+        let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
+        CompletionShape {
+            kind,
+            id: random_id(prefix),
+            created: now(),
+            model,
+            include_usage: asked.include_usage,
+            text,
+            bytes,
+            choices: vec![choice; choices],
+        }
+    }
+
+    fn event(&self, choices: Value, usage: Option<&Usage>) -> Event {
+        let object = match self.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Plain => "text_completion",
+        };
+        let mut event = self.object(object, choices);
+        if self.include_usage {
+            event.insert("usage".to_owned(), usage.map_or(Value::Null, Usage::json));
+        }
+        Event::new(Value::Object(event))
+    }
+
+    fn object(&self, object: &str, choices: Value) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("id".to_owned(), json!(self.id));
+        map.insert("object".to_owned(), json!(object));
+        map.insert("created".to_owned(), json!(self.created));
+        map.insert("model".to_owned(), json!(self.model));
+        map.insert("choices".to_owned(), choices);
+        map
+    }
+
+    fn choice(&self, index: usize, said: Value, logprobs: Option<&Tokens>, end: Option<&str>) -> Value {
+        let logprobs = logprobs.map_or(Value::Null, |tokens| match self.kind {
+            Kind::Chat => tokens.of_chat(&self.text, &self.bytes),
+            Kind::Plain => tokens.of_plain(&self.text),
+        });
+        let mut choice = Map::new();
+        choice.insert("index".to_owned(), json!(index));
+        let (name, said) = match (self.kind, said) {
+            (Kind::Plain, said) => ("text", said),
+            (Kind::Chat, Value::Object(delta)) => ("delta", Value::Object(delta)),
+            (Kind::Chat, content) => {
+                let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+                let calls = &self.choices[index].calls;
+                if !calls.is_empty() {
+                    message["tool_calls"] = calls.iter().map(Call::json).collect();
+                    if content == "" {
+                        message["content"] = Value::Null;
+                    }
+                }
+                ("message", message)
+            }
+        };
+        choice.insert(name.to_owned(), said);
+        choice.insert("logprobs".to_owned(), logprobs);
+        choice.insert("finish_reason".to_owned(), json!(end));
+        Value::Object(choice)
+    }
+
+    /// A change of a text, as a stream tells it.
+    fn delta(&self, delta: Delta) -> Value {
+        match (self.kind, delta) {
+            (Kind::Plain, Delta::Words(words)) => json!(words),
+            (Kind::Chat, Delta::Words(words)) if words.is_empty() => json!({}),
+            (Kind::Chat, Delta::Words(words)) => json!({ "content": words }),
+            (_, Delta::Call(number, mut call)) => {
+                call["index"] = number.into();
+                json!({ "tool_calls": [call] })
+            }
+        }
+    }
+}
+
+/// A change of a text.
+enum Delta {
+    Words(String),
+    /// Of a call: its number, and what is new about it.
+    Call(usize, Value),
+}
+
+impl Choice {
+    /// Takes a piece, and tells what has changed.
+    fn push(&mut self, piece: &Piece) -> Vec<Delta> {
+        let Some(reader) = &mut self.reader else {
+            self.text.push_str(&piece.text);
+            return if piece.text.is_empty() { Vec::new() } else { vec![Delta::Words(piece.text.clone())] };
+        };
+        let mut parts = reader.push(piece.id, &piece.text);
+        if piece.end.is_some() {
+            parts.extend(reader.finish());
+        }
+        let mut deltas = Vec::new();
+        for part in parts {
+            match part {
+                Part::Words(words) => {
+                    self.text.push_str(&words);
+                    deltas.push(Delta::Words(words));
+                }
+                Part::Call { name } => {
+                    let call = Call::new(name);
+                    deltas.push(Delta::Call(self.calls.len(), call.json()));
+                    self.calls.push(call);
+                }
+                Part::Arguments(more) => {
+                    let number = self.calls.len().saturating_sub(1);
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&more);
+                    }
+                    deltas.push(Delta::Call(number, json!({ "function": { "arguments": more } })));
+                }
+            }
+        }
+        deltas
+    }
+
+    /// Why the text ended, in OpenAI's words.
+    fn reason(&self, end: End) -> &'static str {
+        match end {
+            End::EndOfText | End::StopString | End::Complete if !self.calls.is_empty() => "tool_calls",
+            End::EndOfText | End::StopString | End::Complete => "stop",
+            End::Count | End::Context | End::Interrupted => "length",
+        }
+    }
+}
+
+impl Shape for CompletionShape {
+    fn begin(&mut self) -> Vec<Event> {
+        if self.kind == Kind::Plain {
+            return Vec::new();
+        }
+        let role = json!({ "role": "assistant", "content": "" });
+        let choices = 0..self.choices.len();
+        choices.map(|index| self.event(json!([self.choice(index, role.clone(), None, None)]), None)).collect()
+    }
+
+    fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Event> {
+        let choice = &mut self.choices[index];
+        let told = match (piece.id, &choice.logprobs) {
+            // The id that ends a text is none of the text's.
+            (Some(id), Some(_)) if piece.end != Some(End::EndOfText) => {
+                Some(Tokens(vec![(id, piece.logprobs.clone())]))
+            }
+            _ => None,
+        };
+        if let (Some(tokens), Some(told)) = (&mut choice.logprobs, &told) {
+            tokens.0.extend(told.0.iter().cloned());
+        }
+        let mut deltas = choice.push(piece);
+        choice.end = piece.end.map(|end| choice.reason(end));
+        if deltas.is_empty() && told.is_some() {
+            deltas.push(Delta::Words(String::new()));
+        }
+        let end = choice.end;
+        let mut events: Vec<Event> = deltas
+            .into_iter()
+            .enumerate()
+            .map(|(number, delta)| {
+                let told = told.as_ref().filter(|_| number == 0);
+                self.event(json!([self.choice(index, self.delta(delta), told, None)]), None)
+            })
+            .collect();
+        if end.is_some() {
+            let nothing = self.delta(Delta::Words(String::new()));
+            events.push(self.event(json!([self.choice(index, nothing, None, end)]), None));
+        }
+        events
+    }
+
+    fn end(&mut self, usage: &Usage) -> Vec<Event> {
+        if self.include_usage { vec![self.event(json!([]), Some(usage))] } else { Vec::new() }
+    }
+
+    fn whole(&mut self, usage: &Usage) -> Value {
+        let choices: Vec<Value> = self
+            .choices
+            .iter()
+            .enumerate()
+            .map(|(index, choice)| {
+                self.choice(index, json!(choice.text), choice.logprobs.as_ref(), choice.end)
+            })
+            .collect();
+        let object = if self.kind == Kind::Chat { "chat.completion" } else { "text_completion" };
+        let mut whole = self.object(object, json!(choices));
+        whole.insert("usage".to_owned(), usage.json());
+        Value::Object(whole)
+    }
+}
+
+/// An id that nobody else has.
+pub(crate) fn random_id(prefix: &str) -> String {
+    format!("{prefix}{:016x}", RandomState::new().hash_one(0))
+}
+
+/// An id of a call, as the strictest of templates wants it: nine letters and digits.
+pub(crate) fn call_id() -> String {
+    let mut id = format!("{:016x}", RandomState::new().hash_one(0));
+    id.truncate(9);
+    id
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,240 @@
+//! What every request for text has in common: how it is to be written, how often, and how it is to be sent.
+
+use crate::error::Failure;
+use crate::sampling::sampler::Sampling;
+use crate::serve::api::state::Service;
+use crate::serve::http::error::Refusal;
+use crate::serve::http::fields::Fields;
+use crate::serve::tools::choice::Tools;
+use crate::serve::tools::grammar::Grammar;
+use crate::serve::tools::grammar_limits::{check_lark, check_regex, check_schema};
+use crate::serve::tools::tool_call_parser::Calls;
+use crate::session::generation::Settings;
+use serde_json::{Map, Value, json};
+use std::hash::{BuildHasher, RandomState};
+
+/// What was asked for.
+pub(crate) struct Asked {
+    /// How each text is written; the seed of the first.
+    pub(crate) settings: Settings,
+    /// How many texts for each prompt.
+    pub(crate) texts: usize,
+    /// Whether each begins with its prompt.
+    pub(crate) echo: bool,
+    /// The field that has the prompt.
+    pub(crate) prompt_field: &'static str,
+    /// What the texts have to be.
+    pub(crate) grammar: Option<Grammar>,
+    /// The field that says so.
+    pub(crate) grammar_field: &'static str,
+    /// Tells calls of functions from words, where functions may be called.
+    pub(crate) calls: Option<Calls>,
+    /// Whether the answer is sent piece by piece.
+    pub(crate) stream: bool,
+    /// Whether a streamed answer ends with its usage.
+    pub(crate) include_usage: bool,
+}
+
+impl Asked {
+    /// Takes the fields that all requests for text have. Without a count a text may have `count` ids; one of fewer than
+    /// `least` makes no sense.
+    pub(crate) fn take(
+        fields: &mut Fields,
+        service: &Service,
+        least: u64,
+        count: usize,
+    ) -> Result<Asked, Refusal> {
+        let stream = fields.take("stream")?.unwrap_or(false);
+        let include_usage = stream_options(fields, stream)?;
+        let seed = fields.take::<i64>("seed")?.map(|seed| seed as u64).unwrap_or_else(new_seed);
+        let texts = fields.count("n", 1, service.queue.most() as u64)?.unwrap_or(1);
+        let [old, new] =
+            ["max_tokens", "max_completion_tokens"].map(|name| fields.count_or_unlimited(name, least));
+        let settings = Settings {
+            sampling: sampling(fields, &service.sampling, service.info.vocabulary)?,
+            seed,
+            count: new?.or(old?).unwrap_or(count),
+            stop: stop(fields)?,
+            ignore_end: fields.take("ignore_eos")?.unwrap_or(false),
+            logprobs: None,
+        };
+        let (grammar_field, grammar) = grammar(fields)?;
+        Ok(Asked {
+            prompt_field: "prompt",
+            settings,
+            texts,
+            echo: false,
+            grammar,
+            grammar_field,
+            calls: None,
+            stream,
+            include_usage,
+        })
+    }
+}
+
+impl Asked {
+    /// Lets functions be called.
+    pub(crate) fn offer(&mut self, tools: &Tools, service: &Service) -> Result<(), Refusal> {
+        let opening = tools.dialect.opening_id(&service.text);
+        self.calls = Some(Calls::new(tools.dialect, opening));
+        let grammar = tools.grammar(self.grammar.take(), &service.text, &service.grammars);
+        self.grammar = Some(grammar.map_err(|failure| match failure {
+            Failure::Misuse(message) => Refusal::of("tools", message),
+            failure @ Failure::Wrong(_) => failure.into(),
+        })?);
+        Ok(())
+    }
+}
+
+fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, Refusal> {
+    let Some(mut options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
+    let refused = |message: &str| Err(Refusal::of("stream_options", message));
+    if !stream {
+        return refused("`stream_options` is for answers that are streamed");
+    }
+    // Padding against eavesdroppers, which is for who offers it to say.
+    options.shift_remove("include_obfuscation");
+    let include_usage = options.shift_remove("include_usage");
+    match (include_usage.unwrap_or(false.into()), options.keys().next()) {
+        (Value::Bool(include_usage), None) => Ok(include_usage),
+        _ => refused("`stream_options` is {\"include_usage\": true or false}"),
+    }
+}
+
+/// An unpredictable seed below 2^53, the largest range of integers that JavaScript represents exactly.
+fn new_seed() -> u64 {
+    RandomState::new().hash_one(0) >> 11
+}
+
+fn sampling(fields: &mut Fields, ordinary: &Sampling, vocabulary: u32) -> Result<Sampling, Refusal> {
+    let mut bias = Vec::new();
+    for (id, value) in fields.take::<Map<String, Value>>("logit_bias")?.unwrap_or_default() {
+        match (id.parse::<u32>(), value.as_f64()) {
+            (Ok(id), _) if id >= vocabulary => {
+                let message = format!("`logit_bias`: token {id} is outside the vocabulary of {vocabulary}");
+                return Err(Refusal::of("logit_bias", message));
+            }
+            (Ok(id), Some(value)) if (-100.0..=100.0).contains(&value) => bias.push((id, value as f32)),
+            _ => {
+                let message =
+                    format!("`logit_bias` gives token ids numbers from -100 to 100, not {id:?}: {value}");
+                return Err(Refusal::of("logit_bias", message));
+            }
+        }
+    }
+    let sampling = Sampling {
+        temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(ordinary.temperature),
+        top_k: match fields.take::<i64>("top_k")? {
+            // -1 is how some clients say that there is none.
+            Some(top_k) => top_k.max(0) as usize,
+            None => ordinary.top_k,
+        },
+        typical_p: fields.number("typical_p", 0.0, 1.0)?.unwrap_or(ordinary.typical_p),
+        top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(ordinary.top_p),
+        min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(ordinary.min_p),
+        repetition_penalty: fields
+            .number("repetition_penalty", 0.0, 100.0)?
+            .unwrap_or(ordinary.repetition_penalty),
+        presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(ordinary.presence_penalty),
+        frequency_penalty: fields
+            .number("frequency_penalty", -2.0, 2.0)?
+            .unwrap_or(ordinary.frequency_penalty),
+        bias,
+    };
+    sampling.check().map_err(|message| {
+        // The message begins with the name of the field.
+        let names = [
+            "temperature",
+            "typical_p",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        ];
+        match names.into_iter().find(|name| message.replace(['-', ' '], "_").contains(name)) {
+            Some(name) => Refusal::of(name, message),
+            None => Refusal::new(axum::http::StatusCode::BAD_REQUEST, message),
+        }
+    })?;
+    Ok(sampling)
+}
+
+/// One string or several.
+fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
+    let refused = |message: &str| Err(Refusal::of("stop", message));
+    let stop: Vec<String> = match fields.take::<Value>("stop")? {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(texts)) => {
+            let texts: Option<_> = texts.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+            match texts {
+                Some(texts) => texts,
+                None => return refused("`stop` is a string or a list of strings"),
+            }
+        }
+        Some(_) => return refused("`stop` is a string or a list of strings"),
+    };
+    match stop.iter().any(String::is_empty) || stop.len() > 16 {
+        true => refused("`stop` has at most 16 strings, none of them empty"),
+        false => Ok(stop),
+    }
+}
+
+/// What the text has to be, whichever way it is asked for, and the field that says it.
+fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), Refusal> {
+    let format = fields.take::<Value>("response_format")?;
+    let ways = [
+        ("response_format", format.map_or(Ok(None), |format| response_format(&format))?),
+        ("guided_json", fields.take::<Value>("guided_json")?.map(Grammar::Schema)),
+        ("guided_regex", fields.take::<String>("guided_regex")?.map(Grammar::Regex)),
+        ("guided_grammar", fields.take::<String>("guided_grammar")?.map(Grammar::Lark)),
+    ];
+    let mut asked = ways.into_iter().filter(|(_, grammar)| grammar.is_some());
+    match (asked.next(), asked.next()) {
+        (Some((field, Some(grammar))), None) => {
+            let checked = match &grammar {
+                Grammar::Schema(schema) => check_schema(schema),
+                Grammar::Regex(expression) => check_regex(expression),
+                Grammar::Lark(grammar) => check_lark(grammar),
+                Grammar::After { .. } => Ok(()),
+            };
+            let refused =
+                |failure: Failure| Refusal::of(field, failure.to_string()).code("grammar_too_complex");
+            checked.map(|()| (field, Some(grammar))).map_err(refused)
+        }
+        (_, None) => Ok(("response_format", None)),
+        (_, Some((field, _))) => {
+            Err(Refusal::of(field, "one of `response_format` and `guided_...`, not several"))
+        }
+    }
+}
+
+fn response_format(format: &Value) -> Result<Option<Grammar>, Refusal> {
+    let refused = |message: &str| Err(Refusal::of("response_format", message));
+    match format["type"].as_str() {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Grammar::Schema(json!({ "type": "object" })))),
+        Some("json_schema") => {
+            let described = format.get("json_schema").unwrap_or(format);
+            match described.get("schema") {
+                Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
+                    Ok(Some(Grammar::Schema(schema.clone())))
+                }
+                _ => refused("`response_format` of type json_schema has a `json_schema` with a `schema`"),
+            }
+        }
+        _ => refused("the type of `response_format` is text, json_object or json_schema"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_seed_is_a_number_of_javascript() {
+        assert!((0..100).map(|_| new_seed()).all(|seed| seed < 1 << 53));
+    }
+}

@@ -1,0 +1,247 @@
+//! What OpenAI's clients expect of a response: a list of items, and events that tell of each as it grows.
+
+use crate::serve::api::completion_body::{call_id, now, random_id};
+use crate::serve::api::response::{Event, Shape, Usage};
+use crate::serve::tools::tool_call_parser::{Calls, Part};
+use crate::session::generation::{End, Piece};
+use serde_json::{Map, Value, json};
+
+/// A response: its items so far.
+pub(crate) struct ResponseShape {
+    id: String,
+    created: u64,
+    model: &'static str,
+    /// What the request set, as the response repeats it.
+    settings: Map<String, Value>,
+    reader: Option<Calls>,
+    items: Vec<Item>,
+    end: Option<End>,
+    events: u64,
+}
+
+/// An item of a response.
+struct Item {
+    id: String,
+    kind: Kind,
+    /// Words, or arguments.
+    text: String,
+    is_done: bool,
+    /// Whether it ended before it was whole.
+    is_cut: bool,
+}
+
+enum Kind {
+    Message,
+    Call { id: String, name: String },
+}
+
+impl Item {
+    fn content(&self) -> Value {
+        json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": [] })
+    }
+
+    fn json(&self) -> Value {
+        let status = match (self.is_done, self.is_cut) {
+            (_, true) => "incomplete",
+            (true, false) => "completed",
+            (false, false) => "in_progress",
+        };
+        match &self.kind {
+            Kind::Message => {
+                let content =
+                    if self.text.is_empty() && !self.is_done { json!([]) } else { json!([self.content()]) };
+                json!({ "id": self.id, "type": "message", "status": status, "role": "assistant", "content": content })
+            }
+            Kind::Call { id, name } => json!({
+                "id": self.id, "type": "function_call", "status": status, "call_id": id, "name": name,
+                "arguments": self.text,
+            }),
+        }
+    }
+}
+
+impl ResponseShape {
+    /// A response of `model`, with nothing in it yet.
+    pub(crate) fn new(
+        model: &'static str,
+        settings: Map<String, Value>,
+        reader: Option<Calls>,
+    ) -> ResponseShape {
+        ResponseShape {
+            settings,
+            id: random_id("resp_"),
+            created: now(),
+            model,
+            reader,
+            items: Vec::new(),
+            end: None,
+            events: 0,
+        }
+    }
+
+    fn json(&self, usage: Option<&Usage>) -> Value {
+        let status = match self.end {
+            None => "in_progress",
+            Some(End::Count | End::Context | End::Interrupted) => "incomplete",
+            Some(_) => "completed",
+        };
+        let details = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
+        let usage = usage.map(|usage| {
+            json!({
+                "input_tokens": usage.prompt,
+                "input_tokens_details": { "cached_tokens": usage.reused },
+                "output_tokens": usage.written,
+                "output_tokens_details": { "reasoning_tokens": 0 },
+                "total_tokens": usage.prompt + usage.written,
+            })
+        });
+        let mut response = json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": null,
+            "incomplete_details": details, "model": self.model, "store": false,
+            "output": self.items.iter().map(Item::json).collect::<Vec<_>>(), "usage": usage,
+        });
+        for (name, value) in &self.settings {
+            response[name] = value.clone();
+        }
+        response
+    }
+
+    fn event(&mut self, name: &'static str, mut data: Value) -> Event {
+        data["type"] = name.into();
+        data["sequence_number"] = self.events.into();
+        self.events += 1;
+        Event { name: Some(name), data }
+    }
+
+    /// Where the last item is.
+    fn place(&self) -> (usize, Value) {
+        let index = self.items.len().saturating_sub(1);
+        (index, self.items.last().map_or(Value::Null, |item| json!(item.id)))
+    }
+
+    fn open(&mut self, kind: Kind, events: &mut Vec<Event>) {
+        self.close(events);
+        let is_message = matches!(kind, Kind::Message);
+        let prefix = if is_message { "msg_" } else { "fc_" };
+        self.items.push(Item {
+            id: random_id(prefix),
+            kind,
+            text: String::new(),
+            is_done: false,
+            is_cut: false,
+        });
+        let (index, id) = self.place();
+        let item = self.items[index].json();
+        events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
+        if is_message {
+            let part = self.items[index].content();
+            let data = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part });
+            events.push(self.event("response.content_part.added", data));
+        }
+    }
+
+    fn more(&mut self, more: &str, events: &mut Vec<Event>) {
+        let (index, id) = self.place();
+        let Some(item) = self.items.last_mut() else { return };
+        item.text.push_str(more);
+        let data = json!({ "item_id": id, "output_index": index, "delta": more });
+        match item.kind {
+            Kind::Message => {
+                let mut data = data;
+                (data["content_index"], data["logprobs"]) = (json!(0), json!([]));
+                events.push(self.event("response.output_text.delta", data));
+            }
+            Kind::Call { .. } => events.push(self.event("response.function_call_arguments.delta", data)),
+        }
+    }
+
+    fn close(&mut self, events: &mut Vec<Event>) {
+        let (index, id) = self.place();
+        let Some(item) = self.items.last_mut().filter(|item| !item.is_done) else { return };
+        item.is_done = true;
+        let (text, part, whole) = (item.text.clone(), item.content(), item.json());
+        let at = json!({ "item_id": id, "output_index": index });
+        let with = |more: Value| {
+            let mut data = at.clone();
+            for (name, value) in more.as_object().into_iter().flatten() {
+                data[name] = value.clone();
+            }
+            data
+        };
+        match &item.kind {
+            Kind::Message => {
+                let data = with(json!({ "content_index": 0, "text": text, "logprobs": [] }));
+                events.push(self.event("response.output_text.done", data));
+                let data = with(json!({ "content_index": 0, "part": part }));
+                events.push(self.event("response.content_part.done", data));
+            }
+            Kind::Call { name, .. } => {
+                let data = with(json!({ "name": name, "arguments": text }));
+                events.push(self.event("response.function_call_arguments.done", data));
+            }
+        }
+        events.push(self.event("response.output_item.done", json!({ "output_index": index, "item": whole })));
+    }
+}
+
+impl Shape for ResponseShape {
+    fn begin(&mut self) -> Vec<Event> {
+        let response = json!({ "response": self.json(None) });
+        vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
+    }
+
+    fn piece(&mut self, _: usize, piece: &Piece) -> Vec<Event> {
+        let mut parts = match &mut self.reader {
+            Some(reader) => reader.push(piece.id, &piece.text),
+            None if piece.text.is_empty() => Vec::new(),
+            None => vec![Part::Words(piece.text.clone())],
+        };
+        if let (Some(reader), true) = (&mut self.reader, piece.end.is_some()) {
+            parts.extend(reader.finish());
+        }
+        let mut events = Vec::new();
+        for part in parts {
+            match part {
+                Part::Words(words) => {
+                    let is_open = self.items.last().is_some_and(|item| matches!(item.kind, Kind::Message));
+                    if !is_open {
+                        self.open(Kind::Message, &mut events);
+                    }
+                    self.more(&words, &mut events);
+                }
+                Part::Call { name } => {
+                    self.open(Kind::Call { id: call_id(), name }, &mut events);
+                }
+                Part::Arguments(more) => self.more(&more, &mut events),
+            }
+        }
+        if piece.end.is_some() {
+            self.end = piece.end;
+            if self.items.is_empty() {
+                self.open(Kind::Message, &mut events);
+            }
+            if let Some(item) = self.items.last_mut() {
+                item.is_cut = matches!(piece.end, Some(End::Count | End::Context | End::Interrupted));
+            }
+            self.close(&mut events);
+        }
+        events
+    }
+
+    fn end(&mut self, usage: &Usage) -> Vec<Event> {
+        let response = self.json(Some(usage));
+        let name = match response["status"] == "incomplete" {
+            true => "response.incomplete",
+            false => "response.completed",
+        };
+        vec![self.event(name, json!({ "response": response }))]
+    }
+
+    fn whole(&mut self, usage: &Usage) -> Value {
+        self.json(Some(usage))
+    }
+
+    fn farewell(&self) -> &'static str {
+        ""
+    }
+}

@@ -1,0 +1,170 @@
+//! What the endpoints share: the model's words and limits, and the way to the scheduler.
+
+use crate::error::Failure;
+use crate::model::Info;
+use crate::sampling::sampler::Sampling;
+use crate::serve::api::completion_body::{CompletionShape, Kind};
+use crate::serve::api::control_tokens;
+use crate::serve::api::request::Asked;
+use crate::serve::api::response::{Answer, Shape, Usage};
+use crate::serve::batch::queue::Queue;
+use crate::serve::http::auth::Access;
+use crate::serve::http::error::Refusal;
+use crate::serve::http::fields::Fields;
+use crate::serve::http::metrics::Metrics;
+use crate::serve::tools::grammar::{CompiledGrammar, Grammars};
+use crate::serve::tools::grammar_threads::GrammarThreads;
+use crate::serve::tools::token_bytes::TokenBytes;
+use crate::session::generation::{Completion, Echo, Settings};
+use crate::text::chat_template::{Conversation, Message, Template};
+use crate::text::tokenizer::Text;
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// One model, served.
+pub(crate) struct Service {
+    pub(crate) info: &'static Info,
+    /// Positions of a slot.
+    pub(crate) context: u32,
+    pub(crate) slots: u32,
+    pub(crate) text: Text,
+    pub(crate) template: Option<Template>,
+    /// How ids are chosen unless a request says otherwise.
+    pub(crate) sampling: Sampling,
+    pub(crate) grammars: Grammars,
+    pub(crate) token_bytes: Arc<TokenBytes>,
+    pub(crate) grammar_threads: GrammarThreads,
+    pub(crate) queue: Queue,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) access: Access,
+    /// Whether the device has warmed up.
+    pub(crate) is_ready: AtomicBool,
+    /// Other names that the model answers to.
+    pub(crate) aliases: Vec<String>,
+    /// When the server began, in seconds since 1970.
+    pub(crate) created: u64,
+}
+
+impl Service {
+    /// Whether `model` is what is served here. A request that names none means what there is.
+    pub(crate) fn check_model(&self, fields: &mut Fields) -> Result<(), Refusal> {
+        match fields.take::<String>("model")? {
+            Some(model) if !self.answers_to(&model) => Err(self.unknown_model(&model)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn answers_to(&self, model: &str) -> bool {
+        model == self.info.name || self.aliases.iter().any(|alias| alias == model)
+    }
+
+    pub(crate) fn unknown_model(&self, model: &str) -> Refusal {
+        let message = format!(
+            "the model here is {:?}, not {model:?}; `serve --alias {model}` would let it answer to that name",
+            self.info.name
+        );
+        Refusal::new(StatusCode::NOT_FOUND, message).code("model_not_found")
+    }
+
+    /// The ids of a conversation up to where the answer begins.
+    pub(crate) fn conversation(
+        &self,
+        messages: &[Message],
+        tools: &[Value],
+        variables: &Map<String, Value>,
+    ) -> Result<Vec<u32>, Refusal> {
+        let Some(template) = &self.template else {
+            let message =
+                "this model has no chat template, so it cannot chat: /v1/completions continues texts";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+        };
+        let conversation = Conversation { messages, tools, variables, answer: true };
+        control_tokens::encode(&self.text, template, &conversation).map_err(|failure| match failure {
+            Failure::Misuse(message) => Refusal::of("messages", message),
+            failure @ Failure::Wrong(_) => failure.into(),
+        })
+    }
+
+    /// Has texts written after each prompt, as a completion of either kind.
+    pub(crate) fn begin_texts(
+        &self,
+        asked: &Asked,
+        prompts: Vec<Vec<u32>>,
+        kind: Kind,
+    ) -> Result<Answer, Refusal> {
+        let choices = self.check_count(prompts.len(), asked)?;
+        if asked.settings.logprobs.is_some() {
+            // Read here, where it may take a moment; what is not known is left out of the answer.
+            let _ = self.token_bytes.all();
+        }
+        let (text, bytes) = (self.text.clone(), self.token_bytes.clone());
+        let shape = CompletionShape::new(kind, self.info.name, text, bytes, choices, asked);
+        self.begin(asked, prompts, Box::new(shape))
+    }
+
+    /// Has texts written after each prompt: as many as asked for, with seeds that count up.
+    pub(crate) fn begin(
+        &self,
+        asked: &Asked,
+        prompts: Vec<Vec<u32>>,
+        shape: Box<dyn Shape>,
+    ) -> Result<Answer, Refusal> {
+        self.check_count(prompts.len(), asked)?;
+        let mut texts = Vec::new();
+        let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
+        prompts.iter().try_for_each(|prompt| self.check_prompt(asked.prompt_field, prompt))?;
+        let grammar = asked.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
+        let grammar = grammar.map_err(|failure| match failure {
+            Failure::Misuse(message) => Refusal::of(asked.grammar_field, message),
+            failure @ Failure::Wrong(_) => failure.into(),
+        })?;
+        for prompt in prompts {
+            for number in 0..asked.texts as u64 {
+                let settings =
+                    Settings { seed: asked.settings.seed.wrapping_add(number), ..asked.settings.clone() };
+                let constraint = grammar.as_ref().map(CompiledGrammar::constraint);
+                let end = self.info.end;
+                let completion = Completion::new(Some(&self.text), end, &prompt, settings, constraint);
+                let echo = asked.echo.then(|| Echo::new(&self.text, asked.settings.logprobs));
+                texts.push((prompt.clone(), completion, echo));
+            }
+        }
+        let left = texts.len();
+        Ok(Answer { shape, updates: self.queue.submit(texts)?, left, texts: asked.texts, usage })
+    }
+
+    /// How many texts so many prompts ask for: before anything is made of any of them, as a small body can name many.
+    pub(crate) fn check_count(&self, prompts: usize, asked: &Asked) -> Result<usize, Refusal> {
+        let (texts, most) = (prompts.saturating_mul(asked.texts), self.queue.most());
+        if texts > most {
+            let param = if prompts > most { "prompt" } else { "n" };
+            return Err(Refusal::of(param, format!("{texts} texts at once; the server takes {most}")));
+        }
+        Ok(texts)
+    }
+
+    /// A prompt is read whole or not at all.
+    pub(crate) fn check_prompt(&self, field: &str, prompt: &[u32]) -> Result<(), Refusal> {
+        if prompt.is_empty() {
+            return Err(Refusal::of(field, "the prompt is empty, and there is nothing to go on from"));
+        }
+        if prompt.len() > self.context as usize {
+            let message = format!(
+                "the prompt has {} tokens, and the context here is {}; `serve --ctx-size` goes up to {}",
+                prompt.len(),
+                self.context,
+                self.info.context
+            );
+            return Err(Refusal::of(field, message).code("context_length_exceeded"));
+        }
+        match prompt.iter().find(|&&id| id >= self.info.vocabulary) {
+            Some(id) => {
+                let message = format!("token {id} is outside the vocabulary of {}", self.info.vocabulary);
+                Err(Refusal::of(field, message))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Continuous batching: the request queue, the scheduler and its slots.
+
+pub(crate) mod job;
+pub(crate) mod queue;
+pub(crate) mod scheduler;
+pub(crate) mod slots;
+pub(crate) mod watchdog;

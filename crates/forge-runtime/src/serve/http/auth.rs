@@ -1,0 +1,177 @@
+//! Who may ask.
+//!
+//! Nobody but this machine, unless the operator says otherwise: a server that others can reach wants a key. A browser on
+//! this machine acts for whatever page it shows, so pages of other origins are refused unless they are named, and so are
+//! names for this machine that others may have given it.
+
+use crate::serve::api::state::Service;
+use crate::serve::http::error::Refusal;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Paths that tell nothing but whether the server lives, and the page that asks for the key.
+const OPEN: [&str; 3] = ["/health", "/ready", "/"];
+
+/// What a request has to show.
+pub(crate) struct Access {
+    /// Any of these, if there are any.
+    keys: Vec<String>,
+    /// Origins whose pages may ask; `*`: all.
+    origins: Vec<String>,
+    /// Whether only this machine can reach the server.
+    is_local: bool,
+}
+
+impl Access {
+    /// For a server that listens at `address`.
+    pub(crate) fn new(address: IpAddr, keys: Vec<String>, origins: Vec<String>) -> Access {
+        Access { keys, origins, is_local: address.is_loopback() }
+    }
+
+    /// The origin to be named in the response, if a page of another origin asks and may.
+    fn check_origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+        let host = text(headers, header::HOST).unwrap_or_default();
+        let is_ours = is_this_machine(host) || self.origins.iter().any(|origin| is_same(origin, host));
+        if self.is_local && self.keys.is_empty() && !is_ours {
+            let message =
+                format!("this server answers to localhost, not to {host:?}, unless --allow-origin names it");
+            return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+        }
+        match headers.get(header::ORIGIN) {
+            Some(origin) if !is_same(origin.to_str().unwrap_or_default(), host) => {
+                let named = |allowed: &String| allowed == "*" || origin == allowed.as_str();
+                if !self.origins.iter().any(named) {
+                    let message = format!(
+                        "pages of {origin:?} may not ask here: serve --allow-origin names those that may"
+                    );
+                    return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+                }
+                Ok(Some(origin.clone()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a request shows a key, if it has to.
+    fn check_key(&self, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+        let shown = text(headers, header::AUTHORIZATION);
+        if OPEN.contains(&path) || self.knows(shown.unwrap_or_default()) {
+            return Ok(());
+        }
+        let message = match shown {
+            Some(_) => "the key that was shown is not this server's: Authorization: Bearer ...",
+            None => "this server wants its key: Authorization: Bearer ...",
+        };
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
+    }
+
+    /// Whether a header has one of the keys. How long that takes says nothing about them.
+    fn knows(&self, authorization: &str) -> bool {
+        let shown = match authorization.split_once(' ') {
+            Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
+            _ => "",
+        };
+        let known = self.keys.iter().fold(false, |known, key| known | same(shown.as_bytes(), key.as_bytes()));
+        known || self.keys.is_empty()
+    }
+}
+
+/// A header's text.
+fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Whether two texts are the same, in a time that depends on the length of the first alone.
+fn same(shown: &[u8], key: &[u8]) -> bool {
+    let mut difference = usize::from(shown.len() != key.len());
+    for (index, byte) in shown.iter().enumerate() {
+        let of_key = key.get(index % key.len().max(1)).copied().unwrap_or_default();
+        difference |= usize::from(byte ^ of_key);
+    }
+    std::hint::black_box(difference) == 0
+}
+
+/// Whether a host, with or without a port, is a name that only this machine has for itself, or an address.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+/// Whether a page's origin is the server's own.
+fn is_same(origin: &str, host: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
+}
+
+/// Whether a request is answered also when there are too many connections.
+pub(crate) fn is_open_path<B>(request: &axum::http::Request<B>) -> bool {
+    ["/health", "/ready"].contains(&request.uri().path())
+}
+
+/// Asks every request for what it has to show. A page that may ask can read every response, errors too.
+pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(header::ORIGIN);
+    let origin = match service.access.check_origin(headers) {
+        Ok(origin) => origin,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    // A preflight has no key, and asks for nothing but leave.
+    let key = if is_preflight { Ok(()) } else { service.access.check_key(request.uri().path(), headers) };
+    let mut response = match key {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) if is_preflight => StatusCode::NO_CONTENT.into_response(),
+        Ok(()) => next.run(request).await,
+    };
+    let headers = response.headers_mut();
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let exposed = HeaderValue::from_static("retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+        if is_preflight {
+            // Clients send headers of their own, none of which means anything here.
+            let allowed = wanted.unwrap_or(HeaderValue::from_static("authorization, content-type"));
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+        }
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_key_is_the_same() {
+        for (shown, key, is_same) in [
+            ("secret", "secret", true),
+            ("secre", "secret", false),
+            ("", "secret", false),
+            ("secretsecret", "secret", false),
+        ] {
+            assert_eq!(same(shown.as_bytes(), key.as_bytes()), is_same, "{shown}");
+        }
+    }
+
+    #[test]
+    fn names_that_others_may_have_given_this_machine_are_not_its_own() {
+        for (host, is_own) in [
+            ("localhost:8080", true),
+            ("127.0.0.1", true),
+            ("[::1]:8080", true),
+            ("evil.example:8080", false),
+            ("", false),
+        ] {
+            assert_eq!(is_this_machine(host), is_own, "{host}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What is not done, told as OpenAI's clients expect to be told.
+
+use crate::error::Failure;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// Why a request gets no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    status: StatusCode,
+    message: String,
+    /// The field that is to blame.
+    param: Option<String>,
+    code: Option<&'static str>,
+    /// Seconds after which it may be worth another try.
+    retry_after: Option<u64>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
+        Refusal { status, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    /// What a field has is not what it may have.
+    pub(crate) fn of(param: &str, message: impl Into<String>) -> Refusal {
+        Refusal { param: Some(param.to_owned()), ..Refusal::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    pub(crate) fn code(self, code: &'static str) -> Refusal {
+        Refusal { code: Some(code), ..self }
+    }
+
+    /// After how many seconds another try may succeed.
+    pub(crate) fn retry_after(self, seconds: u64) -> Refusal {
+        Refusal { retry_after: Some(seconds), ..self }
+    }
+
+    /// There are too many connections.
+    pub(crate) fn overloaded() -> Refusal {
+        let message = "too many connections are open; try again later";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).code("too_many_connections").retry_after(1)
+    }
+
+    /// Too many are waiting.
+    pub(crate) fn busy(seconds: u64) -> Refusal {
+        let message = "the server is busy: as many requests are waiting as may wait";
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full").retry_after(seconds)
+    }
+
+    /// As the body of a response or an event says it.
+    pub(crate) fn json(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        let status = match failure {
+            Failure::Misuse(_) => StatusCode::BAD_REQUEST,
+            Failure::Wrong(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refusal::new(status, failure.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = json_response(self.status, &self.json());
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// A response that is JSON.
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
+    typed(status, "application/json", value.to_string())
+}
+
+/// A response of a content type.
+pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,78 @@
+//! A connection to a client that has to take what it is sent within some time. One that does not would keep its place,
+//! and what is meant for it in memory, for as long as it likes.
+
+use std::future::Future;
+use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// How long a client may take nothing at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A stream whose writes do not wait for ever.
+pub(crate) struct Patient {
+    stream: TcpStream,
+    /// Runs while something waits to be written.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    pub(crate) fn new(stream: TcpStream) -> Patient {
+        Patient { stream, alarm: None }
+    }
+
+    /// A write's outcome, unless it has been awaited for too long.
+    fn within<T>(&mut self, context: &mut Context<'_>, outcome: Poll<Result<T>>) -> Poll<Result<T>> {
+        if outcome.is_ready() {
+            self.alarm = None;
+            return outcome;
+        }
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        match alarm.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(Error::from(ErrorKind::TimedOut))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, to)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.within(context, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.within(context, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,4 @@
+//! One sequence being generated, and one conversation.
+
+pub mod generation;
+pub mod session;
