@@ -10,7 +10,7 @@ mod shared_out;
 mod workspace;
 
 use forge_ir::{Format, Graph};
-use forge_planner::{Fusion, Load, Per, Plan, Scratch};
+use forge_planner::{Fusion, Load, Plan, RowsOf, Scratch};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -181,11 +181,11 @@ pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
 /// How many rows a buffer of a pass has.
 pub fn rows_of(scratch: &Scratch, load: Load) -> usize {
     let rows = match scratch.per {
-        Per::Pass => 1,
-        Per::Row => load.rows,
-        Per::Wanted => load.wanted,
-        Per::Position => load.length,
-        Per::Share => load.rows * load.splits,
+        RowsOf::Pass => 1,
+        RowsOf::Row => load.rows,
+        RowsOf::Wanted => load.wanted,
+        RowsOf::Position => load.length,
+        RowsOf::Share => load.rows * load.splits,
     };
     scratch.rows.min(rows as usize)
 }

@@ -3,7 +3,7 @@
 
 use forge_kernels::spec::Sample;
 use forge_kernels::{Spec, assemble, render};
-use forge_runtime::sampling::sampler::{Sampler, Sampling};
+use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use forge_sim::{Program, Sim};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -36,18 +36,18 @@ fn logits(vocabulary: usize) -> impl Strategy<Value = Vec<f32>> {
     })
 }
 
-fn settings() -> impl Strategy<Value = Sampling> {
+fn settings() -> impl Strategy<Value = SamplingParams> {
     let temperature =
         prop_oneof![1 => Just(0.0_f32), 6 => 0.1_f32..3.0, 1 => 1e-38_f32..1e-3, 1 => 1e3_f32..3e38];
     let top_k = prop_oneof![Just(0_usize), 1_usize..12, 1_usize..2000];
     let top_p = prop_oneof![Just(1.0_f32), 0.0001_f32..=1.0];
     let min_p = prop_oneof![Just(0.0_f32), Just(1.0), 0.0_f32..=1.0];
-    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| Sampling {
+    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| SamplingParams {
         temperature,
         top_k,
         top_p,
         min_p,
-        ..Sampling::default()
+        ..SamplingParams::default()
     })
 }
 

@@ -4,7 +4,7 @@
 //! submits. A planted fault is found if the referee objects, or if the kernel then leaves other numbers than before,
 //! which comparing logits sees. One that changes nothing at all would be a bound that nobody needs.
 
-use forge_sim::mutants::{self, Fate};
+use forge_sim::mutants::{self, MutantOutcome};
 use forge_sim::recording::Command;
 use forge_sim::{Program, Recording, Replay, Sample, Samples, Weights};
 use std::collections::BTreeSet;
@@ -84,8 +84,8 @@ fn every_fault_planted_in_a_kernel_is_found() {
             kernels.insert(mutant.kernel.clone());
             let what = format!("{format} {} line {}: {}", mutant.kernel, mutant.line, mutant.change);
             match fate {
-                Fate::Caught(fault) => println!("{what}\n    {fault}"),
-                Fate::Different => println!("{what}\n    other numbers"),
+                MutantOutcome::Caught(fault) => println!("{what}\n    {fault}"),
+                MutantOutcome::Different => println!("{what}\n    other numbers"),
                 fate => missed.push(format!("{what}: {fate:?}")),
             }
         }

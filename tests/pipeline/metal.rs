@@ -2,8 +2,8 @@
 //! those of each model's kernels.metal.
 
 use crate::logits::{bound, every_one_of, golden, is_restretched};
-use forge_runtime::sampling::device_sampling::Draw;
-use forge_runtime::sampling::sampler::Sampling;
+use forge_runtime::sampling::device_sampling::DeviceSampling;
+use forge_runtime::sampling::sampler::SamplingParams;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ pub(crate) struct Text {
     /// Ids of a pass, and passes that have begun before the host looks at the first.
     lead: (u32, usize),
     /// How ids are drawn, if by chance.
-    draw: Option<Draw>,
+    draw: Option<DeviceSampling>,
     /// Draws of what the last id was drawn of.
-    draws: Vec<Draw>,
+    draws: Vec<DeviceSampling>,
     /// Whether the host draws them.
     on_host: bool,
     /// Whether the device is one that is watched, and told the text in parts.
@@ -70,7 +70,7 @@ const LONG: &str = "llama";
 pub(crate) fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Value {
     let text = |text: &Text| {
         let Text { ids, count, context, lead, draw, draws, on_host, watched, left } = text;
-        let draws: Vec<_> = draws.iter().map(Draw::words).collect();
+        let draws: Vec<_> = draws.iter().map(DeviceSampling::words).collect();
         json!({
             "ids": ids, "count": count, "context": context, "lead": lead, "executed": executed,
             "draw": draw.map(|draw| draw.words()), "draws": draws, "on_host": on_host,
@@ -173,13 +173,13 @@ fn unfolded_latents_are_met_through_the_emulated_metal() {
 #[test]
 fn the_emulated_metal_draws_what_the_host_draws() {
     every_model(|built| {
-        let plain = Sampling::default();
+        let plain = SamplingParams::default();
         let settings = [
-            Sampling { temperature: 2.5, ..plain.clone() },
-            Sampling { temperature: 1.5, top_k: 20, top_p: 0.9, min_p: 0.02, ..plain },
+            SamplingParams { temperature: 2.5, ..plain.clone() },
+            SamplingParams { temperature: 1.5, top_k: 20, top_p: 0.9, min_p: 0.02, ..plain },
         ];
         let count = 18;
-        let texts = |sampling: &Sampling| {
+        let texts = |sampling: &SamplingParams| {
             let (ids, draw) = (vec![1, 2, 3], Some(sampling.draw(5, 0)));
             let text = |lead| Text { draw, ..Text::greedy(ids.clone(), count, ids.len() + count, lead) };
             let draws = (0..SEEDS / 2).map(|seed| sampling.draw(seed << 33 | seed, 0)).collect();
@@ -213,7 +213,7 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
     every_model(|built| {
         let info = built.json(&["info", "--json", "--ctx-size", "32"]);
         let told = ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("it is told"));
-        let check = |(lead, draw): ((u32, usize), Option<Draw>)| {
+        let check = |(lead, draw): ((u32, usize), Option<DeviceSampling>)| {
             let text = Text { draw, ..Text::greedy(vec![1, 2, 3], 22, 32, lead) };
             let found = drive(built, &Site::default(), &[text], false);
             let notes = found["texts"][0]["passes"].as_array().cloned().unwrap_or_default();
@@ -226,7 +226,7 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
                 .then(|| format!("ahead by {lead:?}: {counted:?} is not {expected:?}, {found}"))
         };
         // What draws an id is in the place of what finds the most probable one.
-        let draws = [None, Some(Sampling::default().draw(1, 0))];
+        let draws = [None, Some(SamplingParams::default().draw(1, 0))];
         LEADS.into_iter().flat_map(|lead| draws.map(|draw| (lead, draw))).filter_map(check).collect()
     });
 }

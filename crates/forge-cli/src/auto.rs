@@ -9,7 +9,7 @@
 //! bits count. The choice depends on the checkpoint and the options alone.
 
 use crate::checkpoint::Directory;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal;
 use forge_frontend::Opened;
 use forge_ir::{Diagnostic, Format, Graph, Packed};
@@ -42,16 +42,14 @@ pub(crate) fn choose(
     checkpoint: &Directory,
     options: Options,
     bits: f64,
-) -> Result<Options, Failure> {
-    let faults = |faults| Failure::Faults { faults, root: checkpoint.root().to_owned() };
+) -> Result<Options, Error> {
+    let faults = |faults| Error::Faults { faults, root: checkpoint.root().to_owned() };
     let fault = |fault: Diagnostic| faults(vec![fault]);
     let choices: Vec<Format> = CHOICES.into_iter().filter_map(Format::from_name).collect();
     // A plan in a format that nobody asked for by name packs whatever is free to be chosen for as it will be packed.
     let is_free = |format: &&Format| !options.overrides.iter().any(|it| it.to() == Quant::To(**format));
     let stand_in = *choices.iter().find(is_free).ok_or_else(|| {
-        Failure::misuse(format!(
-            "--quant {PREFIX}{bits}: every format that it chooses among is an override's"
-        ))
+        Error::usage(format!("--quant {PREFIX}{bits}: every format that it chooses among is an override's"))
     })?;
     let planned = Options { quant: Quant::To(stand_in), ..options.clone() };
     opened.graph = forge_planner::untie(opened.graph.clone(), &planned).map_err(faults)?;

@@ -1,6 +1,6 @@
 //! Builds generated crates with cargo, and says what it is doing meanwhile.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(crate_directory: &Path, folder: &Path) -> Result<Stamp, Failure> {
+    fn of(crate_directory: &Path, folder: &Path) -> Result<Stamp, Error> {
         let manifest = crate_directory.join("Cargo.toml");
-        let text = std::fs::read_to_string(&manifest).map_err(|error| Failure::read(&manifest, &error))?;
+        let text = std::fs::read_to_string(&manifest).map_err(|error| Error::read(&manifest, &error))?;
         let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap_or_default();
         let file = crate_directory.join(folder).join(format!(".forge-{}", name.trim_matches('"')));
         let directory = crate_directory.canonicalize().unwrap_or_else(|_| crate_directory.to_owned());
@@ -32,7 +32,7 @@ impl Stamp {
                 let touched = std::fs::File::options().append(true).open(&source);
                 match touched.and_then(|file| file.set_modified(std::time::SystemTime::now())) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(Failure::write(&source, &error));
+                        return Err(Error::write(&source, &error));
                     }
                     _ => {}
                 }
@@ -42,8 +42,8 @@ impl Stamp {
     }
 
     /// The program is this crate's.
-    fn leave(&self) -> Result<(), Failure> {
-        std::fs::write(&self.file, &self.directory).map_err(|error| Failure::write(&self.file, &error))
+    fn leave(&self) -> Result<(), Error> {
+        std::fs::write(&self.file, &self.directory).map_err(|error| Error::write(&self.file, &error))
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Parts {
 /// A crate built in release; gives the program.
 ///
 /// `target` is the build folder, shared among crates where it is one, so that their dependencies are built once.
-pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts) -> Result<PathBuf, Failure> {
+pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts) -> Result<PathBuf, Error> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
     if parts == Parts::NoServer {
@@ -87,7 +87,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
     }
     let mut child = command
         .spawn()
-        .map_err(|error| Failure::other(format!("cargo cannot be run: {error}; https://rustup.rs")))?;
+        .map_err(|error| Error::other(format!("cargo cannot be run: {error}; https://rustup.rs")))?;
     // Cargo's progress goes to the spinner, and is kept in case the build fails.
     let errors = child.stderr.take();
     let shown = spinner.clone();
@@ -124,7 +124,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
             program = Some(PathBuf::from(executable));
         }
     }
-    let status = child.wait().map_err(|error| Failure::other(format!("cargo: {error}")))?;
+    let status = child.wait().map_err(|error| Error::other(format!("cargo: {error}")))?;
     spinner.finish_and_clear();
     let said = said.join().unwrap_or_default();
     match program {
@@ -134,9 +134,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
             }
             Ok(program)
         }
-        _ => {
-            Err(Failure::other(format!("{} does not build:\n{}", crate_directory.display(), said.join("\n"))))
-        }
+        _ => Err(Error::other(format!("{} does not build:\n{}", crate_directory.display(), said.join("\n")))),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Files are read by position and never mapped, so the memory a compilation takes is what it asks for.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::fetch::fetch;
 use forge_frontend::Checkpoint;
 use forge_hub::{Request, part_of};
@@ -23,7 +23,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Finds the checkpoint that the user named. What is on this disk goes before what is on the hub.
-    pub(crate) fn find(model: &str) -> Result<Directory, Failure> {
+    pub(crate) fn find(model: &str) -> Result<Directory, Error> {
         let path = PathBuf::from(model);
         let path = match Request::parse(model) {
             Some(request) if !path.exists() => fetch(&request)?,
@@ -34,12 +34,12 @@ impl Directory {
             let directory = Directory::at(path.clone());
             if !directory.is_checkpoint() {
                 if directory.files().iter().any(|file| file == "adapter_config.json") {
-                    return Err(Failure::other(format!(
+                    return Err(Error::other(format!(
                         "{shown} is a LoRA adapter{}: merge it into its base model first (peft's merge_and_unload, then save_pretrained), and compile the result",
                         directory.adapter_base().map(|base| format!(" for {base}")).unwrap_or_default()
                     )));
                 }
-                return Err(Failure::other(format!(
+                return Err(Error::other(format!(
                     "{shown} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
                 )));
             }
@@ -47,12 +47,12 @@ impl Directory {
         }
         if path.is_file() {
             return Directory::of_file(&path).ok_or_else(|| {
-                Failure::other(format!(
+                Error::other(format!(
                     "{shown} is a file; a checkpoint is a directory with config.json in it, or a GGUF file"
                 ))
             });
         }
-        Err(Failure::other(format!(
+        Err(Error::other(format!(
             "{model} is neither a directory nor a file, nor the name of a repository of the hub, as in owner/name"
         )))
     }

@@ -7,7 +7,7 @@ use crate::arguments::CompileArguments;
 use crate::auto;
 use crate::checkpoint::Directory;
 use crate::doctor;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::left_out;
 use crate::options::{Choice, command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
@@ -52,7 +52,7 @@ pub(crate) fn command(
     out: &Path,
     force: bool,
     as_json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let (planned, written) = compile(arguments, out, force)?;
     if as_json {
         let summary = summary(&planned, &written, out);
@@ -62,14 +62,14 @@ pub(crate) fn command(
 }
 
 /// The path of a runtime's directory, as a crate's manifest has it.
-fn runtime_directory(directory: &Path) -> Result<String, Failure> {
+fn runtime_directory(directory: &Path) -> Result<String, Error> {
     let manifest = directory.join("Cargo.toml");
-    let text = std::fs::read_to_string(&manifest).map_err(|error| Failure::read(&manifest, &error))?;
+    let text = std::fs::read_to_string(&manifest).map_err(|error| Error::read(&manifest, &error))?;
     if !text.lines().any(|line| line == "name = \"forge-runtime\"") {
         let shown = directory.display();
-        return Err(Failure::misuse(format!("--runtime {shown}: not the directory of a forge runtime")));
+        return Err(Error::usage(format!("--runtime {shown}: not the directory of a forge runtime")));
     }
-    let directory = directory.canonicalize().map_err(|error| Failure::read(directory, &error))?;
+    let directory = directory.canonicalize().map_err(|error| Error::read(directory, &error))?;
     Ok(directory.display().to_string())
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn compile(
     arguments: &CompileArguments,
     out: &Path,
     force: bool,
-) -> Result<(Planned, Summary), Failure> {
+) -> Result<(Planned, Summary), Error> {
     let started = Instant::now();
     let sources: Vec<&Path> =
         std::iter::once(Path::new(&arguments.model)).chain(arguments.tuned.as_deref()).collect();
@@ -111,7 +111,7 @@ pub(crate) fn compile(
         version: env!("CARGO_PKG_VERSION"),
     };
     let mut files =
-        forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
+        forge_metal::render(plan, &crate_options).map_err(|error| Error::other(error.to_string()))?;
     if let Some(clang) = &clang {
         let kernels = |target: &ptx::Target| format!("src/{}", target.file);
         translate(clang, "src/kernels.metal", kernels, &mut files)?;
@@ -141,7 +141,7 @@ pub(crate) fn compile(
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
     let facts = ReportFacts { errors, layers: written.layers(), golden };
     let page = forge_metal::report(graph, plan, &crate_options, planned.chip(), &facts)
-        .map_err(|error| Failure::other(error.to_string()))?;
+        .map_err(|error| Error::other(error.to_string()))?;
     staging.write(REPORT, page.as_bytes())?;
 
     // Write: in place at once.
@@ -153,9 +153,9 @@ pub(crate) fn compile(
 }
 
 /// The clang that translates kernels for NVIDIA GPUs.
-fn translator() -> Result<PathBuf, Failure> {
+fn translator() -> Result<PathBuf, Error> {
     ptx::find_clang().ok_or_else(|| {
-        Failure::other(format!(
+        Error::other(format!(
             "--target cuda needs a clang of version 15 or later that can write PTX, and there is none on the path: {}",
             doctor::ptx_advice()
         ))
@@ -168,11 +168,11 @@ fn translate(
     text: &str,
     name: impl Fn(&ptx::Target) -> String,
     files: &mut CrateFiles,
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let spinner = terminal::spinner("Rendering", &format!("{text} for NVIDIA GPUs"));
     let translated = ptx::translate_all(clang, &String::from_utf8_lossy(&files[text]));
     spinner.finish_and_clear();
-    let translated = translated.map_err(|error| Failure::other(error.to_string()))?;
+    let translated = translated.map_err(|error| Error::other(error.to_string()))?;
     for (target, ptx) in ptx::TARGETS.iter().zip(translated) {
         files.insert(name(target), ptx.into_bytes());
     }
@@ -180,12 +180,12 @@ fn translate(
 }
 
 /// The stages that write nothing: open, read, plan.
-pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
+pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Error> {
     let (mut options, choice) = options(arguments)?;
     let checkpoint = Directory::find(&arguments.model)?;
     let name = name(arguments, &checkpoint)?;
     let root = checkpoint.root().to_owned();
-    let faults = |faults| Failure::Faults { faults, root: root.clone() };
+    let faults = |faults| Error::Faults { faults, root: root.clone() };
     let frontend =
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.ignore_config_key.clone() };
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
@@ -202,7 +202,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
 }
 
 /// Writes weights.safetensors into the staging directory.
-fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Failure> {
+fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Error> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantised() {
@@ -222,8 +222,8 @@ fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Failure> {
         bar.set_position(progress.written);
     });
     bar.finish_and_clear();
-    let summary = summary
-        .map_err(|fault| Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
+    let summary =
+        summary.map_err(|fault| Error::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
     let seconds = started.elapsed().as_secs_f64();
     terminal::stage("Packing", &format!("{} → {}   {seconds:.1} s", size(before), size(summary.bytes)));
     say_errors(&summary);
@@ -251,10 +251,10 @@ fn say_errors(written: &Summary) {
 }
 
 /// Writes golden.json: what the reference makes of the weights that were written. Gives how many texts and tokens.
-fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failure> {
+fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error> {
     let Planned { opened, plan, .. } = planned;
     let written = Directory::at(staging.path().to_owned());
-    let failed = |fault: forge_ir::Diagnostic| Failure::other(format!("golden.json: {fault}"));
+    let failed = |fault: forge_ir::Diagnostic| Error::other(format!("golden.json: {fault}"));
     let started = Instant::now();
     let packed =
         PackedFile::open(&opened.graph, &plan.weights, |offset, out| written.read(WEIGHTS, offset, out));

@@ -1,6 +1,6 @@
 //! `forge doctor`: what this machine has of what forge can use, and what to type for what is missing.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal;
 use std::process::Command;
 
@@ -15,7 +15,7 @@ struct Finding {
 }
 
 /// Prints what was found; fails if something required is missing.
-pub(crate) fn doctor() -> Result<(), Failure> {
+pub(crate) fn doctor() -> Result<(), Error> {
     let mut findings = vec![
         Finding {
             name: "cargo",
@@ -70,7 +70,7 @@ pub(crate) fn doctor() -> Result<(), Failure> {
         }
     }
     terminal::print(&text)?;
-    if well { Ok(()) } else { Err(Failure::Said(1)) }
+    if well { Ok(()) } else { Err(Error::Reported(1)) }
 }
 
 /// What to type to get clang.

@@ -1,7 +1,7 @@
 //! A checkpoint from the hub, and what a person sees while it is fetched: a bar for each file on a terminal, and
 //! elsewhere a line now and then.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal::{self, size};
 use forge_hub::{Event, Request, Settings};
 use indicatif::ProgressBar;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const BETWEEN_LINES: Duration = Duration::from_secs(15);
 
 /// Sees to it that the hub's cache has what was asked for. Gives where it lies: a directory, or the file that was picked.
-pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Failure> {
+pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
     let failed = |error| explained(error, &request.repository);
     let settings = Settings::from_environment().map_err(failed)?;
     let mut view = View {
@@ -35,8 +35,8 @@ pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Failure> {
 }
 
 /// What went wrong, and the ways to go on without the hub.
-fn explained(error: forge_hub::Error, repository: &str) -> Failure {
-    Failure::other(match error {
+fn explained(error: forge_hub::Error, repository: &str) -> Error {
+    Error::other(match error {
         forge_hub::Error::Repository(message) => {
             format!("there is no directory {repository} here; {message}")
         }
@@ -138,9 +138,7 @@ mod tests {
     #[test]
     fn a_hub_that_is_not_reached_is_told_with_the_ways_around_it() {
         let error = forge_hub::Error::GaveUp("https://hub: Connection refused, 6 times in a row".to_owned());
-        let Failure::Other(said) = explained(error, "owner/name") else {
-            panic!("it is not the command line")
-        };
+        let Error::Other(said) = explained(error, "owner/name") else { panic!("it is not the command line") };
         for part in ["Connection refused", "owner/name", "HF_HUB_OFFLINE=1", "path of a directory"] {
             assert!(said.contains(part), "{said}");
         }

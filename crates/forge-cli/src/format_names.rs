@@ -1,6 +1,6 @@
 //! Names of number formats as people type them: in any case, llama.cpp's mixes, formats that forge does not have, and mistakes.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::mix::Mix;
 use forge_ir::Format;
 use forge_planner::Quant;
@@ -38,7 +38,7 @@ pub(crate) enum Named {
 }
 
 /// What a name means; `words` are how it was given on the command line.
-pub(crate) fn named(name: &str, words: &str) -> Result<Named, Failure> {
+pub(crate) fn named(name: &str, words: &str) -> Result<Named, Error> {
     let plain = name.to_ascii_lowercase();
     if let Some(quant) = Quant::from_name(&plain) {
         return Ok(Named::Quant(quant));
@@ -53,11 +53,11 @@ pub(crate) fn named(name: &str, words: &str) -> Result<Named, Failure> {
             None => format!("use {SUMMARY}"),
         },
     };
-    Err(Failure::misuse(format!("{words}: unknown number format; {advice}")))
+    Err(Error::usage(format!("{words}: unknown number format; {advice}")))
 }
 
 /// The format of cached keys and values.
-pub(crate) fn cache_format(name: &str) -> Result<Format, Failure> {
+pub(crate) fn cache_format(name: &str) -> Result<Format, Error> {
     let plain = name.to_ascii_lowercase();
     let formats = [Format::F32, Format::F16, Format::Q8_0];
     formats.into_iter().find(|format| format.name() == plain).ok_or_else(|| {
@@ -67,7 +67,7 @@ pub(crate) fn cache_format(name: &str) -> Result<Format, Failure> {
             (None, "bf16") => "use f16".to_owned(),
             (None, _) => "use f32, f16 or q8_0, which takes the least memory".to_owned(),
         };
-        Failure::misuse(format!(
+        Error::usage(format!(
             "--kv-cache-type {name}: keys and values are not cached in this format; {advice}"
         ))
     })
@@ -116,7 +116,7 @@ mod tests {
 
     fn said(name: &str) -> String {
         match named(name, &format!("--quant {name}")) {
-            Err(Failure::Misuse(said)) => said,
+            Err(Error::Usage(said)) => said,
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -156,7 +156,7 @@ mod tests {
         ] {
             assert_eq!(said(name), format!("--quant {name}: unknown number format; did you mean {meant}?"));
         }
-        let Err(Failure::Misuse(said)) = cache_format("fp16") else { panic!("it is no name") };
+        let Err(Error::Usage(said)) = cache_format("fp16") else { panic!("it is no name") };
         assert!(said.ends_with("did you mean f16?"), "{said}");
     }
 
@@ -174,7 +174,7 @@ mod tests {
         }
         let said = said("q9_9");
         assert!(said.contains("q4_0") && said.len() < 200, "no list of fifty names: {said}");
-        let Err(Failure::Misuse(said)) = cache_format("q4_0") else { panic!("it is not cached") };
+        let Err(Error::Usage(said)) = cache_format("q4_0") else { panic!("it is not cached") };
         assert!(said.contains("--kv-cache-type q4_0") && said.contains("q8_0"), "{said}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::arguments::{CompileArguments, Stage};
 use crate::checkpoint::Directory;
 use crate::compile;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::left_out;
 use crate::terminal::{self, grouped, size};
 use forge_frontend::{Checkpoint, Tensors};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const EVERY_CHIP: &str = "all";
 
 /// `forge inspect`.
-pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool) -> Result<(), Error> {
     let text = match stage {
         Stage::Checkpoint => checkpoint(arguments, as_json)?,
         Stage::Graph => {
@@ -49,11 +49,11 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
 }
 
 /// Files and tensors, which can be shown even where the model cannot be compiled; where it can, what of them is left out.
-fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Failure> {
+fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Error> {
     let checkpoint = Directory::find(&arguments.model)?;
     let root = checkpoint.root().to_owned();
     let tensors =
-        Tensors::open(&checkpoint).map_err(|faults| Failure::Faults { faults, root: root.clone() })?;
+        Tensors::open(&checkpoint).map_err(|faults| Error::Faults { faults, root: root.clone() })?;
     let reading =
         forge_frontend::Options { name: String::new(), allow_unknown: arguments.ignore_config_key.clone() };
     let opened = forge_frontend::read_model(&checkpoint, &reading).ok();

@@ -10,7 +10,7 @@ mod checkpoint;
 mod compile;
 mod counters;
 mod doctor;
-mod failure;
+mod error;
 mod fetch;
 mod format_names;
 mod inspect;
@@ -25,7 +25,7 @@ mod verify;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};
-use failure::Failure;
+use error::Error;
 use std::process::ExitCode;
 
 /// What a shell has to know to finish what is typed.
@@ -36,13 +36,13 @@ fn completions(shell: clap_complete::Shell) -> String {
 }
 
 /// Does what is asked.
-fn run() -> Result<(), Failure> {
+fn run() -> Result<(), Error> {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
             // What is wrong is told in clap's words; where nobody reads them the exit code still says it.
             let _ = error.print();
-            return Err(Failure::Said(2));
+            return Err(Error::Reported(2));
         }
         // Help and the version are what was asked for.
         Err(asked) => return terminal::print(&asked.render().ansi().to_string()),
@@ -64,14 +64,14 @@ fn main() -> ExitCode {
         Err(failure) => {
             let code = failure.exit_code();
             match failure {
-                Failure::Misuse(message) | Failure::Other(message) => terminal::error(&message),
-                Failure::Faults { faults, root } => {
+                Error::Usage(message) | Error::Other(message) => terminal::error(&message),
+                Error::Faults { faults, root } => {
                     terminal::faults(&faults, &root);
                     let count = faults.len();
                     let them = if count == 1 { "this" } else { "these" };
                     terminal::error(&format!("nothing was written; mend {them} first"));
                 }
-                Failure::Said(_) => {}
+                Error::Reported(_) => {}
             }
             ExitCode::from(code)
         }

@@ -8,7 +8,7 @@
 //! As with `auto:BITS`, the mix becomes overrides by the tensors' own names, in front of the user's.
 
 use crate::checkpoint::Directory;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal;
 use forge_frontend::Opened;
 use forge_ir::{Format, ParamId, Weight, WeightId};
@@ -89,8 +89,8 @@ impl Mix {
         opened: &mut Opened,
         checkpoint: &Directory,
         options: Options,
-    ) -> Result<Options, Failure> {
-        let faults = |faults| Failure::Faults { faults, root: checkpoint.root().to_owned() };
+    ) -> Result<Options, Error> {
+        let faults = |faults| Error::Faults { faults, root: checkpoint.root().to_owned() };
         // A format that rows of any length have: what a plan stores in it is free to have another.
         let any = Format::Q8_0;
         let planned = Options { quant: Quant::To(any), ..options.clone() };

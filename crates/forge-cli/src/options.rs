@@ -3,7 +3,7 @@
 use crate::arguments::CompileArguments;
 use crate::auto;
 use crate::checkpoint::Directory;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::format_names::{Named, cache_format, named};
 use crate::mix::Mix;
 use forge_planner::{Chip, Fusion, Options, Override, Quant, Tuned};
@@ -21,14 +21,14 @@ pub(crate) enum Choice {
 }
 
 /// The planner's options, and how formats are to be chosen, if one format is not for all; or what is wrong with the arguments.
-pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<Choice>), Failure> {
+pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<Choice>), Error> {
     let words = format!("--quant {}", arguments.quant);
     let auto =
         arguments.quant.get(..auto::PREFIX.len()).filter(|start| start.eq_ignore_ascii_case(auto::PREFIX));
     let (quant, choice) = match auto.map(|start| &arguments.quant[start.len()..]) {
         Some(bits) => {
             let number = bits.parse().ok().filter(|bits: &f64| bits.is_finite() && *bits > 0.0);
-            let wrong = || Failure::misuse(format!("{words}: it is a number of bits, as in auto:5"));
+            let wrong = || Error::usage(format!("{words}: it is a number of bits, as in auto:5"));
             (Quant::Keep, Some(Choice::Bits(number.ok_or_else(wrong)?)))
         }
         None => match named(&arguments.quant, &words)? {
@@ -51,34 +51,31 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<C
 }
 
 /// `PATTERN=FORMAT`
-fn quant_override(text: &str) -> Result<Override, Failure> {
+fn quant_override(text: &str) -> Result<Override, Error> {
     let words = format!("--quant-override {text}");
     let (pattern, name) = text
         .rsplit_once('=')
-        .ok_or_else(|| Failure::misuse(format!("{words}: it is PATTERN=FORMAT, as in lm_head=q8_0")))?;
+        .ok_or_else(|| Error::usage(format!("{words}: it is PATTERN=FORMAT, as in lm_head=q8_0")))?;
     let quant = match named(name, &words)? {
         Named::Quant(quant) => quant,
         Named::Mix(mix) => {
             let why = "is a mix of formats for a whole model; name one format, as in lm_head=q6_k";
-            return Err(Failure::misuse(format!("{words}: {} {why}", mix.name)));
+            return Err(Error::usage(format!("{words}: {} {why}", mix.name)));
         }
     };
-    Override::new(pattern, quant).map_err(|why| Failure::misuse(format!("{words}: {why}")))
+    Override::new(pattern, quant).map_err(|why| Error::usage(format!("{words}: {why}")))
 }
 
 /// The table of layouts in a file.
-fn tuned(path: &Path) -> Result<Tuned, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::read(path, &error))?;
+fn tuned(path: &Path) -> Result<Tuned, Error> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::read(path, &error))?;
     Tuned::parse(&text).map_err(|why| {
-        Failure::misuse(format!(
-            "{}: it is no table that a program's `tune` has written: {why}",
-            path.display()
-        ))
+        Error::usage(format!("{}: it is no table that a program's `tune` has written: {why}", path.display()))
     })
 }
 
 /// The chip or the card of that name.
-fn chip(name: &str) -> Result<&'static Chip, Failure> {
+fn chip(name: &str) -> Result<&'static Chip, Error> {
     Chip::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Chip::known().map(|chip| chip.name).collect();
         let known = known.join(", ");
@@ -86,11 +83,11 @@ fn chip(name: &str) -> Result<&'static Chip, Failure> {
             [] => String::new(),
             like => format!(" (did you mean {}?)", like.join(" or ")),
         };
-        Failure::misuse(format!("--chip {name}: no such chip{meant}; there are {known}"))
+        Error::usage(format!("--chip {name}: no such chip{meant}; there are {known}"))
     })
 }
 
-fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
+fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Error> {
     let mut disabled = BTreeSet::new();
     for name in names {
         match Fusion::from_name(name) {
@@ -99,7 +96,7 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
             None => {
                 let known = Fusion::ALL.map(Fusion::name).join(", ");
                 let message = format!("--disable-fusion {name}: no such fusion; there are {known}, and all");
-                return Err(Failure::misuse(message));
+                return Err(Error::usage(message));
             }
         }
     }
@@ -109,7 +106,7 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
 /// What the model is called: as the user says, or as the checkpoint is called.
 ///
 /// The name is written into comments and strings of the crate, each of which is one line.
-pub(crate) fn name(arguments: &CompileArguments, checkpoint: &Directory) -> Result<String, Failure> {
+pub(crate) fn name(arguments: &CompileArguments, checkpoint: &Directory) -> Result<String, Error> {
     let (name, from) = match &arguments.name {
         Some(name) => (name.clone(), "--name"),
         None => (checkpoint.name(&arguments.model), "the checkpoint's name"),
@@ -120,12 +117,12 @@ pub(crate) fn name(arguments: &CompileArguments, checkpoint: &Directory) -> Resu
     };
     if let Some(strange) = name.chars().find(|c| is_unprintable(*c)) {
         let strange = strange.escape_unicode();
-        return Err(Failure::misuse(format!(
+        return Err(Error::usage(format!(
             "{from} {name:?} has a character that cannot be printed, {strange}; {advice}"
         )));
     }
     if !name.chars().any(char::is_alphanumeric) {
-        return Err(Failure::misuse(format!("{from} {name:?} has neither a letter nor a digit; {advice}")));
+        return Err(Error::usage(format!("{from} {name:?} has neither a letter nor a digit; {advice}")));
     }
     Ok(name)
 }
@@ -239,7 +236,7 @@ mod tests {
         let (_, choice) = quant(&["--quant", "q4_k_m"]).unwrap();
         assert_eq!(choice, Mix::from_name("Q4_K_M").map(Choice::Mix));
         assert_eq!(quant(&["--quant", "AUTO:5"]).unwrap().1, Some(Choice::Bits(5.0)));
-        let Err(Failure::Misuse(said)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
+        let Err(Error::Usage(said)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
             panic!("it is a mix")
         };
         assert!(said.contains("whole model") && said.contains("lm_head=q6_k"), "{said}");
@@ -257,7 +254,7 @@ mod tests {
             let checkpoint = Directory::at(model.into());
             match name(&parsed(&[&[model], more].concat()), &checkpoint) {
                 Ok(name) => name,
-                Err(Failure::Misuse(said)) => said,
+                Err(Error::Usage(said)) => said,
                 Err(other) => panic!("{other:?}"),
             }
         };

@@ -4,7 +4,7 @@
 //! failure, nor a full disk, nor Ctrl-C leaves half a crate. A marker file says that forge made a directory; only
 //! such a directory is ever replaced.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal::{self, size};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -52,10 +52,10 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Makes room for a crate that will be `target`, and is made from `sources`, each a file or a directory.
-    pub(crate) fn begin(target: &Path, force: bool, sources: &[&Path]) -> Result<Staging, Failure> {
+    pub(crate) fn begin(target: &Path, force: bool, sources: &[&Path]) -> Result<Staging, Error> {
         let shown = target.display();
         let Some(name) = target.file_name() else {
-            return Err(Failure::misuse(format!(
+            return Err(Error::usage(format!(
                 "-o {shown} does not name the directory that the crate is to be; say it by its name, as in -o out"
             )));
         };
@@ -63,7 +63,7 @@ impl Staging {
         let target = match target.canonicalize() {
             Ok(target) => target,
             Err(_) if target.is_symlink() => {
-                return Err(Failure::misuse(format!(
+                return Err(Error::usage(format!(
                     "{shown} is a link that leads nowhere; remove it, or choose another -o"
                 )));
             }
@@ -75,12 +75,12 @@ impl Staging {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        fs::create_dir_all(parent).map_err(|error| Failure::write(parent, &error))?;
+        fs::create_dir_all(parent).map_err(|error| Error::write(parent, &error))?;
         let mut staged = staged();
         let directory = tempfile::Builder::new()
             .prefix(&format!(".{}.forge-", name.to_string_lossy()))
             .tempdir_in(parent)
-            .map_err(|error| Failure::write(parent, &error))?
+            .map_err(|error| Error::write(parent, &error))?
             .keep();
         staged.push(directory.clone());
         Ok(Staging { directory, target, force, sources })
@@ -92,24 +92,24 @@ impl Staging {
     }
 
     /// Writes one file.
-    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let _held = staged();
         let path = self.path().join(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| Failure::write(parent, &error))?;
+            fs::create_dir_all(parent).map_err(|error| Error::write(parent, &error))?;
         }
-        fs::write(&path, bytes).map_err(|error| Failure::write(&path, &error))
+        fs::write(&path, bytes).map_err(|error| Error::write(&path, &error))
     }
 
     /// A file that is written bit by bit.
-    pub(crate) fn create(&self, name: &str) -> Result<File, Failure> {
+    pub(crate) fn create(&self, name: &str) -> Result<File, Error> {
         let _held = staged();
         let path = self.path().join(name);
-        File::create(&path).map_err(|error| Failure::write(&path, &error))
+        File::create(&path).map_err(|error| Error::write(&path, &error))
     }
 
     /// Refuses to begin a file of so many bytes that the disk has no room for.
-    pub(crate) fn check_room(&self, needed: u64) -> Result<(), Failure> {
+    pub(crate) fn check_room(&self, needed: u64) -> Result<(), Error> {
         match free_space(&self.directory) {
             Some(free) => has_room(&self.target, needed, free),
             None => Ok(()),
@@ -117,7 +117,7 @@ impl Staging {
     }
 
     /// Puts the crate in place. What was there before is gone only once the new one stands.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
+    pub(crate) fn finish(self) -> Result<(), Error> {
         // Ctrl-C waits until it is either done or undone.
         let mut held = staged();
         self.put_in_place()?;
@@ -127,23 +127,23 @@ impl Staging {
     }
 
     /// [`Staging::finish`], while no signal is handled.
-    fn put_in_place(&self) -> Result<(), Failure> {
+    fn put_in_place(&self) -> Result<(), Error> {
         let (staged, target) = (&self.directory, &self.target);
         // Compiling takes a while, and something may have come to be there.
         replaceable(target, self.force, &self.sources)?;
         open_to_readers(staged);
         if !target.join(MARKER).is_file() {
             // A directory takes the place of nothing or of an empty one: the system refuses anything else.
-            return fs::rename(staged, target).map_err(|error| Failure::write(target, &error));
+            return fs::rename(staged, target).map_err(|error| Error::write(target, &error));
         }
         let mut old = staged.clone().into_os_string();
         old.push(".old");
         let old = PathBuf::from(old);
-        fs::rename(target, &old).map_err(|error| Failure::write(target, &error))?;
+        fs::rename(target, &old).map_err(|error| Error::write(target, &error))?;
         if let Err(error) = fs::rename(staged, target) {
             return Err(match fs::rename(&old, target) {
-                Ok(()) => Failure::write(target, &error),
-                Err(_) => Failure::other(format!(
+                Ok(()) => Error::write(target, &error),
+                Err(_) => Error::other(format!(
                     "{} cannot be written: {error}; what was there is {} now",
                     target.display(),
                     old.display()
@@ -154,7 +154,7 @@ impl Staging {
             let (from, to) = (old.join(name), target.join(name));
             if from.symlink_metadata().is_ok() {
                 fs::rename(&from, &to).map_err(|error| {
-                    Failure::other(format!(
+                    Error::other(format!(
                         "{} stands, but {} could not be moved there: {error}",
                         target.display(),
                         from.display()
@@ -162,7 +162,7 @@ impl Staging {
                 })?;
             }
         }
-        fs::remove_dir_all(&old).map_err(|error| Failure::write(&old, &error))
+        fs::remove_dir_all(&old).map_err(|error| Error::write(&old, &error))
     }
 }
 
@@ -189,12 +189,12 @@ fn free_space(_: &Path) -> Option<u64> {
 }
 
 /// Whether there is room for the weights of a crate at `target`, and a little more for its text.
-fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Failure> {
+fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Error> {
     const TEXT: u64 = 16_000_000;
     if weights + TEXT <= free {
         return Ok(());
     }
-    Err(Failure::other(format!(
+    Err(Error::other(format!(
         "{}: no space left: the crate takes {} and the disk has {} free; free {} or choose another -o",
         target.display(),
         size(weights + TEXT),
@@ -225,18 +225,18 @@ fn open_to_readers(directory: &Path) {
 }
 
 /// Whether what is at `target` may go, from which `sources` lie elsewhere or are kept.
-fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Failure> {
+fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Error> {
     if !target.exists() {
         return Ok(());
     }
     let shown = target.display();
-    let whole = target.canonicalize().map_err(|error| Failure::read(target, &error))?;
+    let whole = target.canonicalize().map_err(|error| Error::read(target, &error))?;
     let is_lost = |source: &&PathBuf| {
         let inside = source.strip_prefix(&whole);
         inside.is_ok_and(|inside| !KEPT.iter().any(|kept| inside.starts_with(kept)))
     };
     if let Some(source) = sources.iter().find(is_lost) {
-        return Err(Failure::misuse(format!(
+        return Err(Error::usage(format!(
             "{} is what the crate is made from, and would be gone with {shown}, which the crate replaces; choose another -o",
             source.display()
         )));
@@ -245,8 +245,8 @@ fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Fa
     let ours = target.join(MARKER).is_file();
     match (empty || ours, force || empty) {
         (true, true) => Ok(()),
-        (true, false) => Err(Failure::misuse(format!("{shown} exists already; --force replaces it"))),
-        (false, _) => Err(Failure::misuse(format!(
+        (true, false) => Err(Error::usage(format!("{shown} exists already; --force replaces it"))),
+        (false, _) => Err(Error::usage(format!(
             "{shown} exists and was not made by forge (it has no {MARKER}), so it is not replaced; choose another -o"
         ))),
     }
@@ -257,12 +257,7 @@ mod tests {
     use super::*;
 
     /// Writes a small crate, and what `meanwhile` does before it is put in place.
-    fn compile(
-        target: &Path,
-        force: bool,
-        sources: &[&Path],
-        meanwhile: impl FnOnce(),
-    ) -> Result<(), Failure> {
+    fn compile(target: &Path, force: bool, sources: &[&Path], meanwhile: impl FnOnce()) -> Result<(), Error> {
         let staging = Staging::begin(target, force, sources)?;
         staging.write("src/main.rs", b"fn main() {}")?;
         staging.write(MARKER, b"{}")?;
@@ -314,7 +309,7 @@ mod tests {
         fs::write(&table, "{}").unwrap();
         let winding = root.path().join("links/../out/models/qwen3");
         for source in [&model, &target, &winding, &links, &table] {
-            let Err(Failure::Misuse(said)) = compile(&target, true, &[source], || ()) else {
+            let Err(Error::Usage(said)) = compile(&target, true, &[source], || ()) else {
                 panic!("{} is gone", source.display());
             };
             assert!(
@@ -346,7 +341,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (link, behind) = (root.path().join("out"), root.path().join("behind"));
         std::os::unix::fs::symlink(&behind, &link).unwrap();
-        let Err(Failure::Misuse(said)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
+        let Err(Error::Usage(said)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
         assert!(said.contains("leads nowhere"), "{said}");
         assert_eq!(names(root.path()), ["out"]);
         fs::create_dir(&behind).unwrap();
@@ -373,7 +368,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         assert!(has_room(&target, 1_000_000_000, 1_016_000_000).is_ok());
-        let Err(Failure::Other(said)) = has_room(&target, 1_000_000_000, 500_000_000) else {
+        let Err(Error::Other(said)) = has_room(&target, 1_000_000_000, 500_000_000) else {
             panic!("it does not fit")
         };
         for part in ["takes 1.02 GB", "has 500 MB free", "free 516 MB"] {
@@ -381,7 +376,7 @@ mod tests {
         }
         let staging = Staging::begin(&target, false, &[]).unwrap();
         staging.check_room(1).unwrap();
-        let Err(Failure::Other(said)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
+        let Err(Error::Other(said)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
         assert!(said.contains("no space left"), "{said}");
     }
 

@@ -6,7 +6,7 @@
 use crate::arguments::CompileArguments;
 use crate::build::Parts;
 use crate::checkpoint::Directory;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::output::MARKER;
 use crate::{build, compile, options, terminal};
 use forge_frontend::Checkpoint;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `forge run`.
-pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]) -> Result<(), Failure> {
+pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]) -> Result<(), Error> {
     let checkpoint = Directory::find(&arguments.model)?;
     let cache = cache_directory()?;
     // A directory of the cache, also where the name has the look of a path.
@@ -38,12 +38,12 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
         );
     }
     become_program(Command::new(&program).args(program_arguments))
-        .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?
+        .map_err(|error| Error::other(format!("{} cannot be run: {error}", program.display())))?
 }
 
 /// The runtime that crates of the cache share. Its directory is named by its content, so compilers of several versions can use one
 /// cache.
-fn shared_runtime(cache: &Path) -> Result<PathBuf, Failure> {
+fn shared_runtime(cache: &Path) -> Result<PathBuf, Error> {
     let files = forge_metal::runtime();
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
@@ -51,36 +51,36 @@ fn shared_runtime(cache: &Path) -> Result<PathBuf, Failure> {
     if directory.is_dir() {
         return Ok(directory);
     }
-    std::fs::create_dir_all(cache).map_err(|error| Failure::write(cache, &error))?;
-    let staging = tempfile::tempdir_in(cache).map_err(|error| Failure::write(cache, &error))?;
+    std::fs::create_dir_all(cache).map_err(|error| Error::write(cache, &error))?;
+    let staging = tempfile::tempdir_in(cache).map_err(|error| Error::write(cache, &error))?;
     for (path, bytes) in &files {
         let file = staging.path().join(path);
         let parent = file.parent().unwrap_or(cache);
         std::fs::create_dir_all(parent)
             .and_then(|()| std::fs::write(&file, bytes))
-            .map_err(|error| Failure::write(&file, &error))?;
+            .map_err(|error| Error::write(&file, &error))?;
     }
     match std::fs::rename(staging.path(), &directory) {
         // Another process was faster.
         Err(_) if directory.is_dir() => Ok(directory),
-        Err(error) => Err(Failure::write(&directory, &error)),
+        Err(error) => Err(Error::write(&directory, &error)),
         Ok(()) => Ok(directory),
     }
 }
 
 /// The program takes this process's place, so that signals are its own: Ctrl-C ends an answer of a chat, not the chat.
 #[cfg(unix)]
-fn become_program(command: &mut Command) -> std::io::Result<Result<(), Failure>> {
+fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
     use std::os::unix::process::CommandExt;
     Err(command.exec())
 }
 
 #[cfg(not(unix))]
-fn become_program(command: &mut Command) -> std::io::Result<Result<(), Failure>> {
+fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
     Ok(match command.status()?.code() {
         Some(0) => Ok(()),
-        Some(code) => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
-        None => Err(Failure::Said(130)),
+        Some(code) => Err(Error::Reported(u8::try_from(code).unwrap_or(1))),
+        None => Err(Error::Reported(130)),
     })
 }
 
@@ -95,7 +95,7 @@ fn parts(program_arguments: &[String]) -> Parts {
 }
 
 /// Where compiled crates are kept: `$FORGE_CACHE`, or `forge` in the user's cache directory.
-fn cache_directory() -> Result<PathBuf, Failure> {
+fn cache_directory() -> Result<PathBuf, Error> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let in_home = || {
         variable("HOME").map(|home| {
@@ -110,7 +110,7 @@ fn cache_directory() -> Result<PathBuf, Failure> {
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("forge")))
         .or_else(in_home)
         .ok_or_else(|| {
-            Failure::other("there is no HOME to keep compiled crates in; set FORGE_CACHE to a directory")
+            Error::other("there is no HOME to keep compiled crates in; set FORGE_CACHE to a directory")
         })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It goes to standard error; standard output is for what was asked for.
 
-use crate::failure::Failure;
+use crate::error::Error;
 use anstyle::{AnsiColor, Style};
 use codespan_reporting::diagnostic::{Diagnostic as Report, Label};
 use codespan_reporting::files::SimpleFile;
@@ -17,12 +17,12 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const FAULT: Style = AnsiColor::Red.on_default().bold();
 
 /// What was asked for, in colours if a terminal shows it. The one way to standard output.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), Error> {
     let mut out = anstream::stdout();
     // Whoever reads may have seen enough (`| head`); that is no failure.
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::other(format!("standard output: {error}")))
+            Err(Error::other(format!("standard output: {error}")))
         }
         _ => Ok(()),
     }

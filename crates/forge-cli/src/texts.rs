@@ -3,12 +3,12 @@
 //! What a program would refuse is refused here, by the very code that it reads them with.
 
 use crate::compile::Planned;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::terminal;
 use forge_frontend::Checkpoint;
 use forge_ir::Diagnostic;
-use forge_runtime::error::Failure as Trouble;
-use forge_runtime::sampling::sampler::Sampling;
+use forge_runtime::error::Error as Trouble;
+use forge_runtime::sampling::sampler::SamplingParams;
 use forge_runtime::text::chat_template::Template;
 use forge_runtime::text::tokenizer::Text;
 use std::fmt::Display;
@@ -22,8 +22,8 @@ pub(crate) const ALL: [&str; 5] =
     [TOKENIZER, "tokenizer_config.json", GENERATION, "chat_template.jinja", "chat_template.json"];
 
 /// A text of the checkpoint.
-pub(crate) fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Failure> {
-    read(planned, file).map_err(|error| Failure::read(&planned.checkpoint.root().join(file), &error))
+pub(crate) fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Error> {
+    read(planned, file).map_err(|error| Error::read(&planned.checkpoint.root().join(file), &error))
 }
 
 /// One that it holds in its own file, or a file beside its weights.
@@ -44,7 +44,7 @@ fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
 
 /// Refuses a tokenizer and settings that no program could use, and says that there is no tokenizer, or that a chat template
 /// cannot be used, which is not needed for everything.
-pub(crate) fn check(planned: &Planned) -> Result<(), Failure> {
+pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
     let mut faults = Vec::new();
     match text(planned, TOKENIZER)? {
         Some(bytes) => faults.extend(Text::check(&bytes).err().map(|why| {
@@ -56,13 +56,13 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Failure> {
         }
     }
     if let Some(bytes) = text(planned, GENERATION)? {
-        faults.extend(Sampling::configured(&bytes).err().map(|why| {
+        faults.extend(SamplingParams::configured(&bytes).err().map(|why| {
             Diagnostic::new("F0204", format!("{GENERATION}: {why}"))
                 .note("correct the key or take it away: without it ids are drawn as is usual")
         }));
     }
     if !faults.is_empty() {
-        return Err(Failure::Faults { faults, root: planned.checkpoint.root().to_owned() });
+        return Err(Error::Faults { faults, root: planned.checkpoint.root().to_owned() });
     }
     if let Err(why) = template(planned) {
         terminal::warning(&format!(
@@ -75,7 +75,7 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Failure> {
 /// The chat template as the program will have it: in a file of its own, or in its tokenizer's configuration.
 fn template(planned: &Planned) -> Result<Option<Template>, Trouble> {
     Template::find(|file| {
-        let unreadable = |error: &dyn Display| Trouble::wrong(format!("{file} cannot be read: {error}"));
+        let unreadable = |error: &dyn Display| Trouble::runtime(format!("{file} cannot be read: {error}"));
         let bytes = read(planned, file).map_err(|error| unreadable(&error))?;
         bytes.map(String::from_utf8).transpose().map_err(|error| unreadable(&error))
     })

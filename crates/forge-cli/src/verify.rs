@@ -7,7 +7,7 @@
 
 use crate::build::Parts;
 use crate::compile::REPORT;
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::output::MARKER;
 use crate::{build, counters, doctor, terminal};
 use forge_metal::{Measurement, Verdict};
@@ -54,9 +54,9 @@ struct Findings {
 }
 
 /// `forge verify`.
-pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Result<(), Error> {
     if !directory.join(MARKER).is_file() {
-        return Err(Failure::misuse(format!(
+        return Err(Error::usage(format!(
             "{} is not a crate that forge made: it has no {MARKER}",
             directory.display()
         )));
@@ -64,7 +64,7 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let golden = golden(directory)?;
     let text = read(&directory.join("src/kernels.metal"))?;
     let program = Program::compile(&text).map_err(|error| {
-        Failure::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
+        Error::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
     })?;
     let built = build::build(directory, None, Parts::NoServer)?;
     let mut findings = Findings::default();
@@ -96,42 +96,38 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     } else {
         terminal::print(&findings.told(bound))?;
     }
-    if findings.ok(bound) { Ok(()) } else { Err(Failure::Said(1)) }
+    if findings.ok(bound) { Ok(()) } else { Err(Error::Reported(1)) }
 }
 
 /// Puts what was measured into the crate's report.html.
-fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(), Failure> {
+fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(), Error> {
     let path = directory.join(REPORT);
     let page = read(&path)?;
     let measurements: Vec<Measurement> =
         findings.counters.iter().map(|(kernel, counters)| counters::measurement(kernel, counters)).collect();
     let page =
         forge_metal::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(|| {
-            Failure::other(format!(
-                "{} has no place for measurements: compile the crate again",
-                path.display()
-            ))
+            Error::other(format!("{} has no place for measurements: compile the crate again", path.display()))
         })?;
     // Whole or not at all: the page that was there is worth more than half of a new one.
     let fresh = directory.join(format!(".{REPORT}.forge"));
-    std::fs::write(&fresh, page).map_err(|error| Failure::write(&fresh, &error))?;
-    std::fs::rename(&fresh, &path).map_err(|error| Failure::write(&path, &error))
+    std::fs::write(&fresh, page).map_err(|error| Error::write(&fresh, &error))?;
+    std::fs::rename(&fresh, &path).map_err(|error| Error::write(&path, &error))
 }
 
-fn golden(directory: &Path) -> Result<Golden, Failure> {
+fn golden(directory: &Path) -> Result<Golden, Error> {
     let path = directory.join("golden.json");
     if !path.is_file() {
-        return Err(Failure::other(format!(
+        return Err(Error::other(format!(
             "{} is missing: the crate was compiled with --no-reference-logits, and there is nothing to compare with",
             path.display()
         )));
     }
-    serde_json::from_str(&read(&path)?)
-        .map_err(|error| Failure::other(format!("{}: {error}", path.display())))
+    serde_json::from_str(&read(&path)?).map_err(|error| Error::other(format!("{}: {error}", path.display())))
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::read(path, &error))
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|error| Error::read(path, &error))
 }
 
 /// What the program asks of its device for one text.
@@ -140,12 +136,11 @@ fn record(
     directory: &Path,
     sequence: &Sequence,
     (all, slots, context, is_followed): (bool, usize, usize, bool),
-) -> Result<Recording, Failure> {
+) -> Result<Recording, Error> {
     let list = |numbers: &[String]| numbers.join(",");
     let ids: Vec<String> = sequence.ids.iter().map(u32::to_string).collect();
     let chunks: Vec<String> = sequence.chunks.iter().map(usize::to_string).collect();
-    let file =
-        tempfile::NamedTempFile::new().map_err(|error| Failure::write(&std::env::temp_dir(), &error))?;
+    let file = tempfile::NamedTempFile::new().map_err(|error| Error::write(&std::env::temp_dir(), &error))?;
     let output = Command::new(program)
         .args(["record", "--token-ids", &list(&ids), "--chunks", &list(&chunks), "--output"])
         .arg(file.path())
@@ -155,12 +150,12 @@ fn record(
         .args(["--tokens-per-pass", &(if is_followed { FOLLOWING } else { 0 }).to_string()])
         .args(all.then_some("--all"))
         .output()
-        .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;
+        .map_err(|error| Error::other(format!("{} cannot be run: {error}", program.display())))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Failure::other(format!("{} record: {said}", program.display())));
+        return Err(Error::other(format!("{} record: {said}", program.display())));
     }
-    Recording::parse(&read(file.path())?).map_err(|error| Failure::other(format!("the recording: {error}")))
+    Recording::parse(&read(file.path())?).map_err(|error| Error::other(format!("the recording: {error}")))
 }
 
 fn replay(
@@ -168,10 +163,10 @@ fn replay(
     recording: &Recording,
     directory: &Path,
     (text, of): (usize, usize),
-) -> Result<Report, Failure> {
+) -> Result<Report, Error> {
     let weights = directory.join("weights.safetensors");
     let mut replay = Replay::new(program, recording, Weights::File(&weights))
-        .map_err(|error| Failure::other(format!("the recording cannot be replayed: {error}")))?;
+        .map_err(|error| Error::other(format!("the recording cannot be replayed: {error}")))?;
     replay.counting_traffic();
     let bar = terminal::steps_bar("Verifying", recording.steps() as u64);
     if bar.is_hidden() {

@@ -98,7 +98,7 @@ const BOOKKEEPING: [&str; 14] = [
 ];
 
 /// What an architecture makes of a configuration: the keys that it does not read, and what is wrong with those it does.
-struct Try {
+struct ProbeConfig {
     class: &'static str,
     unknown: Vec<String>,
     faults: Vec<Diagnostic>,
@@ -113,9 +113,9 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
         around(&config, architecture.family);
         let mut unknown = config.unread_keys(&[]);
         unknown.retain(|path| !BOOKKEEPING.contains(&path.rsplit('.').next().unwrap_or(path)));
-        Try { class: architecture.class, unknown, faults: config.faults() }
+        ProbeConfig { class: architecture.class, unknown, faults: config.faults() }
     });
-    let tries: Vec<Try> = tries.collect();
+    let tries: Vec<ProbeConfig> = tries.collect();
     let whole: Vec<&str> =
         tries.iter().filter(|it| it.unknown.is_empty() && it.faults.is_empty()).map(|it| it.class).collect();
     if !whole.is_empty() {
@@ -127,11 +127,11 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
     }
     // Of those that read as much, the one of a like name.
     let stem = |class: &str| class.split("For").next().unwrap_or_default().to_lowercase();
-    let strangeness = |it: &&Try| {
+    let strangeness = |it: &&ProbeConfig| {
         let unlike = 1.0 - strsim::jaro_winkler(&stem(name), &stem(it.class));
         (it.unknown.len() + it.faults.len(), (1000.0 * unlike) as u32)
     };
-    let Some(Try { class, unknown, faults }) = tries.iter().min_by_key(strangeness) else {
+    let Some(ProbeConfig { class, unknown, faults }) = tries.iter().min_by_key(strangeness) else {
         return Vec::new();
     };
     if 2 * unknown.len() >= of_file {

@@ -193,7 +193,7 @@ fn describe(
     let mut faults = config.faults();
     let specials = specials.unwrap_or_else(|more| {
         faults.extend(more);
-        forge_ir::Specials::default()
+        forge_ir::SpecialTokens::default()
     });
     if broken {
         return Err(faults);

@@ -5,11 +5,14 @@
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::Section;
 use crate::json::Document;
-use forge_ir::{Diagnostic, Specials};
+use forge_ir::{Diagnostic, SpecialTokens};
 use serde_json::Value;
 
 /// Reads them from wherever they are given. Other files than config.json may be absent.
-pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<Specials, Vec<Diagnostic>> {
+pub(crate) fn read(
+    checkpoint: &dyn Checkpoint,
+    config: &Section<'_>,
+) -> Result<SpecialTokens, Vec<Diagnostic>> {
     let (begin, end) = (config.tokens("bos_token_id"), config.tokens("eos_token_id"));
     let mut faults = Vec::new();
     let mut open = |file: &str| match parse(checkpoint, file) {
@@ -49,7 +52,7 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<
         found
     };
     let begin = find(generated_begin, begin, "bos_token").first().copied();
-    Ok(Specials { begin, end: find(generated_end, end, "eos_token") })
+    Ok(SpecialTokens { begin, end: find(generated_end, end, "eos_token") })
 }
 
 fn parse(checkpoint: &dyn Checkpoint, file: &str) -> Result<Document, Vec<Diagnostic>> {

@@ -6,8 +6,8 @@
 use crate::cache::Cache;
 use crate::checksum::{Digest, Sum};
 use crate::error::Error;
-use crate::retry::{Patience, Trouble};
-use crate::transport::{Answer, Unanswered};
+use crate::retry::{RetryPolicy, Trouble};
+use crate::transport::{Answer, TransportError};
 use crate::{Event, Watch};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
 pub(crate) fn download(
     wanted: &Wanted,
     cache: &Cache,
-    patience: &Patience,
+    patience: &RetryPolicy,
     ask: &dyn Fn(u64) -> Result<Answer, Trouble>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
@@ -188,11 +188,11 @@ fn first_of(range: &str) -> Option<u64> {
 
 /// What to do about a question that was not answered.
 pub(crate) fn trouble(
-    unanswered: Unanswered,
+    unanswered: TransportError,
     explain: impl FnOnce(crate::error::Refusal) -> Error,
 ) -> Trouble {
     match unanswered {
-        Unanswered::Refused(refusal) => Trouble::Lasting(explain(refusal)),
-        Unanswered::Trouble(trouble) => trouble,
+        TransportError::Refused(refusal) => Trouble::Lasting(explain(refusal)),
+        TransportError::Trouble(trouble) => trouble,
     }
 }

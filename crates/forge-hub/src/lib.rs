@@ -21,7 +21,7 @@ mod transport;
 pub use choose::part_of;
 pub use error::Error;
 pub use request::Request;
-pub use retry::Patience;
+pub use retry::RetryPolicy;
 pub use settings::{Settings, Token};
 
 use cache::Cache;
@@ -139,7 +139,8 @@ impl Hub<'_> {
         let url =
             format!("{endpoint}/api/models/{repository}/revision/{}?blobs=true", escaped(revision, false));
         // Who is not on line is not kept waiting.
-        let patience = Patience { tries: patience.tries.min(if once { 1 } else { 3 }), ..patience.clone() };
+        let patience =
+            RetryPolicy { tries: patience.tries.min(if once { 1 } else { 3 }), ..patience.clone() };
         let bytes = patience.persist(watch, |_, _| self.get(&url, 0)?.bytes(&url))?;
         Listing::parse(&bytes)
     }

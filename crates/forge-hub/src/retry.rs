@@ -31,7 +31,7 @@ impl From<Error> for Trouble {
 
 /// How often to try, and how long to wait.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// Tries without progress before giving up.
     pub tries: u32,
     /// The wait after the first of them; it doubles.
@@ -40,13 +40,13 @@ pub struct Patience {
     pub longest: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { tries: 6, first: Duration::from_secs(1), longest: Duration::from_secs(300) }
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy { tries: 6, first: Duration::from_secs(1), longest: Duration::from_secs(300) }
     }
 }
 
-impl Patience {
+impl RetryPolicy {
     /// Does something until it succeeds, cannot, or was tried often enough. It says in its argument when it got on: what
     /// went wrong before does not count then.
     pub(crate) fn persist<T>(
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn progress_renews_patience_and_nothing_else_does() {
-        let patience = Patience { tries: 3, first: Duration::ZERO, longest: Duration::ZERO };
+        let patience = RetryPolicy { tries: 3, first: Duration::ZERO, longest: Duration::ZERO };
         let tried = |gets_on: &dyn Fn(u32) -> bool| {
             let mut tries = 0;
             let outcome: Result<(), Error> = patience.persist(&mut |_| {}, |_, got_on| {

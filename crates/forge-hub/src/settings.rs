@@ -1,7 +1,7 @@
 //! Where the hub is, where its cache lies and who asks: the same variables as those of the hub's other tools.
 
 use crate::error::Error;
-use crate::retry::Patience;
+use crate::retry::RetryPolicy;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct Settings {
     /// Nothing is asked of the network.
     pub offline: bool,
     /// How often to try.
-    pub patience: Patience,
+    pub patience: RetryPolicy,
     /// The longest silence of a server.
     pub silence: Duration,
 }
@@ -81,7 +81,7 @@ impl Settings {
             token,
             cache,
             offline: is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"),
-            patience: Patience::default(),
+            patience: RetryPolicy::default(),
             silence: Duration::from_secs(30),
         })
     }

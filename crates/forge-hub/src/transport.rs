@@ -35,7 +35,7 @@ pub(crate) struct Answer {
 }
 
 /// A question's outcome that is none, and why.
-pub(crate) enum Unanswered {
+pub(crate) enum TransportError {
     /// The server says no.
     Refused(Refusal),
     /// Anything else.
@@ -74,19 +74,19 @@ impl Transport {
     }
 
     /// Asks for a file, from its byte `from` on.
-    pub(crate) fn get(&self, url: &str, from: u64) -> Result<Answer, Unanswered> {
+    pub(crate) fn get(&self, url: &str, from: u64) -> Result<Answer, TransportError> {
         self.ask(url, from, true)
     }
 
     /// Asks what the hub says of a file, and not for its bytes.
-    pub(crate) fn head(&self, url: &str) -> Result<Answer, Unanswered> {
+    pub(crate) fn head(&self, url: &str) -> Result<Answer, TransportError> {
         self.ask(url, 0, false)
     }
 
-    fn ask(&self, url: &str, from: u64, whole: bool) -> Result<Answer, Unanswered> {
+    fn ask(&self, url: &str, from: u64, whole: bool) -> Result<Answer, TransportError> {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTIONS {
-            let bad = || Unanswered::from(Error::Answer(format!("{url:?} is no address of a server")));
+            let bad = || TransportError::from(Error::Answer(format!("{url:?} is no address of a server")));
             let origin = url.parse().ok().as_ref().and_then(Origin::of).ok_or_else(bad)?;
             let mut request = if whole { self.agent.get(&url) } else { self.agent.head(&url) };
             if from > 0 {
@@ -138,16 +138,16 @@ impl Answer {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 
-    fn or_refused(self, url: &str) -> Result<Answer, Unanswered> {
+    fn or_refused(self, url: &str) -> Result<Answer, TransportError> {
         let text = |name| self.header(name).unwrap_or_default().to_owned();
         match self.status {
             // A range that is not there is for who asked for it to understand.
             200..=399 | 416 => Ok(self),
-            408 | 425 | 429 | 500 | 502..=504 => Err(Unanswered::Trouble(Trouble::Passing {
+            408 | 425 | 429 | 500 | 502..=504 => Err(TransportError::Trouble(Trouble::Passing {
                 what: format!("{url} was answered by the status {}", self.status),
                 wait: self.header("retry-after").and_then(retry_after),
             })),
-            status => Err(Unanswered::Refused(Refusal {
+            status => Err(TransportError::Refused(Refusal {
                 status,
                 code: text("x-error-code"),
                 message: text("x-error-message"),
@@ -177,9 +177,9 @@ impl Origin {
     }
 }
 
-impl From<Error> for Unanswered {
-    fn from(error: Error) -> Unanswered {
-        Unanswered::Trouble(Trouble::Lasting(error))
+impl From<Error> for TransportError {
+    fn from(error: Error) -> TransportError {
+        TransportError::Trouble(Trouble::Lasting(error))
     }
 }
 
@@ -199,15 +199,15 @@ fn own_roots() -> Result<Option<RootCerts>, Error> {
 }
 
 /// What did not come about at all.
-fn failed(url: &str, error: ureq::Error) -> Unanswered {
+fn failed(url: &str, error: ureq::Error) -> TransportError {
     match error {
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
             Error::Answer(format!("{url}: {error}")).into()
         }
-        ureq::Error::HostNotFound => {
-            Unanswered::Trouble(Trouble::passing(format!("{url}: there is no way to that server from here")))
-        }
-        error => Unanswered::Trouble(Trouble::passing(format!("{url}: {error}"))),
+        ureq::Error::HostNotFound => TransportError::Trouble(Trouble::passing(format!(
+            "{url}: there is no way to that server from here"
+        ))),
+        error => TransportError::Trouble(Trouble::passing(format!("{url}: {error}"))),
     }
 }
 

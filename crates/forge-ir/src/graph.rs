@@ -32,12 +32,12 @@ pub struct Model {
     /// Positions the model was made for.
     pub context: usize,
     /// Tokens with a meaning.
-    pub specials: Specials,
+    pub specials: SpecialTokens,
 }
 
 /// Tokens with a meaning, and the sampling that the checkpoint's generation_config.json asks for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Specials {
+pub struct SpecialTokens {
     /// Begins a text.
     pub begin: Option<u32>,
     /// Any of these ends an answer.

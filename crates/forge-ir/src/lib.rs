@@ -49,8 +49,8 @@ pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};
 pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
-    Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, StateId,
-    ValueId, WeightId,
+    Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens,
+    StateId, ValueId, WeightId,
 };
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed, Records};

@@ -222,8 +222,8 @@ fn kind(kind: &ParamKind) -> String {
 mod tests {
     use super::*;
     use crate::{
-        Activation, BodyId, Cache, Experts, Format, Gating, Model, Node, Param, Routing, Scores, Specials,
-        StateId, ValueId, Weight, WeightId,
+        Activation, BodyId, Cache, Experts, Format, Gating, Model, Node, Param, Routing, Scores,
+        SpecialTokens, StateId, ValueId, Weight, WeightId,
     };
 
     pub(super) fn param(name: &str, kind: ParamKind) -> Param {
@@ -273,7 +273,7 @@ mod tests {
                 vocabulary: 5,
                 hidden: 4,
                 context: 8,
-                specials: Specials::default(),
+                specials: SpecialTokens::default(),
             },
             weights: vec![
                 weight("table", &[5, 4]),

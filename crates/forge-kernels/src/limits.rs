@@ -15,7 +15,7 @@ use crate::context::{
 };
 use crate::error::KernelError;
 use crate::knobs::attention::UNIT_HEADS;
-use crate::spec::{Argmax, Attend, AttendKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
+use crate::spec::{Argmax, Attend, AttentionKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
 
 /// A head that is wider than others, of two packets a lane: registers hold the sums of four.
 const DOUBLE_HEAD: usize = 512;
@@ -288,13 +288,13 @@ impl Limits<'_> {
 
     /// `split`: of few rows.
     fn attend_knobs(&self, attend: &Attend, split: bool) -> Result<(), KernelError> {
-        let AttendKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.knobs;
+        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.knobs;
         if !split {
             return self.tile_of_lines(attend.width, attend.cache, tile, lines);
         }
         let group = attend.query_heads / attend.key_heads;
         if units {
-            let fits = AttendKnobs::can_take_units(group, attend.width, attend.cache);
+            let fits = AttentionKnobs::can_take_units(group, attend.width, attend.cache);
             self.holds("units", 1, fits, || "of heads of 64 or 128 channels, cached as halves".to_owned())?;
             self.holds("heads_each", heads_each, heads_each == group.min(UNIT_HEADS), || {
                 format!("{}: units meet {UNIT_HEADS} heads at once", group.min(UNIT_HEADS))

@@ -18,7 +18,8 @@ mod project;
 mod recurrent;
 
 pub use attention::{
-    AT_ONCE, Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend,
+    AT_ONCE, Append, Attend, AttendJoin, AttentionKnobs, Brings, Gates, HeadNorm, Prologue, Rotate,
+    RotateAppend,
 };
 pub use experts::{
     ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsKnobs, ExpertsSum, ExpertsTiles, MOST_CHOSEN,
@@ -195,7 +196,7 @@ pub struct Argmax {
     pub vocabulary: usize,
 }
 
-/// See [`Spec::Sample`]. Scalars: rows. Buffers: logits, draws, ids. Grid: rows. A draw is words, those of the runtime's `Draw`.
+/// See [`Spec::Sample`]. Scalars: rows. Buffers: logits, draws, ids. Grid: rows. A draw is words, those of the runtime's `DeviceSampling`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
     /// Logits a row.

@@ -4,7 +4,7 @@ use crate::kernels_text::weight_type;
 use crate::model_text::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
 use forge_ir::Latents;
-use forge_planner::{FieldKind, Per, Plan, Scratch, Section};
+use forge_planner::{FieldKind, Plan, RowsOf, Scratch, Section};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -174,11 +174,11 @@ fn elements(plan: &Plan, scratch: &Scratch) -> String {
 /// How generated code counts a buffer's rows. Of shares of caches a pass may have fewer than the plan has room for.
 fn rows(scratch: &Scratch) -> Option<&'static str> {
     match scratch.per {
-        Per::Pass => None,
-        Per::Row => Some("rows"),
-        Per::Wanted => Some("few"),
-        Per::Position => Some("UNFOLDED"),
-        Per::Share => Some("shares"),
+        RowsOf::Pass => None,
+        RowsOf::Row => Some("rows"),
+        RowsOf::Wanted => Some("few"),
+        RowsOf::Position => Some("UNFOLDED"),
+        RowsOf::Share => Some("shares"),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::names;
 use forge_kernels::Instance;
 use forge_kernels::spec::Rows;
-use forge_planner::{Attention, Choice, ExpertsProduct, Layout, Plan, Subject, Which};
+use forge_planner::{Attention, Choice, ExpertMatrix, ExpertsProduct, Layout, Plan, Subject};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -144,7 +144,7 @@ fn sums(subject: &Subject, own: &Layout) -> String {
     match subject {
         Subject::Projection(product) if own.wants_units() => format!("Codes({})", product.inputs),
         Subject::Projection(product) => format!("Products({})", product.inputs),
-        Subject::Experts(ExpertsProduct { product: Which::GateUp, inputs, .. }) => {
+        Subject::Experts(ExpertsProduct { product: ExpertMatrix::GateUp, inputs, .. }) => {
             format!("Products({inputs})")
         }
         // Those of all experts of a row are one sum.

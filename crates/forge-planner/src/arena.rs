@@ -9,7 +9,7 @@
 //! which the best is kept. That is not optimal in general; the plan states the floor (the most bytes alive at one step)
 //! beside the result, so a gap is seen.
 
-use crate::plan::{Life, Per, Plan, Scratch};
+use crate::plan::{LiveRange, Plan, RowsOf, Scratch};
 use crate::regime::Schedule;
 use std::cmp::Reverse;
 
@@ -26,7 +26,7 @@ impl Scratch {
     /// Bytes that a pass of this schedule uses at most.
     pub(crate) fn extent(&self, schedule: Schedule) -> usize {
         let rows = match (schedule, self.per) {
-            (Schedule::Batch, _) | (_, Per::Share) => self.rows,
+            (Schedule::Batch, _) | (_, RowsOf::Share) => self.rows,
             (Schedule::Decode, _) => 1,
         };
         (self.width * rows * 4).next_multiple_of(ALIGNMENT)
@@ -90,12 +90,12 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
 
 /// Whether threads that have the same rows of both would not have the same bytes.
 fn change_hands(a: &Scratch, b: &Scratch) -> bool {
-    a.per == b.per && a.width != b.width && !matches!(a.per, Per::Pass | Per::Share)
+    a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::Share)
 }
 
 /// Whether two buffers are ever alive at one step of a schedule.
 fn together(a: &Scratch, b: &Scratch, schedule: Schedule) -> bool {
-    let overlap = |a: &Life, b: &Life| {
+    let overlap = |a: &LiveRange, b: &LiveRange| {
         a.schedule == schedule
             && (a.schedule, a.section) == (b.schedule, b.section)
             && a.first <= b.last
@@ -109,7 +109,7 @@ fn together(a: &Scratch, b: &Scratch, schedule: Schedule) -> bool {
 /// The most bytes alive at one step.
 fn floor(plan: &Plan) -> usize {
     let alive = |scratch: &Scratch, (schedule, section, step): (Schedule, usize, usize)| {
-        let covers = |life: &Life| {
+        let covers = |life: &LiveRange| {
             (life.schedule, life.section) == (schedule, section) && (life.first..=life.last).contains(&step)
         };
         scratch.lifetimes.is_empty() || scratch.lifetimes.iter().any(covers)
@@ -131,35 +131,35 @@ fn floor(plan: &Plan) -> usize {
 mod tests {
     use super::*;
 
-    const PER: [Per; 5] = [Per::Pass, Per::Row, Per::Wanted, Per::Position, Per::Share];
+    const PER: [RowsOf; 5] = [RowsOf::Pass, RowsOf::Row, RowsOf::Wanted, RowsOf::Position, RowsOf::Share];
 
-    fn life(schedule: Schedule, (section, first, last): (usize, usize, usize)) -> Life {
-        Life { schedule, section, first, last }
+    fn life(schedule: Schedule, (section, first, last): (usize, usize, usize)) -> LiveRange {
+        LiveRange { schedule, section, first, last }
     }
 
-    fn scratch(name: &str, (width, per): (usize, Per), lifetimes: &[Life]) -> Scratch {
+    fn scratch(name: &str, (width, per): (usize, RowsOf), lifetimes: &[LiveRange]) -> Scratch {
         let (name, lifetimes) = (name.to_owned(), lifetimes.to_vec());
         let rows = match per {
-            Per::Pass => 1,
-            Per::Row | Per::Position => 10,
-            Per::Wanted => 4,
-            Per::Share => 3,
+            RowsOf::Pass => 1,
+            RowsOf::Row | RowsOf::Position => 10,
+            RowsOf::Wanted => 4,
+            RowsOf::Share => 3,
         };
         Scratch { name, width, per, rows, offset: 0, bytes: 0, lifetimes }
     }
 
     #[test]
     fn lifetimes_decide_who_shares() {
-        let batch = |name, lifetime| scratch(name, (64, Per::Pass), &[life(Schedule::Batch, lifetime)]);
+        let batch = |name, lifetime| scratch(name, (64, RowsOf::Pass), &[life(Schedule::Batch, lifetime)]);
         let together = |a: &Scratch, b: &Scratch| together(a, b, Schedule::Batch);
-        let always = scratch("stream", (64, Per::Pass), &[]);
+        let always = scratch("stream", (64, RowsOf::Pass), &[]);
         let early = batch("normed", (1, 0, 1));
         let late = batch("heads", (1, 2, 3));
         assert!(together(&always, &early));
         assert!(!together(&early, &late));
         assert!(!together(&late, &batch("logits", (2, 0, 9))));
         assert!(together(&early, &batch("qkv", (1, 1, 2))));
-        let decode = scratch("normed", (64, Per::Pass), &[life(Schedule::Decode, (1, 0, 1))]);
+        let decode = scratch("normed", (64, RowsOf::Pass), &[life(Schedule::Decode, (1, 0, 1))]);
         assert!(!together(&early, &decode), "a pass is of one schedule");
     }
 
@@ -167,8 +167,8 @@ mod tests {
     fn what_meets_in_a_pass_of_one_row_keeps_its_first_rows_apart() {
         let lives = |decode, batch| [life(Schedule::Decode, decode), life(Schedule::Batch, batch)];
         let mut buffers = [
-            scratch("qkv", (64, Per::Row), &lives((1, 0, 1), (1, 0, 1))),
-            scratch("heads", (64, Per::Row), &lives((1, 1, 2), (1, 2, 3))),
+            scratch("qkv", (64, RowsOf::Row), &lives((1, 0, 1), (1, 0, 1))),
+            scratch("heads", (64, RowsOf::Row), &lives((1, 1, 2), (1, 2, 3))),
         ];
         assert_eq!(place(&mut buffers), 256 + 2560, "one row and all ten of the other");
     }
@@ -176,17 +176,17 @@ mod tests {
     #[test]
     fn rows_of_a_batch_share_room_with_rows_as_wide() {
         let batch = |name, size, first| scratch(name, size, &[life(Schedule::Batch, (1, first, first))]);
-        let room = |second| place(&mut [batch("normed", (64, Per::Row), 0), second]);
-        assert_eq!(room(batch("heads", (64, Per::Row), 1)), 2560);
-        assert_eq!(room(batch("inner", (128, Per::Row), 1)), 2560 + 5120);
-        for per in [Per::Pass, Per::Wanted, Per::Position, Per::Share] {
+        let room = |second| place(&mut [batch("normed", (64, RowsOf::Row), 0), second]);
+        assert_eq!(room(batch("heads", (64, RowsOf::Row), 1)), 2560);
+        assert_eq!(room(batch("inner", (128, RowsOf::Row), 1)), 2560 + 5120);
+        for per in [RowsOf::Pass, RowsOf::Wanted, RowsOf::Position, RowsOf::Share] {
             assert_eq!(room(batch("others", (32, per), 1)), 2560, "threads have other {per:?}s");
         }
     }
 
     #[test]
     fn a_pass_of_one_row_has_all_shares_of_its_cache() {
-        let partials = scratch("partials", (64, Per::Share), &[]);
+        let partials = scratch("partials", (64, RowsOf::Share), &[]);
         assert_eq!(partials.extent(Schedule::Decode), 3 * 256);
     }
 

@@ -74,7 +74,7 @@ pub(crate) struct Formats {
 impl Formats {
     /// What the options ask for.
     pub(crate) fn new(graph: &Graph, options: &Options) -> Result<Formats, Vec<Diagnostic>> {
-        let ends = Ends::of(graph);
+        let ends = TiedHead::of(graph);
         let mut asked = vec![options.quant; graph.weights.len()];
         if matches!(options.quant, Quant::To(format) if format.is_quantised()) {
             choosing(graph).into_iter().for_each(|id| asked[id.0] = Quant::Keep);
@@ -163,7 +163,7 @@ impl Formats {
 /// # Errors
 /// When an override matches nothing.
 pub fn untie(graph: Graph, options: &Options) -> Result<Graph, Vec<Diagnostic>> {
-    let Some((table, _)) = Ends::of(&graph).tied else { return Ok(graph) };
+    let Some((table, _)) = TiedHead::of(&graph).tied else { return Ok(graph) };
     if !Formats::new(&graph, options)?.head_is_apart {
         return Ok(graph);
     }
@@ -184,15 +184,15 @@ impl Formats {
 }
 
 /// The table and the head.
-struct Ends {
+struct TiedHead {
     /// Both, where they are one tensor: one weight, or two after [`untie`].
     tied: Option<(WeightId, WeightId)>,
     /// The head, where it is a weight of its own of the table's tensor.
     follower: Option<WeightId>,
 }
 
-impl Ends {
-    fn of(graph: &Graph) -> Ends {
+impl TiedHead {
+    fn of(graph: &Graph) -> TiedHead {
         let (first, last) = (graph.body(&graph.prologue), graph.body(&graph.epilogue));
         // The stream begins with the first table.
         let table = first.nodes.iter().find_map(|node| match node.op {
@@ -205,7 +205,7 @@ impl Ends {
         });
         let tensor = |id: WeightId| &graph.weights[id.0].tensor;
         let tied = table.zip(head).filter(|(table, head)| tensor(*table) == tensor(*head));
-        Ends { tied, follower: tied.filter(|(table, head)| table != head).map(|(_, head)| head) }
+        TiedHead { tied, follower: tied.filter(|(table, head)| table != head).map(|(_, head)| head) }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::chips::Chip;
 use crate::fused::{Ending, ExpertsSum, Kind, Project, Summed};
 use crate::select::{Select, places};
-use crate::subject::{ExpertsProduct, Layout, Product, Subject, Which};
+use crate::subject::{ExpertMatrix, ExpertsProduct, Layout, LinearKey, Subject};
 use forge_ir::{Apply, Body, Format, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
@@ -81,7 +81,7 @@ impl Select<'_> {
         ending: Ending,
     ) -> Knobs {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
-        let product = Product { rows, format, outputs, inputs, leaves };
+        let product = LinearKey { rows, format, outputs, inputs, leaves };
         // Whoever asks for a cache that rounds nothing does not want an x that is rounded.
         let exact = self.plan.cache == Format::F32;
         match self.measured(&Subject::Projection(product)) {
@@ -126,7 +126,7 @@ impl Select<'_> {
         sum: &ExpertsSum,
     ) -> (usize, usize) {
         let leaves = matches!(sum.ending, Summed::AddSquares(_));
-        let (product, rows) = (Which::Down, if leaves { spec::Rows::One } else { spec::Rows::Few });
+        let (product, rows) = (ExpertMatrix::Down, if leaves { spec::Rows::One } else { spec::Rows::Few });
         let chosen = sum.chosen;
         let product = ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves };
         if let Some(Layout::Experts(measured)) = self.measured(&Subject::Experts(product)) {

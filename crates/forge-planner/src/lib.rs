@@ -26,7 +26,7 @@
 //!
 //! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
 //! the same weights, state and arena; passes of up to 16 rows and of more are the same steps, and differ in kernels, in what takes
-//! experts' rows expert by expert, and in how latents are met ([`Unfold`]).
+//! experts' rows expert by expert, and in how latents are met ([`MlaExpand`]).
 
 mod arena;
 mod asked;
@@ -67,17 +67,17 @@ pub use formats::{Override, untie};
 pub use load::Load;
 pub use options::{Options, Quant};
 pub use plan::{
-    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Memory, Operand,
-    Per, Plan, Scratch, Section, Span, State, Step, Variant, packed_bytes,
+    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, LiveRange, Memory,
+    Operand, Plan, RowsOf, Scratch, Section, Span, State, Step, Variant, packed_bytes,
 };
 pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
 pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
-pub use subject::{Attention, ExpertsProduct, Layout, Product, Subject, Which};
+pub use subject::{Attention, ExpertMatrix, ExpertsProduct, Layout, LinearKey, Subject};
 pub use tuned::Tuned;
-pub use unfold::Unfold;
+pub use unfold::MlaExpand;
 pub use work::{Sum, Work};
 
 use forge_ir::{Diagnostic, Graph};

@@ -1,6 +1,6 @@
 //! Where scratch buffers are alive: [`super::arena`] goes by it.
 
-use crate::plan::{Life, Operand, Scratch, Section};
+use crate::plan::{LiveRange, Operand, Scratch, Section};
 use crate::regime::Schedule;
 use crate::section::{Draft, Place};
 use crate::select::Select;
@@ -34,10 +34,10 @@ impl Select<'_> {
 
     fn alive(&mut self, scratch: usize, (schedule, section, step): (Schedule, usize, usize), written: bool) {
         let lifetimes = &mut self.plan.scratch[scratch].lifetimes;
-        let here = |life: &&mut Life| (life.schedule, life.section) == (schedule, section);
+        let here = |life: &&mut LiveRange| (life.schedule, life.section) == (schedule, section);
         match lifetimes.iter_mut().rev().find(here) {
             Some(life) if !written => life.last = step,
-            _ => lifetimes.push(Life { schedule, section, first: step, last: step }),
+            _ => lifetimes.push(LiveRange { schedule, section, first: step, last: step }),
         }
     }
 
@@ -45,9 +45,9 @@ impl Select<'_> {
     pub(crate) fn lives_from_section_to_section(&mut self) {
         let whole = |(section, data): (usize, &Section)| {
             let last = data.decode.len().saturating_sub(1);
-            Life { schedule: Schedule::Decode, section, first: 0, last }
+            LiveRange { schedule: Schedule::Decode, section, first: 0, last }
         };
-        let lives: Vec<Life> = self.plan.sections.iter().enumerate().map(whole).collect();
+        let lives: Vec<LiveRange> = self.plan.sections.iter().enumerate().map(whole).collect();
         let handed_on = |scratch: &&mut Scratch| ["gained", "squares"].contains(&scratch.name.as_str());
         for scratch in self.plan.scratch.iter_mut().filter(handed_on) {
             scratch.lifetimes = lives.clone();

@@ -2,7 +2,7 @@
 
 use crate::cache::Ring;
 use crate::regime::{Regime, Schedule};
-use crate::unfold::Unfold;
+use crate::unfold::MlaExpand;
 use forge_ir::{Format, Model, Packed};
 use forge_kernels::Instance;
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct Plan {
     /// Most rows of one pass.
     pub chunk: usize,
     /// From where on many rows meet keys and values that are made of latents, if they ever do.
-    pub unfold: Option<Unfold>,
+    pub unfold: Option<MlaExpand>,
     /// Every scratch buffer.
     pub scratch: Vec<Scratch>,
     /// Bytes of the arena that holds them.
@@ -61,7 +61,7 @@ pub struct Scratch {
     /// Numbers a row.
     pub width: usize,
     /// What it has a row for.
-    pub per: Per,
+    pub per: RowsOf,
     /// Most rows it holds.
     pub rows: usize,
     /// Its place in the arena.
@@ -69,13 +69,13 @@ pub struct Scratch {
     /// Its bytes there.
     pub bytes: usize,
     /// Where it is alive. Empty: always.
-    pub lifetimes: Vec<Life>,
+    pub lifetimes: Vec<LiveRange>,
 }
 
 /// What a buffer of a pass has a row for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Per {
+pub enum RowsOf {
     /// The pass: one.
     Pass,
     /// Each row of the pass.
@@ -90,7 +90,7 @@ pub enum Per {
 
 /// Consecutive steps of one section in one schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Life {
+pub struct LiveRange {
     /// In which schedule.
     pub schedule: Schedule,
     /// In which section.

@@ -4,7 +4,7 @@ use crate::cost::{pass_cost, step_cost};
 use crate::load::Load;
 use crate::plan::{Condition, FieldKind, Operand, Plan, Section, Step};
 use crate::regime::Schedule;
-use crate::unfold::Unfold;
+use crate::unfold::MlaExpand;
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 
@@ -37,7 +37,7 @@ impl Display for Plan {
                 ring.window, ring.positions
             )?;
         }
-        if let Some(Unfold { from, share }) = self.unfold {
+        if let Some(MlaExpand { from, share }) = self.unfold {
             writeln!(
                 f,
                 "  from {from} rows of one slot on keys and values are made of latents, which are fewer operations, \

@@ -4,7 +4,7 @@ use crate::asked::{cache_format, context, mixed_caches, shared_windows};
 use crate::formats::Formats;
 use crate::fused::Value;
 use crate::options::Options;
-use crate::plan::{Function, Per, Plan, Scratch, Section, Variant};
+use crate::plan::{Function, Plan, RowsOf, Scratch, Section, Variant};
 use crate::reasons::reasons;
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
@@ -50,7 +50,7 @@ pub(crate) fn select(
     };
     select.faults = shared_windows(graph);
     select.faults.extend(mixed_caches(graph));
-    select.stream = select.scratch("stream", graph.model.hidden, Per::Row);
+    select.stream = select.scratch("stream", graph.model.hidden, RowsOf::Row);
     select.partials = select.most_partials();
     let mut section_of: BTreeMap<BodyId, usize> = BTreeMap::new();
     let applications: Vec<(Place, &Apply)> = places(graph).collect();
@@ -152,7 +152,7 @@ impl<'a> Select<'a> {
     }
 
     /// The scratch buffer of that name with so many numbers for each, made if there is none.
-    pub(crate) fn scratch(&mut self, name: &str, width: usize, per: Per) -> usize {
+    pub(crate) fn scratch(&mut self, name: &str, width: usize, per: RowsOf) -> usize {
         let same = |scratch: &Scratch| {
             let base = scratch.name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
             base == name && (scratch.width, scratch.per) == (width, per)
@@ -162,11 +162,11 @@ impl<'a> Select<'a> {
         }
         let name = self.unused(name, |plan, name| plan.scratch.iter().any(|scratch| scratch.name == *name));
         let rows = match per {
-            Per::Pass => 1,
-            Per::Row => self.plan.chunk,
-            Per::Wanted => FEW,
-            Per::Position => self.plan.unfold.map_or(0, |unfold| unfold.share),
-            Per::Share => MAX_SHARES,
+            RowsOf::Pass => 1,
+            RowsOf::Row => self.plan.chunk,
+            RowsOf::Wanted => FEW,
+            RowsOf::Position => self.plan.unfold.map_or(0, |unfold| unfold.share),
+            RowsOf::Share => MAX_SHARES,
         };
         let (offset, bytes, lifetimes) = (0, 0, Vec::new());
         self.plan.scratch.push(Scratch { name, width, per, rows, offset, bytes, lifetimes });

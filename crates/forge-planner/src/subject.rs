@@ -6,7 +6,7 @@
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Attend, AttendKnobs, Epilogue, ExpertsInner, ExpertsKnobs, ExpertsSum, ExpertsTiles, Knobs, Project,
+    Attend, AttentionKnobs, Epilogue, ExpertsInner, ExpertsKnobs, ExpertsSum, ExpertsTiles, Knobs, Project,
     Rows, Summed,
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(tag = "subject", rename_all = "snake_case")]
 pub enum Subject {
     /// A product of a matrix with rows.
-    Projection(Product),
+    Projection(LinearKey),
     /// A product of experts with rows.
     Experts(ExpertsProduct),
     /// Attention over keys and values.
@@ -25,7 +25,7 @@ pub enum Subject {
 
 /// A product of a matrix with rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Product {
+pub struct LinearKey {
     /// How many rows it is made for.
     pub rows: Rows,
     /// Of the matrix.
@@ -42,7 +42,7 @@ pub struct Product {
 /// Which product of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Which {
+pub enum ExpertMatrix {
     /// The first.
     GateUp,
     /// The last.
@@ -53,7 +53,7 @@ pub enum Which {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ExpertsProduct {
     /// Which.
-    pub product: Which,
+    pub product: ExpertMatrix,
     /// How many rows it is made for.
     pub rows: Rows,
     /// Of the matrices.
@@ -99,7 +99,7 @@ pub enum Layout {
     /// Of a product of experts.
     Experts(ExpertsKnobs),
     /// Of attention.
-    Attention(AttendKnobs),
+    Attention(AttentionKnobs),
 }
 
 /// The format of that name.
@@ -108,12 +108,12 @@ fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
     Format::from_name(&name).ok_or_else(|| serde::de::Error::custom(format!("there is no format {name}")))
 }
 
-impl Product {
+impl LinearKey {
     /// That of a projection.
-    pub fn of(project: &Project) -> Product {
+    pub fn of(project: &Project) -> LinearKey {
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
         let Project { rows, format, outputs, inputs, .. } = *project;
-        Product { rows, format, outputs, inputs, leaves }
+        LinearKey { rows, format, outputs, inputs, leaves }
     }
 }
 
@@ -121,20 +121,20 @@ impl ExpertsProduct {
     fn of_inner(inner: &ExpertsInner) -> ExpertsProduct {
         let ExpertsInner { format, experts, chosen, outputs, inputs, .. } = *inner;
         let rows = if inner.norm.is_some() || inner.route.is_some() { Rows::One } else { Rows::Few };
-        let product = Which::GateUp;
+        let product = ExpertMatrix::GateUp;
         ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves: false }
     }
 
     fn of_sum(sum: &ExpertsSum) -> ExpertsProduct {
         let ExpertsSum { format, experts, chosen, outputs, inputs, .. } = *sum;
         let leaves = matches!(sum.ending, Summed::AddSquares(_));
-        let (product, rows) = (Which::Down, if leaves { Rows::One } else { Rows::Few });
+        let (product, rows) = (ExpertMatrix::Down, if leaves { Rows::One } else { Rows::Few });
         ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves }
     }
 
     fn of_tiles(tiles: &ExpertsTiles) -> ExpertsProduct {
         let ExpertsTiles { format, experts, chosen, outputs, inputs, .. } = *tiles;
-        let product = if tiles.gating.is_some() { Which::GateUp } else { Which::Down };
+        let product = if tiles.gating.is_some() { ExpertMatrix::GateUp } else { ExpertMatrix::Down };
         let rows = Rows::Many;
         ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves: false }
     }
@@ -152,7 +152,7 @@ impl Subject {
     pub fn of(spec: &Spec) -> Option<(Subject, Layout)> {
         Some(match spec {
             Spec::Project(project) => {
-                (Subject::Projection(Product::of(project)), Layout::Projection(project.knobs))
+                (Subject::Projection(LinearKey::of(project)), Layout::Projection(project.knobs))
             }
             Spec::ExpertsInner(inner) => {
                 let ExpertsInner { rows_per_simdgroup, simdgroups, .. } = *inner;
@@ -192,14 +192,14 @@ impl Subject {
     /// The layouts that forge has for it, as far as kernels' limits allow.
     pub fn tried(&self) -> Vec<Layout> {
         match *self {
-            Subject::Projection(Product { rows, format, inputs, leaves, .. }) => {
+            Subject::Projection(LinearKey { rows, format, inputs, leaves, .. }) => {
                 Knobs::tried(rows, format, inputs, leaves).into_iter().map(Layout::Projection).collect()
             }
             Subject::Experts(ExpertsProduct { rows, leaves, .. }) => {
                 ExpertsKnobs::tried(rows, leaves).into_iter().map(Layout::Experts).collect()
             }
             Subject::Attention(Attention { rows, query_heads, key_heads, width, cache, .. }) => {
-                let tried = AttendKnobs::tried(rows, query_heads, key_heads, width, cache);
+                let tried = AttentionKnobs::tried(rows, query_heads, key_heads, width, cache);
                 tried.into_iter().map(Layout::Attention).collect()
             }
         }
@@ -208,7 +208,7 @@ impl Subject {
     /// What it is, for people.
     pub fn describe(&self) -> String {
         match self {
-            Subject::Projection(Product { rows, format, outputs, inputs, .. }) => {
+            Subject::Projection(LinearKey { rows, format, outputs, inputs, .. }) => {
                 format!("{format} {outputs} × {inputs} {}", rows.name())
             }
             Subject::Experts(ExpertsProduct { rows, format, experts, chosen, outputs, inputs, .. }) => {
@@ -286,13 +286,13 @@ impl Layout {
             (Layout::Experts(knobs), _) => {
                 format!("{} rows, {} simdgroups", knobs.rows_per_simdgroup, knobs.simdgroups)
             }
-            (Layout::Attention(AttendKnobs { tile, lines, .. }), Rows::Many) => {
+            (Layout::Attention(AttentionKnobs { tile, lines, .. }), Rows::Many) => {
                 format!("{lines} lines, tiles of {tile} positions")
             }
-            (Layout::Attention(AttendKnobs { simdgroups, units: true, .. }), _) => {
+            (Layout::Attention(AttentionKnobs { simdgroups, units: true, .. }), _) => {
                 format!("{simdgroups} simdgroups, matrix units")
             }
-            (Layout::Attention(AttendKnobs { simdgroups, heads_each, loads, .. }), _) => {
+            (Layout::Attention(AttentionKnobs { simdgroups, heads_each, loads, .. }), _) => {
                 format!("{simdgroups} simdgroups of {heads_each} heads, {loads} loads")
             }
         }

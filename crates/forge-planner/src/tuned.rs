@@ -5,7 +5,7 @@
 
 use crate::plan::Plan;
 use crate::subject::{Layout, Subject};
-use forge_kernels::spec::{AttendKnobs, ExpertsKnobs, Knobs};
+use forge_kernels::spec::{AttentionKnobs, ExpertsKnobs, Knobs};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -72,7 +72,7 @@ impl TryFrom<Entry> for Measured {
                 (Subject::Experts(entry.subject()?), Layout::Experts(knobs))
             }
             Kind::Attention => {
-                let knobs = entry.knobs::<AttendKnobs>()?;
+                let knobs = entry.knobs::<AttentionKnobs>()?;
                 (Subject::Attention(entry.subject()?), Layout::Attention(knobs))
             }
         };

@@ -21,14 +21,14 @@ const SHARE: usize = 1024;
 
 /// How passes of many rows of one slot meet latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Unfold {
+pub struct MlaExpand {
     /// The fewest rows for which keys and values are made.
     pub from: usize,
     /// Positions of which they are made at once.
     pub share: usize,
 }
 
-impl Unfold {
+impl MlaExpand {
     /// Of heads with keys and values of these widths, in passes of at most `chunk` rows that are more than `few`; none where
     /// no pass has as many rows as it takes.
     pub(crate) fn of(
@@ -36,16 +36,16 @@ impl Unfold {
         [keys, values]: [usize; 2],
         (few, chunk): (usize, usize),
         context: usize,
-    ) -> Option<Unfold> {
+    ) -> Option<MlaExpand> {
         let once = latents.width * (keys + values);
         let saved = (2 * latents.width).checked_sub(keys + values).filter(|saved| *saved > 0)?;
         let from = (once / saved + 1).max(few + 1);
-        (from <= chunk).then_some(Unfold { from, share: SHARE.min(context) })
+        (from <= chunk).then_some(MlaExpand { from, share: SHARE.min(context) })
     }
 
     /// That of layers which differ.
-    pub(crate) fn and(self, other: Option<Unfold>) -> Unfold {
-        Unfold { from: self.from.max(other.map_or(0, |other| other.from)), ..self }
+    pub(crate) fn and(self, other: Option<MlaExpand>) -> MlaExpand {
+        MlaExpand { from: self.from.max(other.map_or(0, |other| other.from)), ..self }
     }
 }
 
@@ -66,9 +66,9 @@ mod tests {
             (15, 8, 16, 16, None),
         ] {
             let latents = Latents { width, turned };
-            let unfold = Unfold::of(&latents, [keys, values], (16, 256), 4096);
+            let unfold = MlaExpand::of(&latents, [keys, values], (16, 256), 4096);
             assert_eq!(unfold.map(|unfold| unfold.from), from, "{width} {turned} {keys} {values}");
-            let Some(Unfold { from, share }) = unfold else { continue };
+            let Some(MlaExpand { from, share }) = unfold else { continue };
             assert_eq!(share, 1024);
             let folded = |rows: usize| rows * 2 * (2 * width + turned);
             let unfolded = |rows: usize| rows * 2 * (keys + turned + values) + 2 * width * (keys + values);

@@ -4,8 +4,8 @@ mod support;
 
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{AttendKnobs, Knobs, Project, Rows};
-use forge_planner::{Choice, Layout, Options, Plan, Product, Quant, Subject, Tuned, plan};
+use forge_kernels::spec::{AttentionKnobs, Knobs, Project, Rows};
+use forge_planner::{Choice, Layout, LinearKey, Options, Plan, Quant, Subject, Tuned, plan};
 use serde_json::{Value, json};
 use support::{EIGHT, ONE, graph, planned};
 
@@ -92,7 +92,7 @@ fn stand_ins_leave_no_more_than_there_is_room_for() {
         let groups = |knobs: &Knobs| product.outputs.div_ceil(knobs.outputs_of_group());
         let is_head = product.outputs == ONE.vocabulary;
         let most = projects(&plan)
-            .filter(|project| Product::of(project).leaves && project.outputs != ONE.vocabulary)
+            .filter(|project| LinearKey::of(project).leaves && project.outputs != ONE.vocabulary)
             .map(|project| project.outputs.div_ceil(project.knobs.outputs_of_group()))
             .max();
         for other in &choice.others {
@@ -122,7 +122,7 @@ fn subjects_of_other_models_are_counted_and_ignored() {
         let choice = choice_of(Rows::One, is_attention);
         let subject = match choice.subject {
             Subject::Projection(product) => {
-                Subject::Projection(Product { outputs: product.outputs + 32, ..product })
+                Subject::Projection(LinearKey { outputs: product.outputs + 32, ..product })
             }
             Subject::Attention(mut attention) => {
                 attention.window = Some(64);
@@ -157,7 +157,7 @@ fn what_is_no_table_is_refused_with_its_line() {
     };
     let other = |subject, layout| format!("{:#}", table(subject, layout));
     let three_split = other(product.subject, Layout::Projection(Knobs { split: 3, ..knobs }));
-    let loads = Layout::Attention(AttendKnobs { loads: 3, ..of_attention });
+    let loads = Layout::Attention(AttentionKnobs { loads: 3, ..of_attention });
     let cases = [
         (whole.clone(), ""),
         (attends.clone(), ""),

@@ -1,55 +1,55 @@
-//! What went wrong, and whose turn it is: a message for people, and the exit code that goes with it.
+//! The error type of the runtime: a message and an exit code.
 
 use std::any::Any;
 use std::fmt;
 
-/// Why a program ends without having done what was asked.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// It was asked for something that cannot be: exit code 2.
-    Misuse(String),
-    /// It was asked well, and could not or did not do it: exit code 1.
-    Wrong(String),
+pub enum Error {
+    /// Wrong usage: exit code 2.
+    Usage(String),
+    /// A failure at run time: exit code 1.
+    Runtime(String),
 }
 
-impl Failure {
-    /// A [`Failure::Misuse`].
-    pub fn misuse(message: impl Into<String>) -> Failure {
-        Failure::Misuse(message.into())
+impl Error {
+    /// An [`Error::Usage`].
+    pub fn usage(message: impl Into<String>) -> Error {
+        Error::Usage(message.into())
     }
 
-    /// A [`Failure::Wrong`].
-    pub fn wrong(message: impl Into<String>) -> Failure {
-        Failure::Wrong(message.into())
+    /// An [`Error::Runtime`].
+    pub fn runtime(message: impl Into<String>) -> Error {
+        Error::Runtime(message.into())
     }
 
     /// The program's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Misuse(_) => 2,
-            Failure::Wrong(_) => 1,
+            Error::Usage(_) => 2,
+            Error::Runtime(_) => 1,
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Misuse(message) | Failure::Wrong(message) => f.write_str(message),
+            Error::Usage(message) | Error::Runtime(message) => f.write_str(message),
         }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for Error {}
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic that says nothing")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message")
 }
 
-impl From<String> for Failure {
-    fn from(message: String) -> Failure {
-        Failure::Wrong(message)
+impl From<String> for Error {
+    fn from(message: String) -> Error {
+        Error::Runtime(message)
     }
 }

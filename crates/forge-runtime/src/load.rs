@@ -8,12 +8,12 @@ use crate::cpu::CpuDevice;
 use crate::cpu::format::repacked;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::error::Failure;
+use crate::error::Error;
 use crate::model::Model;
 use crate::model::memory::{Memory, available};
-use crate::offload::{Arrangement, Habits, Residence, Room, Streamed, WeightSource};
+use crate::offload::{ExpertPlacement, Repacking, Room, Streamed, UsageStats, WeightSource};
 use crate::program::Program;
-use crate::sampling::sampler::Sampling;
+use crate::sampling::sampler::SamplingParams;
 use crate::text::chat_template::Template;
 use crate::text::tokenizer::Text;
 use crate::weights::WeightFile;
@@ -39,7 +39,7 @@ pub enum DeviceKind {
 
 /// How a program is to be run.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct LoadOptions {
     /// The directory of the model's files; the crate's own if there is none.
     pub directory: Option<PathBuf>,
     /// Where to compute.
@@ -49,7 +49,7 @@ pub struct Setup {
     /// Whether the CPU device reads weights from the mapped file, and makes no copy in huge pages.
     pub mapped: bool,
     /// Where experts are.
-    pub experts: Residence,
+    pub experts: ExpertPlacement,
     /// Whether the CPU device rounds nothing that it multiplies: see [`CpuDevice::exact`].
     pub exact: bool,
     /// Positions of a slot; what is needed if there is no number.
@@ -60,14 +60,14 @@ pub struct Setup {
     pub told: fn(&str),
 }
 
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        LoadOptions {
             directory: None,
             device: DeviceKind::Auto,
             threads: None,
             mapped: false,
-            experts: Residence::Resident,
+            experts: ExpertPlacement::Resident,
             exact: false,
             context: None,
             slots: 1,
@@ -95,17 +95,17 @@ pub struct Loaded {
 
 impl Loaded {
     /// The region of seats and who fills it, if experts are streamed; with some planes arranged, by where they lie in the weight file.
-    pub fn streamed(&self, arrangements: HashMap<usize, Arrangement>) -> Result<Option<Streamed>, String> {
+    pub fn streamed(&self, arrangements: HashMap<usize, Repacking>) -> Result<Option<Streamed>, String> {
         let Some(room) = &self.room else { return Ok(None) };
         let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
         let mut progress = Progress::new("reading experts, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
-        let habits = Habits::beside(self.weights.path(), layers);
+        let habits = UsageStats::beside(self.weights.path(), layers);
         Streamed::new(layers, room.clone(), source, arrangements)?.with_habits(habits, &mut told).map(Some)
     }
 }
 
-impl Setup {
+impl LoadOptions {
     /// Where a file of the model is.
     pub fn path(&self, program: &Program, name: &str) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| PathBuf::from(program.directory)).join(name)
@@ -117,35 +117,35 @@ impl Setup {
     }
 
     /// The chat template, if the model has one.
-    pub fn template(&self, program: &Program) -> Result<Option<Template>, Failure> {
+    pub fn template(&self, program: &Program) -> Result<Option<Template>, Error> {
         Template::read(&self.path(program, ""))
     }
 
     /// How the model's makers would have ids chosen: by `generation_config.json`.
-    pub fn sampling(&self, program: &Program) -> Result<Sampling, Failure> {
+    pub fn sampling(&self, program: &Program) -> Result<SamplingParams, Error> {
         let path = self.path(program, "generation_config.json");
-        let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
+        let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         match std::fs::read(&path) {
-            Ok(bytes) => Sampling::configured(&bytes).map_err(trouble),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Sampling::ordinary()),
+            Ok(bytes) => SamplingParams::configured(&bytes).map_err(trouble),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(SamplingParams::ordinary()),
             Err(error) => Err(trouble(format!("cannot be read: {error}"))),
         }
     }
 
     /// Maps the weights and lays the model out for the context that was asked for, or else for `needed` positions; or
     /// for an ordinary context if nobody says how many are needed.
-    pub fn load(&self, program: &Program, needed: Option<usize>) -> Result<Loaded, Failure> {
+    pub fn load(&self, program: &Program, needed: Option<usize>) -> Result<Loaded, Error> {
         let most = program.info.context;
         let context = match (self.context, needed) {
             (Some(context), _) if context > most => {
-                return Err(Failure::misuse(format!(
+                return Err(Error::usage(format!(
                     "{} was compiled for contexts up to {most}, and --ctx-size asks for {context}",
                     program.info.name
                 )));
             }
             (Some(context), _) => context,
             (None, Some(needed)) if needed > most as usize => {
-                return Err(Failure::misuse(format!(
+                return Err(Error::usage(format!(
                     "{needed} positions are needed, and {} was compiled for contexts up to {most}",
                     program.info.name
                 )));
@@ -158,7 +158,7 @@ impl Setup {
         let memory = Memory::of(&weights, model.layout());
         let room = self.room(&*model, memory)?;
         let memory = match (&room, self.experts) {
-            (None, Residence::Resident) => memory,
+            (None, ExpertPlacement::Resident) => memory,
             (room, _) => {
                 memory.with_seats(model.layout(), room.as_ref().map_or(0, |room| room.bytes() as u64))
             }
@@ -167,32 +167,32 @@ impl Setup {
     }
 
     /// Seats for the experts, if they are to be streamed.
-    fn room(&self, model: &dyn Model, memory: Memory) -> Result<Option<Room>, Failure> {
+    fn room(&self, model: &dyn Model, memory: Memory) -> Result<Option<Room>, Error> {
         let bytes = match self.experts {
-            Residence::Resident => return Ok(None),
-            Residence::Mapped => None,
-            Residence::Streamed(bytes) => bytes,
+            ExpertPlacement::Resident => return Ok(None),
+            ExpertPlacement::Mapped => None,
+            ExpertPlacement::Streamed(bytes) => bytes,
         };
         let layers = &model.layout().experts;
         if layers.is_empty() {
-            return Err(Failure::misuse(format!("{} has no experts: --experts resident", model.info().name)));
+            return Err(Error::usage(format!("{} has no experts: --experts resident", model.info().name)));
         }
         #[cfg(feature = "cuda")]
         if self.device == DeviceKind::Cuda {
             let what = "experts are read from disk for a Mac's GPU or for the CPU, not for an NVIDIA GPU: --device cpu";
-            return Err(Failure::misuse(what));
+            return Err(Error::usage(what));
         }
-        if self.experts == Residence::Mapped {
+        if self.experts == ExpertPlacement::Mapped {
             #[cfg(target_vendor = "apple")]
             if self.device != DeviceKind::Cpu {
                 let what =
                     "for a Mac's GPU all weights are in the mapped file: --experts resident, or --device cpu";
-                return Err(Failure::misuse(what));
+                return Err(Error::usage(what));
             }
             return Ok(None);
         }
         if self.mapped {
-            return Err(Failure::misuse("--mmap leaves all weights in the file: without --experts stream"));
+            return Err(Error::usage("--mmap leaves all weights in the file: without --experts stream"));
         }
         let other = memory.with_seats(model.layout(), 0).total();
         let bytes = match (bytes, available()) {
@@ -201,14 +201,14 @@ impl Setup {
             (None, Some(free)) => (free / 10 * 9).saturating_sub(other),
             (None, None) => {
                 let what = "this system does not tell how much memory is free: --experts stream:20G, say";
-                return Err(Failure::misuse(what));
+                return Err(Error::usage(what));
             }
         };
         Room::new(layers, bytes).map(Some)
     }
 
     /// [`Setup::load`], and then puts the model on the device.
-    pub fn engine(&self, program: &Program, needed: Option<usize>) -> Result<Engine, Failure> {
+    pub fn engine(&self, program: &Program, needed: Option<usize>) -> Result<Engine, Error> {
         let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
         if loaded.room.is_none() {
@@ -227,7 +227,7 @@ impl Setup {
         match self.device {
             DeviceKind::Auto if has_metal() => DeviceKind::Metal,
             #[cfg(feature = "cuda")]
-            DeviceKind::Auto if self.experts != Residence::Resident => DeviceKind::Cpu,
+            DeviceKind::Auto if self.experts != ExpertPlacement::Resident => DeviceKind::Cpu,
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if crate::gpu::cuda::card(program.ptx).is_ok() => DeviceKind::Cuda,
             DeviceKind::Auto => DeviceKind::Cpu,
@@ -235,7 +235,7 @@ impl Setup {
         }
     }
 
-    fn device(&self, program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
+    fn device(&self, program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
         match self.kind(program) {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
@@ -244,16 +244,16 @@ impl Setup {
         }
     }
 
-    fn cpu(&self, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
+    fn cpu(&self, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
         let device = device.exact(self.exact);
-        if self.mapped && self.experts == Residence::Resident {
+        if self.mapped && self.experts == ExpertPlacement::Resident {
             return Ok(Box::new(device));
         }
         let matrices = if self.exact { Vec::new() } else { repacked::survey(&*loaded.model) };
         Ok(Box::new(match self.experts {
-            Residence::Resident => device.with_copied_weights(&loaded.weights, matrices),
-            Residence::Mapped | Residence::Streamed(_) => {
+            ExpertPlacement::Resident => device.with_copied_weights(&loaded.weights, matrices),
+            ExpertPlacement::Mapped | ExpertPlacement::Streamed(_) => {
                 let streamed = loaded.streamed(repacked::arrangements(&matrices))?;
                 let layers = &loaded.model.layout().experts;
                 device.with_experts_on_disk(&loaded.weights, layers, streamed, matrices)
@@ -263,11 +263,11 @@ impl Setup {
 }
 
 /// Has a device do now what passes would find it doing, where there is time before the first or all are to be alike.
-pub fn settle(device: &mut dyn Device) -> Result<(), Failure> {
+pub fn settle(device: &mut dyn Device) -> Result<(), Error> {
     /// Between one word and the next.
     const A_WHILE: Duration = Duration::from_millis(100);
     let mut progress = Progress::new("copying weights, MB");
-    while let Some([done, all]) = device.settle(A_WHILE).map_err(Failure::from)? {
+    while let Some([done, all]) = device.settle(A_WHILE).map_err(Error::from)? {
         progress.at(done / 1_000_000, all / 1_000_000);
     }
     Ok(())
@@ -282,7 +282,7 @@ fn has_metal() -> bool {
 }
 
 #[cfg(target_vendor = "apple")]
-fn metal(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
+fn metal(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
     let (weights, layout, experts) =
         (&loaded.weights, loaded.model.layout(), loaded.streamed(HashMap::new())?);
     Ok(Box::new(crate::gpu::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
@@ -295,13 +295,13 @@ pub(crate) fn cache() -> Option<PathBuf> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn metal(_: &Program, _: &Loaded) -> Result<Box<dyn Device>, Failure> {
-    Err(Failure::misuse("there is no Metal on this machine: --device cpu"))
+fn metal(_: &Program, _: &Loaded) -> Result<Box<dyn Device>, Error> {
+    Err(Error::usage("there is no Metal on this machine: --device cpu"))
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
-    crate::gpu::cuda::card(program.ptx).map_err(|why| Failure::misuse(format!("{why}: --device cpu")))?;
+fn cuda(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
+    crate::gpu::cuda::card(program.ptx).map_err(|why| Error::usage(format!("{why}: --device cpu")))?;
     let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
     let (weights, layout) = (&loaded.weights, loaded.model.layout());

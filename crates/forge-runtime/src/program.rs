@@ -2,7 +2,7 @@
 
 use crate::device::Kernel;
 use crate::measure::tune::Tunable;
-use crate::model::{Info, LoadModel};
+use crate::model::{LoadModel, ModelInfo};
 
 /// A compiled model: its kernels, its constants and where its files are.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ pub struct Program {
     /// The kernels for NVIDIA GPUs, by compute capability, the lowest first; empty if the program is not for them.
     pub ptx: &'static [Ptx],
     /// Constants of the model.
-    pub info: &'static Info,
+    pub info: &'static ModelInfo,
     /// Makes the model.
     pub load: LoadModel,
     /// Every kernel.

@@ -8,7 +8,7 @@
 //! weight in the wrong format does not compile.
 
 use crate::device::{Buffer, Span};
-use crate::error::Failure;
+use crate::error::Error;
 use memmap2::{Advice, Mmap};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
@@ -39,8 +39,8 @@ struct Tensor {
 
 impl WeightFile {
     /// Maps the file at `path` and reads its header.
-    pub fn open(path: &Path) -> Result<WeightFile, Failure> {
-        let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
+    pub fn open(path: &Path) -> Result<WeightFile, Error> {
+        let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         let file = File::open(path).map_err(|error| trouble(format!("cannot be opened: {error}")))?;
         // SAFETY: the program never writes the file. If another process cuts it short while it is mapped, reads
         // fault; that is the known price of mapping, and the reason why weights are replaced by renaming.
@@ -110,17 +110,17 @@ impl WeightFile {
     }
 
     /// The vector `name` of `width` numbers.
-    pub fn vector(&self, name: &str, width: usize) -> Result<Span<f32>, Failure> {
+    pub fn vector(&self, name: &str, width: usize) -> Result<Span<f32>, Error> {
         self.find(name, Dtype::F32, &[width])
     }
 
     /// The matrix `name` of so many rows and columns.
-    pub fn matrix<M: Matrix>(&self, name: &str, rows: usize, columns: usize) -> Result<M, Failure> {
-        M::find(&mut Alone { file: self, name }, rows, columns)
+    pub fn matrix<M: Matrix>(&self, name: &str, rows: usize, columns: usize) -> Result<M, Error> {
+        M::find(&mut SingleTensor { file: self, name }, rows, columns)
     }
 
     /// The records `name` of so many experts.
-    pub fn records(&self, name: &str, experts: usize) -> Result<Records<'_>, Failure> {
+    pub fn records(&self, name: &str, experts: usize) -> Result<Records<'_>, Error> {
         let [of, bytes] = self.tensor(name)?.shape[..] else {
             return Err(self.trouble(name, "is not of records"));
         };
@@ -134,7 +134,7 @@ impl WeightFile {
         Ok(Records { file: self, name: name.to_owned(), all, record: bytes, end: 0 })
     }
 
-    fn find<T>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Span<T>, Failure> {
+    fn find<T>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Span<T>, Error> {
         let tensor = self.tensor(name)?;
         if tensor.dtype != dtype || tensor.shape != shape {
             let is = format!(
@@ -150,12 +150,12 @@ impl WeightFile {
         Ok(Span::new(Buffer::Weights, tensor.offset, tensor.bytes))
     }
 
-    fn tensor(&self, name: &str) -> Result<&Tensor, Failure> {
+    fn tensor(&self, name: &str) -> Result<&Tensor, Error> {
         self.tensors.get(name).ok_or_else(|| self.trouble(name, "is missing"))
     }
 
-    fn trouble(&self, name: &str, what: &str) -> Failure {
-        Failure::wrong(format!(
+    fn trouble(&self, name: &str, what: &str) -> Error {
+        Error::runtime(format!(
             "{}: tensor `{name}` {what}; the program and its weights must come from one compilation",
             self.path.display()
         ))
@@ -165,17 +165,17 @@ impl WeightFile {
 /// Where the planes of a matrix are found.
 pub trait Planes {
     /// The plane of that name, of so many rows and elements of a row.
-    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Failure>;
+    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Error>;
 }
 
 /// A matrix whose planes are tensors.
-struct Alone<'a> {
+struct SingleTensor<'a> {
     file: &'a WeightFile,
     name: &'a str,
 }
 
-impl Planes for Alone<'_> {
-    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Failure> {
+impl Planes for SingleTensor<'_> {
+    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Error> {
         match name {
             "values" => self.file.find(self.name, dtype, &shape),
             plane => self.file.find(&format!("{}.{plane}", self.name), dtype, &shape),
@@ -201,12 +201,12 @@ impl Records<'_> {
 
     /// The next matrix that each expert has, of so many rows and columns. Its planes are those of the first expert, and reach to
     /// the last one's.
-    pub fn matrix<M: Matrix>(&mut self, rows: usize, columns: usize) -> Result<M, Failure> {
+    pub fn matrix<M: Matrix>(&mut self, rows: usize, columns: usize) -> Result<M, Error> {
         M::find(self, rows, columns)
     }
 
     /// All of them, when every matrix has been asked for.
-    pub fn all(self) -> Result<Span<u8>, Failure> {
+    pub fn all(self) -> Result<Span<u8>, Error> {
         if self.end.next_multiple_of(Records::PAGE) != self.record {
             let has = format!("has records of {} bytes, and the program expects {}", self.record, self.end);
             return Err(self.file.trouble(&self.name, &has));
@@ -216,7 +216,7 @@ impl Records<'_> {
 }
 
 impl Planes for Records<'_> {
-    fn plane<T>(&mut self, _: &str, dtype: Dtype, [rows, width]: [usize; 2]) -> Result<Span<T>, Failure> {
+    fn plane<T>(&mut self, _: &str, dtype: Dtype, [rows, width]: [usize; 2]) -> Result<Span<T>, Error> {
         let start = self.end.next_multiple_of(ALIGNMENT);
         self.end = start + rows * width * dtype.bitsize() / 8;
         if self.end > self.record {
@@ -315,7 +315,7 @@ pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROU
 /// A matrix in one of these formats.
 pub trait Matrix: Sized {
     /// The one whose planes are there, of so many rows and columns.
-    fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<Self, Failure>;
+    fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<Self, Error>;
 
     /// What it consists of.
     fn planes(&self) -> Vec<Span<u8>>;
@@ -324,7 +324,7 @@ pub trait Matrix: Sized {
 macro_rules! plain {
     ($name:ident, $dtype:ident) => {
         impl Matrix for $name {
-            fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<$name, Failure> {
+            fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<$name, Error> {
                 Ok($name { values: planes.plane("values", Dtype::$dtype, [rows, padded(columns)])? })
             }
 
@@ -343,7 +343,7 @@ plain!(Bf16, BF16);
 macro_rules! coded {
     ([$($generics:tt)*] $name:ty, [$codes:ident, $scales:ident], $columns:ident => [$of_codes:expr, $of_scales:expr]) => {
         impl<$($generics)*> Matrix for $name {
-            fn find(planes: &mut impl Planes, rows: usize, $columns: usize) -> Result<Self, Failure> {
+            fn find(planes: &mut impl Planes, rows: usize, $columns: usize) -> Result<Self, Error> {
                 Ok(Self {
                     codes: planes.plane("codes", Dtype::$codes, [rows, $of_codes])?,
                     scales: planes.plane("scales", Dtype::$scales, [rows, $of_scales])?,

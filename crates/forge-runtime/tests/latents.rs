@@ -8,7 +8,7 @@ use forge_runtime::cpu::{
     self, AttendUnfolded, EachHead, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
     LatentShare, Pairing, Rotation,
 };
-use forge_runtime::device::Program;
+use forge_runtime::device::Schedule;
 use support::{
     Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
     run_kernel_as,
@@ -72,7 +72,7 @@ fn every_head_multiplies_its_own_part() {
                         let (x_at, y_at) = (of_one.len() - 2, of_one.len() - 1);
                         of_one[x_at] = Argument::Numbers(x[..pitch].to_vec());
                         of_one[y_at] = Argument::Output(NAN.repeat(heads * gives));
-                        let one = run_kernel_as(kernel, &of_one, &[1], Program::Batch, level, threads, true);
+                        let one = run_kernel_as(kernel, &of_one, &[1], Schedule::Batch, level, threads, true);
                         assert!(rows == 1 || one[0] == y[0][..heads * gives * 4], "{what}: one by itself");
                     });
                 }

@@ -2,11 +2,11 @@
 
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
-use runtime::cpu::simd::isa::Level;
-use runtime::device::{Binding, Kernel, Pass, Program};
+use runtime::cpu::simd::isa::Isa;
+use runtime::device::{Binding, Kernel, Pass, Schedule};
 use runtime::engine::golden::Golden;
-use runtime::engine::{Engine, Row, Told, Want};
-use runtime::error::Failure;
+use runtime::engine::{Engine, Output, OutputKind, Row};
+use runtime::error::Error;
 use runtime::measure::recorder::Recorder;
 use runtime::weights::WeightFile;
 use serde_json::json;
@@ -28,7 +28,7 @@ fn weights(folder: &TempDir) -> WeightFile {
     WeightFile::open(&path).unwrap()
 }
 
-fn engine(level: Level, threads: usize, context: u32, slots: u32) -> Engine<CpuDevice> {
+fn engine(level: Isa, threads: usize, context: u32, slots: u32) -> Engine<CpuDevice> {
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(&folder);
     let tiny = Tiny::load(&weights, context, slots).unwrap();
@@ -50,12 +50,12 @@ const IDS: [u32; 21] = [3, 49, 1, 7, 7, 7, 0, 12, 30, 31, 5, 6, 44, 2, 9, 10, 11
 #[test]
 fn logits_are_the_references_however_ids_are_fed() {
     let wanted = Reference::new().logits(&IDS);
-    for (number, level) in Level::available().into_iter().enumerate() {
+    for (number, level) in Isa::available().into_iter().enumerate() {
         for chunks in [vec![21], vec![1; 21], vec![8, 1, 12], vec![3, 18]] {
             let mut engine = engine(level, number + 1, 21, 1);
             let mut start = 0;
             for count in chunks {
-                let logits = engine.feed(0, &IDS[start..start + count], Want::AllLogits).unwrap().logits;
+                let logits = engine.feed(0, &IDS[start..start + count], Output::AllLogits).unwrap().logits;
                 assert_eq!(logits.len(), count);
                 for (row, got) in logits.iter().enumerate() {
                     close(got, &wanted[start + row]);
@@ -76,10 +76,10 @@ fn a_text_several_times_longer_than_the_ring() {
     let ids = long_text();
     let wanted = Reference::new().logits(&ids);
     for chunks in [vec![150], vec![1; 150], vec![7, 1, 90, 3, 49]] {
-        let mut engine = engine(Level::available()[0], 2, 150, 1);
+        let mut engine = engine(Isa::available()[0], 2, 150, 1);
         let mut start = 0;
         for count in chunks {
-            let logits = engine.feed(0, &ids[start..start + count], Want::AllLogits).unwrap().logits;
+            let logits = engine.feed(0, &ids[start..start + count], Output::AllLogits).unwrap().logits;
             for (row, got) in logits.iter().enumerate() {
                 close(got, &wanted[start + row]);
             }
@@ -96,33 +96,33 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     let after = |kept: usize, more: &[u32]| reference.logits(&[&ids[..kept], more].concat());
     for (back_to, kept) in [(150, 150), (149, 149), (120, 120), (105, 105), (104, 0), (64, 0), (1, 0), (0, 0)]
     {
-        let mut engine = engine(Level::available()[0], 2, 170, 2);
-        engine.feed(1, &ids, Want::Nothing).unwrap();
+        let mut engine = engine(Isa::available()[0], 2, 170, 2);
+        engine.feed(1, &ids, Output::Nothing).unwrap();
         assert_eq!(engine.kept(1, back_to), kept, "{back_to}");
         assert_eq!(engine.truncate(1, back_to), kept, "{back_to}");
         assert_eq!(engine.length(1), kept);
         let more: Vec<u32> = (0..12).map(|i| 49 - i).collect();
-        let logits = engine.feed(1, &more, Want::AllLogits).unwrap().logits;
+        let logits = engine.feed(1, &more, Output::AllLogits).unwrap().logits;
         for (got, wanted) in logits.iter().zip(&after(kept as usize, &more)[kept as usize..]) {
             close(got, wanted);
         }
     }
     // What has been overwritten stays so, however short the text has become since.
-    let mut engine = engine(Level::available()[0], 1, 170, 1);
-    engine.feed(0, &ids, Want::Nothing).unwrap();
+    let mut engine = engine(Isa::available()[0], 1, 170, 1);
+    engine.feed(0, &ids, Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 110), 110);
-    engine.feed(0, &[4, 5], Want::Nothing).unwrap();
+    engine.feed(0, &[4, 5], Output::Nothing).unwrap();
     assert_eq!((engine.kept(0, 105), engine.kept(0, 104)), (105, 0));
     let back = Row { id: 1, slot: 0, position: 104 };
-    match engine.submit(&[back], &[0], Told::Logits) {
-        Err(Failure::Misuse(message)) => assert!(message.contains("position 104"), "{message}"),
+    match engine.submit(&[back], &[0], OutputKind::Logits) {
+        Err(Error::Usage(message)) => assert!(message.contains("position 104"), "{message}"),
         other => panic!("{other:?}"),
     }
     // A new text begins with nothing behind it.
     assert_eq!(engine.truncate(0, 3), 0);
-    engine.feed(0, &ids[..30], Want::Nothing).unwrap();
+    engine.feed(0, &ids[..30], Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 3), 3);
-    let logits = engine.feed(0, &[9], Want::Logits).unwrap().logits;
+    let logits = engine.feed(0, &[9], Output::Logits).unwrap().logits;
     close(&logits[0], reference.logits(&[&ids[..3], &[9]].concat()).last().unwrap());
 }
 
@@ -139,12 +139,12 @@ fn a_slot_takes_over_what_another_one_has() {
         (150, 105, 105),
         (150, 104, 0),
     ] {
-        let mut engine = engine(Level::available()[0], 2, 170, 4);
-        engine.feed(1, &ids[..read], Want::Nothing).unwrap();
-        engine.feed(2, &ids[100..130], Want::Nothing).unwrap();
+        let mut engine = engine(Isa::available()[0], 2, 170, 4);
+        engine.feed(1, &ids[..read], Output::Nothing).unwrap();
+        engine.feed(2, &ids[100..130], Output::Nothing).unwrap();
         assert_eq!(engine.copy(1, 2, length), kept, "{length} of {read}");
         assert_eq!((engine.length(1), engine.length(2)), (read as u32, kept));
-        let mut said = |slot: u32, text: &[u32]| engine.feed(slot, text, Want::AllLogits).unwrap().logits;
+        let mut said = |slot: u32, text: &[u32]| engine.feed(slot, text, Output::AllLogits).unwrap().logits;
         let copied = said(2, &more);
         let whole = [&ids[..kept as usize], &more].concat();
         assert_eq!(copied[..], said(3, &whole)[kept as usize..], "{length} of {read}");
@@ -157,8 +157,8 @@ fn a_slot_takes_over_what_another_one_has() {
         }
         assert_eq!(engine.copy(2, 2, kept), kept);
     }
-    let mut engine = engine(Level::available()[0], 1, 30, 2);
-    engine.feed(0, &ids[..9], Want::Nothing).unwrap();
+    let mut engine = engine(Isa::available()[0], 1, 30, 2);
+    engine.feed(0, &ids[..9], Output::Nothing).unwrap();
     assert_eq!(
         [engine.copy(0, 2, 9), engine.copy(7, 1, 9), engine.length(0)],
         [0, 0, 9],
@@ -168,30 +168,30 @@ fn a_slot_takes_over_what_another_one_has() {
 
 #[test]
 fn slots_do_not_see_each_other() {
-    let mut engine = engine(Level::available()[0], 2, 30, 3);
+    let mut engine = engine(Isa::available()[0], 2, 30, 3);
     let reference = Reference::new();
-    engine.feed(2, &IDS[..9], Want::Nothing).unwrap();
-    engine.feed(0, &IDS[9..12], Want::Nothing).unwrap();
+    engine.feed(2, &IDS[..9], Output::Nothing).unwrap();
+    engine.feed(0, &IDS[9..12], Output::Nothing).unwrap();
     assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (3, 0, 9));
     // One pass with rows of all three slots.
     let rows = [(2, 9, 4), (0, 3, 5), (0, 4, 6), (1, 0, 7)];
     let rows: Vec<Row> = rows.iter().map(|&(slot, position, id)| Row { id, slot, position }).collect();
-    let logits = engine.submit(&rows, &[3, 0, 2], Told::Logits).unwrap().logits;
+    let logits = engine.submit(&rows, &[3, 0, 2], OutputKind::Logits).unwrap().logits;
     let texts: [Vec<u32>; 3] = [vec![7], [&IDS[..9], &[4]].concat(), [&IDS[9..12], &[5, 6]].concat()];
     for (got, ids) in logits.iter().zip(&texts) {
         close(got, reference.logits(ids).last().unwrap());
     }
     // The next ids of several rows at once, more than one head takes; a wanted row may come twice.
     let wanted = [0, 1, 2, 3, 3];
-    let next = engine.submit(&rows, &wanted, Told::Next).unwrap().next;
+    let next = engine.submit(&rows, &wanted, OutputKind::Next).unwrap().next;
     assert_eq!(next.len(), 5);
-    let logits = engine.submit(&rows, &wanted, Told::Logits).unwrap().logits;
+    let logits = engine.submit(&rows, &wanted, OutputKind::Logits).unwrap().logits;
     for (next, logits) in next.iter().zip(&logits) {
         assert_eq!(*next as usize, runtime::engine::golden::largest(logits));
     }
     // Slot 0 from an earlier position on.
     engine.truncate(0, 2);
-    let logits = engine.feed(0, &[40], Want::Logits).unwrap().logits;
+    let logits = engine.feed(0, &[40], Output::Logits).unwrap().logits;
     close(&logits[0], reference.logits(&[&IDS[9..11], &[40]].concat()).last().unwrap());
 }
 
@@ -205,12 +205,12 @@ proptest::proptest! {
         choices in proptest::collection::vec(0_usize..1000, 200),
         level in 0_usize..8,
     ) {
-        let levels = Level::available();
+        let levels = Isa::available();
         let level = levels[level % levels.len()];
         let slots = lengths.len().max(2) as u32;
         let mut alone = engine(level, 1, 21, slots);
         let wanted: Vec<Vec<Vec<f32>>> = (0..).zip(&lengths)
-            .map(|(slot, &length)| alone.feed(slot, &IDS[..length], Want::AllLogits).unwrap().logits)
+            .map(|(slot, &length)| alone.feed(slot, &IDS[..length], Output::AllLogits).unwrap().logits)
             .collect();
         let mut together = engine(level, 2, 21, slots);
         let mut choices = choices.into_iter().cycle();
@@ -228,7 +228,7 @@ proptest::proptest! {
                 continue;
             }
             let which: Vec<u32> = (0..rows.len() as u32).filter(|_| choices.next().unwrap() % 2 == 0).collect();
-            let got = together.submit(&rows, &which, Told::Logits).unwrap().logits;
+            let got = together.submit(&rows, &which, OutputKind::Logits).unwrap().logits;
             for (got, row) in got.iter().zip(which.iter().map(|&row| rows[row as usize])) {
                 proptest::prop_assert_eq!(got, &wanted[row.slot as usize][row.position as usize]);
             }
@@ -239,11 +239,11 @@ proptest::proptest! {
 #[test]
 fn greedy_ids_are_the_references() {
     let wanted = Reference::new().greedy(&IDS[..4], 12);
-    let mut engine = engine(Level::available()[0], 2, 20, 1);
-    let mut next = engine.feed(0, &IDS[..4], Want::Next).unwrap().next[0];
+    let mut engine = engine(Isa::available()[0], 2, 20, 1);
+    let mut next = engine.feed(0, &IDS[..4], Output::Next).unwrap().next[0];
     let mut got = vec![next];
     for _ in 1..12 {
-        next = engine.feed(0, &[next], Want::Next).unwrap().next[0];
+        next = engine.feed(0, &[next], Output::Next).unwrap().next[0];
         got.push(next);
     }
     assert_eq!(got, wanted);
@@ -251,15 +251,15 @@ fn greedy_ids_are_the_references() {
 
 #[test]
 fn what_cannot_be_fed_is_refused() {
-    let mut engine = engine(Level::available()[0], 1, 6, 2);
+    let mut engine = engine(Isa::available()[0], 1, 6, 2);
     for (slot, ids, part) in [
         (0, &[1, 50][..], "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
         (0, &[], "no ids"),
         (0, &[1; 7], "7 positions do not fit a context of 6; tiny can be run with --ctx-size up to 64"),
         (2, &[1], "slot 2 of 2"),
     ] {
-        match engine.feed(slot, ids, Want::Next) {
-            Err(Failure::Misuse(message)) => assert!(message.contains(part), "{message}"),
+        match engine.feed(slot, ids, Output::Next) {
+            Err(Error::Usage(message)) => assert!(message.contains(part), "{message}"),
             other => panic!("{other:?}"),
         }
     }
@@ -272,18 +272,21 @@ fn what_cannot_be_fed_is_refused() {
         (vec![Row { slot: 2, ..row }], 0),
         (vec![Row { position: 6, ..row }], 0),
     ] {
-        assert!(matches!(engine.submit(&rows, &[wanted], Told::Logits), Err(Failure::Misuse(_))), "{rows:?}");
+        assert!(
+            matches!(engine.submit(&rows, &[wanted], OutputKind::Logits), Err(Error::Usage(_))),
+            "{rows:?}"
+        );
     }
-    engine.feed(1, &[1; 6], Want::Nothing).unwrap();
-    assert!(engine.feed(1, &[1], Want::Nothing).is_err());
-    assert!(engine.feed(0, &[1; 6], Want::Nothing).is_ok());
+    engine.feed(1, &[1; 6], Output::Nothing).unwrap();
+    assert!(engine.feed(1, &[1], Output::Nothing).is_err());
+    assert!(engine.feed(0, &[1; 6], Output::Nothing).is_ok());
 }
 
 #[test]
 fn golden_sequences_are_measured_in_standard_deviations() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("golden.json");
-    let mut engine = engine(Level::available()[0], 2, 19, 1);
+    let mut engine = engine(Isa::available()[0], 2, 19, 1);
     for error in [0.0, 0.25] {
         Reference::new().write_golden(&path, error);
         let golden = Golden::read(&path).unwrap();
@@ -325,16 +328,16 @@ fn a_recording_holds_what_the_device_was_told() {
     let weights = weights(&folder);
     let tiny = Tiny::load(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
-    tiny.forward(&mut counter, &tiny.layout().rows(Program::Decode, 1, 1));
-    tiny.head(&mut counter, Program::Decode, &tiny.layout().heads(1, false));
+    tiny.forward(&mut counter, &tiny.layout().rows(Schedule::Decode, 1, 1));
+    tiny.head(&mut counter, Schedule::Decode, &tiny.layout().heads(1, false));
     let cost = model::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 16, 1);
-    engine.feed(0, &[3, 4, 5], Want::Nothing).unwrap();
+    engine.feed(0, &[3, 4, 5], Output::Nothing).unwrap();
     engine.device().label(0, "the first three");
-    let fed = engine.feed(0, &[6], Want::Logits).unwrap();
+    let fed = engine.feed(0, &[6], Output::Logits).unwrap();
     assert_eq!(fed.logits, [vec![0.0; 50]]);
     engine.device().explain_read(json!({ "logits": { "sequence": 0, "position": 3 } }));
     let recording = engine.into_device().finish();

@@ -1,8 +1,8 @@
 //! The sampler: that it draws what its definition says, that weights are what they stand for, and that ids are drawn as often
 //! as they are probable.
 
-use forge_runtime::sampling::device_sampling::{Draw, HEAVIEST, power, random, weight};
-use forge_runtime::sampling::sampler::{Sampler, Sampling};
+use forge_runtime::sampling::device_sampling::{DeviceSampling, HEAVIEST, power, random, weight};
+use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use proptest::prelude::*;
 
 /// The next id of logits that nothing has been done to.
@@ -14,17 +14,17 @@ fn draw(sampler: &mut Sampler, logits: &[f32]) -> u32 {
 
 #[test]
 fn what_a_models_makers_say_is_taken_or_refused() {
-    let configured = |text: &str| Sampling::configured(text.as_bytes());
-    let ordinary = Sampling::ordinary();
+    let configured = |text: &str| SamplingParams::configured(text.as_bytes());
+    let ordinary = SamplingParams::ordinary();
     for nothing in ["{}", r#"{"temperature": null, "top_k": null, "do_sample": null, "max_length": "20"}"#] {
         assert_eq!(configured(nothing), Ok(ordinary.clone()));
     }
-    assert_eq!(configured(r#"{"do_sample": false, "temperature": 2}"#), Ok(Sampling::greedy()));
+    assert_eq!(configured(r#"{"do_sample": false, "temperature": 2}"#), Ok(SamplingParams::greedy()));
     assert_eq!(configured(r#"{"top_k": -1}"#), Ok(ordinary.clone()));
     let all = r#"{"temperature": 2, "top_k": 3, "typical_p": 0.5, "top_p": 0.25, "min_p": 0, "repetition_penalty": 1.5}"#;
     assert_eq!(
         configured(all),
-        Ok(Sampling {
+        Ok(SamplingParams {
             temperature: 2.0,
             top_k: 3,
             typical_p: 0.5,
@@ -54,7 +54,7 @@ fn what_a_models_makers_say_is_taken_or_refused() {
 }
 
 /// The ids that settings leave, worked out the long way; and their probabilities.
-fn kept(logits: &[f32], sampling: &Sampling) -> Vec<(usize, f64)> {
+fn kept(logits: &[f32], sampling: &SamplingParams) -> Vec<(usize, f64)> {
     let scaled: Vec<f64> = logits.iter().map(|&l| f64::from(l) / f64::from(sampling.temperature)).collect();
     let top = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut ids: Vec<(usize, f64)> = scaled.iter().map(|l| (l - top).exp()).enumerate().collect();
@@ -90,8 +90,8 @@ fn kept(logits: &[f32], sampling: &Sampling) -> Vec<(usize, f64)> {
 }
 
 /// The id that the definition gives, by sorting and adding up. None of `typical_p`.
-fn defined(logits: &[f32], sampling: &Sampling, seed: u64, index: u32) -> u32 {
-    let Draw { scale, .. } = sampling.draw(seed, index);
+fn defined(logits: &[f32], sampling: &SamplingParams, seed: u64, index: u32) -> u32 {
+    let DeviceSampling { scale, .. } = sampling.draw(seed, index);
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weigh =
         |&logit: &f32| if top == f32::NEG_INFINITY { 0 } else { u128::from(weight(logit, top, scale)) };
@@ -141,17 +141,17 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     ]
 }
 
-fn settings() -> impl Strategy<Value = Sampling> {
+fn settings() -> impl Strategy<Value = SamplingParams> {
     let temperature = prop_oneof![6 => 0.1_f32..3.0, 1 => 1e-38_f32..1e-3, 1 => 1e3_f32..3e38];
     let top_k = prop_oneof![Just(0_usize), 1_usize..12, 1_usize..700];
     let top_p = prop_oneof![Just(1.0_f32), 0.0001_f32..=1.0];
     let min_p = prop_oneof![Just(0.0_f32), Just(1.0), 0.0_f32..=1.0];
-    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| Sampling {
+    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| SamplingParams {
         temperature,
         top_k,
         top_p,
         min_p,
-        ..Sampling::default()
+        ..SamplingParams::default()
     })
 }
 
@@ -170,7 +170,7 @@ proptest! {
         typical_p in 0.3_f32..1.0,
         seed: u64,
     ) {
-        let sampling = Sampling { typical_p, ..Sampling::default() };
+        let sampling = SamplingParams { typical_p, ..SamplingParams::default() };
         let allowed: Vec<usize> = kept(&logits, &sampling).into_iter().map(|id| id.0).collect();
         let mut sampler = Sampler::new(sampling, seed, &[]);
         for _ in 0..50 {
@@ -182,14 +182,14 @@ proptest! {
     #[test]
     fn draws_are_told_by_words(sampling in settings(), seed: u64, index: u32) {
         let draw = sampling.draw(seed, index);
-        prop_assert_eq!(Draw::of(draw.words()), draw);
+        prop_assert_eq!(DeviceSampling::of(draw.words()), draw);
     }
 
     #[test]
     fn what_is_not_a_number_is_not_drawn(at in 0_usize..5, seed: u64) {
         let mut logits = [1.0_f32, 2.0, 3.0, 4.0, 5.0];
         logits[at] = if seed.is_multiple_of(2) { f32::NAN } else { f32::NEG_INFINITY };
-        for sampling in [Sampling::default(), Sampling { top_p: 0.9, top_k: 4, ..Sampling::default() }] {
+        for sampling in [SamplingParams::default(), SamplingParams { top_p: 0.9, top_k: 4, ..SamplingParams::default() }] {
             let mut sampler = Sampler::new(sampling.clone(), seed, &[]);
             for _ in 0..50 {
                 prop_assert_ne!(draw(&mut sampler, &logits), at as u32);
@@ -226,7 +226,8 @@ fn weights_are_powers_and_never_grow_with_distance() {
 fn weights_are_of_the_softmax() {
     let mut logits = (0..2000).map(|i| (i as f32 * 0.37).sin() * 9.0 - i as f32 * 0.004);
     for temperature in [0.3_f32, 1.0, 2.5] {
-        let Draw { scale, .. } = Sampling { temperature, ..Sampling::default() }.draw(0, 0);
+        let DeviceSampling { scale, .. } =
+            SamplingParams { temperature, ..SamplingParams::default() }.draw(0, 0);
         for logit in logits.by_ref().take(600) {
             let exact = f64::from(HEAVIEST) * (f64::from(logit - 9.0) / f64::from(temperature)).exp();
             let got = f64::from(weight(logit, 9.0, scale));
@@ -240,12 +241,12 @@ fn weights_are_of_the_softmax() {
 fn ids_are_drawn_as_often_as_they_are_probable() {
     let logits: Vec<f32> = vec![0.0, 1.0, -1.0, 0.5, 2.0, 2.0, -3.0];
     for sampling in [
-        Sampling::default(),
-        Sampling { temperature: 0.5, ..Sampling::default() },
-        Sampling { top_k: 3, ..Sampling::default() },
-        Sampling { top_p: 0.8, ..Sampling::default() },
-        Sampling { temperature: 2.0, top_k: 5, top_p: 0.9, min_p: 0.3, ..Sampling::default() },
-        Sampling { typical_p: 0.6, ..Sampling::default() },
+        SamplingParams::default(),
+        SamplingParams { temperature: 0.5, ..SamplingParams::default() },
+        SamplingParams { top_k: 3, ..SamplingParams::default() },
+        SamplingParams { top_p: 0.8, ..SamplingParams::default() },
+        SamplingParams { temperature: 2.0, top_k: 5, top_p: 0.9, min_p: 0.3, ..SamplingParams::default() },
+        SamplingParams { typical_p: 0.6, ..SamplingParams::default() },
     ] {
         let draws = 40_000;
         let mut counts = vec![0_u32; logits.len()];
@@ -266,7 +267,7 @@ fn ids_are_drawn_as_often_as_they_are_probable() {
 
 #[test]
 fn temperature_0_takes_the_first_of_the_largest() {
-    let mut sampler = Sampler::new(Sampling::greedy(), 1, &[]);
+    let mut sampler = Sampler::new(SamplingParams::greedy(), 1, &[]);
     assert_eq!(draw(&mut sampler, &[1.0, 3.0, 3.0, f32::NAN]), 1);
     assert_eq!(draw(&mut sampler, &[f32::NAN, f32::NEG_INFINITY, -3.0]), 2);
 }
@@ -275,19 +276,35 @@ fn temperature_0_takes_the_first_of_the_largest() {
 fn what_has_been_written_changes_logits() {
     // Logits 2, 1, 0, -1; the prompt is [0, 3]; the answer so far [0, 0, 1], drawn by a bias.
     for (name, penalties, expected) in [
-        ("nothing", Sampling::greedy(), [2.0, 1.0, 0.0, -1.0]),
-        ("repetition", Sampling { repetition_penalty: 2.0, ..Sampling::greedy() }, [1.0, 0.5, 0.0, -2.0]),
-        ("presence", Sampling { presence_penalty: 0.5, ..Sampling::greedy() }, [1.5, 0.5, 0.0, -1.0]),
-        ("frequency", Sampling { frequency_penalty: 0.25, ..Sampling::greedy() }, [1.5, 0.75, 0.0, -1.0]),
-        ("bias", Sampling { bias: vec![(2, 3.0), (9, 1.0)], ..Sampling::greedy() }, [2.0, 1.0, 3.0, -1.0]),
+        ("nothing", SamplingParams::greedy(), [2.0, 1.0, 0.0, -1.0]),
+        (
+            "repetition",
+            SamplingParams { repetition_penalty: 2.0, ..SamplingParams::greedy() },
+            [1.0, 0.5, 0.0, -2.0],
+        ),
+        (
+            "presence",
+            SamplingParams { presence_penalty: 0.5, ..SamplingParams::greedy() },
+            [1.5, 0.5, 0.0, -1.0],
+        ),
+        (
+            "frequency",
+            SamplingParams { frequency_penalty: 0.25, ..SamplingParams::greedy() },
+            [1.5, 0.75, 0.0, -1.0],
+        ),
+        (
+            "bias",
+            SamplingParams { bias: vec![(2, 3.0), (9, 1.0)], ..SamplingParams::greedy() },
+            [2.0, 1.0, 3.0, -1.0],
+        ),
         (
             "all",
-            Sampling {
+            SamplingParams {
                 repetition_penalty: 2.0,
                 presence_penalty: 0.5,
                 frequency_penalty: 0.25,
                 bias: vec![(0, 2.0)],
-                ..Sampling::greedy()
+                ..SamplingParams::greedy()
             },
             [1.0, -0.25, 0.0, -2.0],
         ),
@@ -305,21 +322,21 @@ fn what_has_been_written_changes_logits() {
 #[test]
 fn settings_that_mean_nothing_are_refused() {
     for (sampling, right) in [
-        (Sampling::default(), true),
-        (Sampling { temperature: 0.0, ..Sampling::default() }, true),
-        (Sampling { temperature: -0.1, ..Sampling::default() }, false),
-        (Sampling { temperature: f32::NAN, ..Sampling::default() }, false),
-        (Sampling { temperature: f32::INFINITY, ..Sampling::default() }, false),
-        (Sampling { top_p: 0.0, ..Sampling::default() }, false),
-        (Sampling { top_p: 1.1, ..Sampling::default() }, false),
-        (Sampling { min_p: 1.0, ..Sampling::default() }, true),
-        (Sampling { min_p: -0.1, ..Sampling::default() }, false),
-        (Sampling { typical_p: 0.0, ..Sampling::default() }, false),
-        (Sampling { repetition_penalty: 0.0, ..Sampling::default() }, false),
-        (Sampling { presence_penalty: -2.0, ..Sampling::default() }, true),
-        (Sampling { frequency_penalty: f32::NAN, ..Sampling::default() }, false),
-        (Sampling { bias: vec![(1, f32::NEG_INFINITY)], ..Sampling::default() }, true),
-        (Sampling { bias: vec![(1, f32::NAN)], ..Sampling::default() }, false),
+        (SamplingParams::default(), true),
+        (SamplingParams { temperature: 0.0, ..SamplingParams::default() }, true),
+        (SamplingParams { temperature: -0.1, ..SamplingParams::default() }, false),
+        (SamplingParams { temperature: f32::NAN, ..SamplingParams::default() }, false),
+        (SamplingParams { temperature: f32::INFINITY, ..SamplingParams::default() }, false),
+        (SamplingParams { top_p: 0.0, ..SamplingParams::default() }, false),
+        (SamplingParams { top_p: 1.1, ..SamplingParams::default() }, false),
+        (SamplingParams { min_p: 1.0, ..SamplingParams::default() }, true),
+        (SamplingParams { min_p: -0.1, ..SamplingParams::default() }, false),
+        (SamplingParams { typical_p: 0.0, ..SamplingParams::default() }, false),
+        (SamplingParams { repetition_penalty: 0.0, ..SamplingParams::default() }, false),
+        (SamplingParams { presence_penalty: -2.0, ..SamplingParams::default() }, true),
+        (SamplingParams { frequency_penalty: f32::NAN, ..SamplingParams::default() }, false),
+        (SamplingParams { bias: vec![(1, f32::NEG_INFINITY)], ..SamplingParams::default() }, true),
+        (SamplingParams { bias: vec![(1, f32::NAN)], ..SamplingParams::default() }, false),
     ] {
         assert_eq!(sampling.check().is_ok(), right, "{sampling:?}");
     }

@@ -2,11 +2,13 @@
 
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
-use runtime::engine::{Engine, Want};
-use runtime::error::Failure;
-use runtime::sampling::sampler::Sampling;
-use runtime::session::generation::{Completion, Constraint, End, Logprobs, Piece, Settings, log_sum};
-use runtime::session::session::{Event, Session, Written};
+use runtime::engine::{Engine, Output};
+use runtime::error::Error;
+use runtime::sampling::sampler::SamplingParams;
+use runtime::session::generation::{
+    Constraint, FinishReason, GeneratedToken, Generation, GenerationParams, Logprobs, log_sum,
+};
+use runtime::session::session::{Event, Generated, Session};
 use runtime::text::chat_template::{Message, Template};
 use runtime::text::tokenizer::Text;
 use runtime::weights::WeightFile;
@@ -42,12 +44,12 @@ fn session(context: u32) -> Session<CpuDevice> {
 /// How a session may be ahead: as its device likes, and by many ids.
 const CHAINS: [Option<u32>; 2] = [None, Some(8)];
 
-fn write(session: &mut Session<CpuDevice>, prompt: &[u32], settings: Settings) -> Written {
+fn write(session: &mut Session<CpuDevice>, prompt: &[u32], settings: GenerationParams) -> Generated {
     session.complete(prompt, settings, None, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn count(count: usize) -> Settings {
-    Settings { count, ignore_end: true, ..Settings::default() }
+fn count(count: usize) -> GenerationParams {
+    GenerationParams { count, ignore_end: true, ..GenerationParams::default() }
 }
 
 #[test]
@@ -112,10 +114,10 @@ fn texts_end_for_a_reason() {
     let greedy = Reference::new().greedy(&prompt, 20);
     let stop = format!("w{} w{}", greedy[1], greedy[2]);
     let cases = [
-        (64, count(3), End::Count, 3),
-        (64, Settings { stop: vec![stop], ..count(20) }, End::StopString, 3),
+        (64, count(3), FinishReason::Count, 3),
+        (64, GenerationParams { stop: vec![stop], ..count(20) }, FinishReason::StopString, 3),
         // Positions 3 to 7 take five ids, and a sixth comes of the last.
-        (8, count(20), End::Context, 6),
+        (8, count(20), FinishReason::Context, 6),
     ];
     for ((context, settings, end, ids), chain) in
         cases.into_iter().flat_map(|case| CHAINS.map(|chain| (case.clone(), chain)))
@@ -132,7 +134,7 @@ fn texts_end_for_a_reason() {
         if pieces == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let written = written.unwrap();
-    assert_eq!((written.end, written.ids.as_slice()), (End::Interrupted, &greedy[..2]));
+    assert_eq!((written.end, written.ids.as_slice()), (FinishReason::Interrupted, &greedy[..2]));
     // What was broken off can be gone on with.
     assert_eq!(write(&mut session, &prompt, count(20)).ids, greedy);
 }
@@ -159,12 +161,12 @@ fn long_prompts_say_how_far_they_are_read() {
 struct Even(usize);
 
 impl Constraint for Even {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error> {
         logits.iter_mut().skip(1).step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY);
         Ok(())
     }
 
-    fn accept(&mut self, id: u32) -> Result<(), Failure> {
+    fn accept(&mut self, id: u32) -> Result<(), Error> {
         assert_eq!(id % 2, 0);
         self.0 += 1;
         Ok(())
@@ -178,28 +180,28 @@ impl Constraint for Even {
 #[test]
 fn constraints_are_obeyed() {
     for temperature in [0.0, 2.0] {
-        let sampling = Sampling { temperature, ..Sampling::default() };
-        let settings = Settings { sampling, seed: 3, ..count(20) };
+        let sampling = SamplingParams { temperature, ..SamplingParams::default() };
+        let settings = GenerationParams { sampling, seed: 3, ..count(20) };
         let written = session(64)
             .complete(&[5, 6], settings, Some(Box::new(Even(0))), &mut |_| ControlFlow::Continue(()));
         let written = written.unwrap();
-        assert_eq!((written.end, written.ids.len()), (End::Complete, 3));
+        assert_eq!((written.end, written.ids.len()), (FinishReason::Complete, 3));
         assert!(written.ids.iter().all(|id| id % 2 == 0), "{:?}", written.ids);
     }
 }
 
 #[test]
 fn probabilities_are_the_models_whatever_is_drawn() {
-    let settings = Settings {
-        sampling: Sampling { bias: vec![(7, 100.0)], ..Sampling::greedy() },
+    let settings = GenerationParams {
+        sampling: SamplingParams { bias: vec![(7, 100.0)], ..SamplingParams::greedy() },
         logprobs: Some(2),
-        ..Settings::default()
+        ..GenerationParams::default()
     };
-    let mut completion = Completion::new(None, &[], &[1], settings, None);
-    assert_eq!(completion.want(), Want::Logits);
+    let mut completion = Generation::new(None, &[], &[1], settings, None);
+    assert_eq!(completion.want(), Output::Logits);
     let mut logits: Vec<f32> = (0..10).map(|i| (i as f32 * 1.7).sin()).collect();
     let plain = logits.clone();
-    let Piece { id, logprobs, .. } = completion.choose(&mut logits).unwrap();
+    let GeneratedToken { id, logprobs, .. } = completion.choose(&mut logits).unwrap();
     assert_eq!(id, Some(7));
     let logprobs = logprobs.unwrap();
     assert_eq!(logprobs, Logprobs::of(&plain, 7, 2));

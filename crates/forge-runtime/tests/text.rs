@@ -2,7 +2,7 @@
 
 mod support;
 
-use forge_runtime::text::tokenizer::{Stops, Text};
+use forge_runtime::text::tokenizer::{StopStrings, Text};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ proptest! {
         let mut bounds: Vec<usize> = cuts.into_iter().filter(|&cut| text.is_char_boundary(cut)).collect();
         bounds.extend([0, text.len()]);
         bounds.sort_unstable();
-        let mut filter = Stops::new(stops);
+        let mut filter = StopStrings::new(stops);
         let (mut shown, mut met) = (String::new(), false);
         for bound in bounds.windows(2) {
             let (piece, end) = filter.push(&text[bound[0]..bound[1]]);

@@ -1,10 +1,10 @@
 //! The tiny model: 2 layers, the second of which sees 20 positions · hidden 40 · 4 query heads over 2 key/value heads of 10 · feed-forward 24 · vocabulary 50.
 
 use crate::kernels;
-use crate::runtime::device::{Buffer, Pass, Program, Span};
-use crate::runtime::error::Failure;
+use crate::runtime::device::{Buffer, Pass, Schedule, Span};
+use crate::runtime::error::Error;
 use crate::runtime::model::state::State;
-use crate::runtime::model::{Cost, Info, Layout, Model, Ring, Rows, Wanted};
+use crate::runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, Ring};
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
 
@@ -59,7 +59,7 @@ pub struct Tiny {
     layout: Layout,
 }
 
-pub(crate) static INFO: Info = Info {
+pub(crate) static INFO: ModelInfo = ModelInfo {
     name: "tiny",
     architecture: "TinyForCausalLM",
     parameters: 18_400,
@@ -96,7 +96,7 @@ pub(crate) static INFO: Info = Info {
 };
 
 impl Tiny {
-    pub(crate) fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Failure> {
+    pub(crate) fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
         let mut layers = Vec::new();
         for i in 0..LAYERS {
             layers.push(Layer {
@@ -126,7 +126,7 @@ impl Tiny {
 }
 
 impl Model for Tiny {
-    fn info(&self) -> &'static Info {
+    fn info(&self) -> &'static ModelInfo {
         &INFO
     }
 
@@ -134,15 +134,15 @@ impl Model for Tiny {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, rows: &Rows) {
+    fn forward(&self, pass: &mut dyn Pass, rows: &Batch) {
         kernels::embed(pass, self.embed, rows.ids, STREAM, rows.count);
         for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
             self.layer(pass, layer, cache, i == 1, rows);
         }
     }
 
-    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: &Wanted) {
-        let &Wanted { rows, wanted, draws, next } = wanted;
+    fn head(&self, pass: &mut dyn Pass, _program: Schedule, wanted: &LogitRows) {
+        let &LogitRows { rows, wanted, draws, next } = wanted;
         pass.barrier();
         kernels::final_norm(pass, STREAM, self.final_gain, wanted, NORMED, rows);
         pass.barrier();
@@ -157,8 +157,8 @@ impl Model for Tiny {
 
 impl Tiny {
     /// One layer, 9 dispatches.
-    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, is_ring: bool, rows: &Rows) {
-        let &Rows { count: rows, slots, positions, .. } = rows;
+    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, is_ring: bool, rows: &Batch) {
+        let &Batch { count: rows, slots, positions, .. } = rows;
         pass.barrier();
         kernels::norm(pass, STREAM, layer.attention_gain, NORMED, rows);
         pass.barrier();

@@ -3,7 +3,7 @@
 use crate::arena::LIMIT;
 use crate::fault::{Fault, Kind};
 use crate::program::Program;
-use crate::shadow::{Cell, Clash, Other};
+use crate::shadow::{Cell, Conflict, Other};
 use crate::watch::{WRITES, Watch, site};
 use std::ffi::c_void;
 
@@ -164,7 +164,7 @@ impl Watch {
         size: usize,
         code: u32,
         site: u32,
-        found: (Clash, Other, Cell),
+        found: (Conflict, Other, Cell),
     ) {
         self.fault(Kind::Race, site, |watch| {
             let (at, name) = watch
@@ -182,17 +182,17 @@ impl Watch {
         size: usize,
         code: u32,
         site: u32,
-        found: (Clash, Other, Cell),
+        found: (Conflict, Other, Cell),
     ) {
         let kind = match found.0 {
-            Clash::Group => Kind::GroupRace,
-            Clash::Dispatch => Kind::Hazard,
+            Conflict::Group => Kind::GroupRace,
+            Conflict::Dispatch => Kind::Hazard,
             _ => Kind::Race,
         };
         self.fault(kind, site, |watch| watch.clash(offset, size, code, &watch.last_view().name, found));
     }
 
-    fn clash(&self, at: usize, size: usize, code: u32, name: &str, found: (Clash, Other, Cell)) -> String {
+    fn clash(&self, at: usize, size: usize, code: u32, name: &str, found: (Conflict, Other, Cell)) -> String {
         let (clash, other, cell) = found;
         let (clock, thread, place, done) = match other {
             Other::Wrote => (cell.wrote, cell.writer(), cell.wrote_at, "wrote"),
@@ -202,13 +202,13 @@ impl Watch {
         let own = format!("{} {} {size} bytes at byte {at} of `{name}`", self.who(), verb(code));
         let place = if place == 0 { String::new() } else { format!(" at {}", self.line(place)) };
         match clash {
-            Clash::Group => {
+            Conflict::Group => {
                 format!(
                     "{own}, which threadgroup {} of the same dispatch {done}{place}",
                     self.group_at(clock)
                 )
             }
-            Clash::Dispatch => format!(
+            Conflict::Dispatch => format!(
                 "{own}, which a dispatch of `{}` {done}{place}, and no barrier stands between the dispatches",
                 self.dispatch_at(clock)
             ),

@@ -16,7 +16,7 @@ use std::{io, thread};
 /// What was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Plant {
+pub enum Mutation {
     /// A barrier.
     Barrier,
     /// A clamp: `min(a, b)` became `a`.
@@ -33,7 +33,7 @@ pub struct Mutant {
     /// Its line.
     pub line: usize,
     /// What was removed.
-    pub plant: Plant,
+    pub plant: Mutation,
     /// The words that were replaced, and by what.
     pub change: String,
     /// The whole text.
@@ -42,7 +42,7 @@ pub struct Mutant {
 
 /// What became of a mutant.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fate {
+pub enum MutantOutcome {
     /// The referee found a fault.
     Caught(Fault),
     /// No fault, but the kernel left other bytes: a comparison with reference logits sees that.
@@ -72,7 +72,7 @@ pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
 }
 
 /// What can be replaced at a token.
-fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<usize>, String)> {
+fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Range<usize>, String)> {
     let token = &tokens[index];
     let opens = tokens.get(index + 1).is_some_and(|next| next.is("("));
     let Some(close) = (token.sort == Sort::Word && opens).then(|| closing(tokens, index + 1)).flatten()
@@ -85,13 +85,13 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<
     match token.text {
         "threadgroup_barrier" | "simdgroup_barrier" => {
             let range = token.start..tokens[close].end();
-            vec![(Plant::Barrier, range.clone(), padded(&range, "(void)0"))]
+            vec![(Mutation::Barrier, range.clone(), padded(&range, "(void)0"))]
         }
         "min" => {
             let arguments = split(tokens, index + 2, close);
             let [first, _] = arguments.as_slice() else { return Vec::new() };
             let kept = format!("({})", &text[tokens[first.start].start..tokens[first.end - 1].end()]);
-            vec![(Plant::Clamp, token.start..tokens[close].end(), kept)]
+            vec![(Mutation::Clamp, token.start..tokens[close].end(), kept)]
         }
         "if" => {
             // A guard that leaves early is open when false; one around what it guards, when true.
@@ -100,7 +100,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<
             let open = if leaves { "false" } else { "true" };
             comparisons(tokens, index + 2, close)
                 .into_iter()
-                .map(|range| (Plant::Guard, range.clone(), padded(&range, open)))
+                .map(|range| (Mutation::Guard, range.clone(), padded(&range, open)))
                 .collect()
         }
         _ => Vec::new(),
@@ -108,7 +108,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<
 }
 
 /// The condition of `condition ? a : b` where it begins after `=`, `(`, `,`, `return` or `;`.
-fn ternary(tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Range<usize>, String)> {
+fn ternary(tokens: &[Token<'_>], question: usize) -> Vec<(Mutation, Range<usize>, String)> {
     let mut depth = 0;
     let mut first = question;
     while first > 0 {
@@ -129,7 +129,7 @@ fn ternary(tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Range<usize>, S
     }
     comparisons(tokens, first, question)
         .into_iter()
-        .map(|range| (Plant::Guard, range, "true".to_owned()))
+        .map(|range| (Mutation::Guard, range, "true".to_owned()))
         .collect()
 }
 
@@ -212,8 +212,8 @@ pub fn run(
     mutants: &[Mutant],
     samples: &[Sample],
     limit: u64,
-    told: &(dyn Fn(&Mutant, &Fate) + Sync),
-) -> Result<Vec<Fate>, CompileError> {
+    told: &(dyn Fn(&Mutant, &MutantOutcome) + Sync),
+) -> Result<Vec<MutantOutcome>, CompileError> {
     let failed = |source: io::Error| CompileError::Io { what: "cannot run a sample".to_owned(), source };
     let mut by_kernel: HashMap<&str, Vec<Trial<'_>>> = HashMap::new();
     let program = Program::compile(text)?;
@@ -223,7 +223,7 @@ pub fn run(
     }
     let cache = tempfile::tempdir().map_err(failed)?;
     let next = AtomicUsize::new(0);
-    let fates = Mutex::new(vec![Fate::NotRun; mutants.len()]);
+    let fates = Mutex::new(vec![MutantOutcome::NotRun; mutants.len()]);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -245,23 +245,25 @@ pub fn run(
     Ok(fates.into_inner().unwrap_or_default())
 }
 
-fn judge(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::path::Path) -> Fate {
+fn judge(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::path::Path) -> MutantOutcome {
     if trials.is_empty() {
-        return Fate::NotRun;
+        return MutantOutcome::NotRun;
     }
     let only = [mutant.kernel.as_str()];
     let program = match Program::compile_with(&mutant.text, Options { only: Some(&only), cache: Some(cache) })
     {
         Ok(program) => program,
-        Err(error) => return Fate::Refused(error.to_string()),
+        Err(error) => return MutantOutcome::Refused(error.to_string()),
     };
-    let mut fate = Fate::Same;
+    let mut fate = MutantOutcome::Same;
     for trial in trials {
         match trial.sample.run(&program, limit) {
-            Ok(outcome) if !outcome.faults.is_empty() => return Fate::Caught(outcome.faults[0].clone()),
-            Ok(outcome) if outcome.left != trial.right => fate = Fate::Different,
+            Ok(outcome) if !outcome.faults.is_empty() => {
+                return MutantOutcome::Caught(outcome.faults[0].clone());
+            }
+            Ok(outcome) if outcome.left != trial.right => fate = MutantOutcome::Different,
             Ok(_) => {}
-            Err(error) => return Fate::Refused(error.to_string()),
+            Err(error) => return MutantOutcome::Refused(error.to_string()),
         }
     }
     fate

@@ -81,7 +81,7 @@ pub(crate) struct Now {
 
 /// How two accesses conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clash {
+pub(crate) enum Conflict {
     /// They do not.
     None,
     /// They would, if the last barrier command were not there.
@@ -108,42 +108,43 @@ pub(crate) enum Other {
 impl Now {
     /// How an access at `clock` by `who` relates to one by this thread now, if either writes.
     #[inline(always)]
-    fn relation(&self, clock: u32, who: u16) -> Clash {
+    fn relation(&self, clock: u32, who: u16) -> Conflict {
         if clock < self.interval {
-            return if clock >= self.previous { Clash::Spared } else { Clash::None };
+            return if clock >= self.previous { Conflict::Spared } else { Conflict::None };
         }
         if clock < self.dispatch {
-            return Clash::Dispatch;
+            return Conflict::Dispatch;
         }
         if clock < self.group {
-            return Clash::Group;
+            return Conflict::Group;
         }
         if clock < self.barrier {
-            return Clash::None;
+            return Conflict::None;
         }
         if who & MANY_SIMDGROUPS != 0 || (who & THREAD) / 32 != self.thread / 32 {
-            return Clash::Thread;
+            return Conflict::Thread;
         }
         if clock < self.clock {
-            return Clash::None;
+            return Conflict::None;
         }
-        if who & MANY_LANES != 0 || who & THREAD != self.thread { Clash::Thread } else { Clash::None }
+        if who & MANY_LANES != 0 || who & THREAD != self.thread { Conflict::Thread } else { Conflict::None }
     }
 
     /// Notes a write, and says with what it clashes.
     #[inline(always)]
-    pub(crate) fn write(&self, cell: &mut Cell, at: u32, atomic: bool) -> (Clash, Other) {
-        let mut found = (Clash::None, Other::Wrote);
+    pub(crate) fn write(&self, cell: &mut Cell, at: u32, atomic: bool) -> (Conflict, Other) {
+        let mut found = (Conflict::None, Other::Wrote);
         if cell.wrote >= self.previous && !(atomic && cell.writer & ATOMIC != 0) {
             found.0 = self.relation(cell.wrote, cell.writer);
         }
-        if found.0 <= Clash::Spared && cell.read >= self.previous && !(atomic && cell.reader & ATOMIC != 0) {
+        if found.0 <= Conflict::Spared && cell.read >= self.previous && !(atomic && cell.reader & ATOMIC != 0)
+        {
             let clash = self.relation(cell.read, cell.reader);
             if clash > found.0 {
                 found = (clash, Other::Read);
             }
         }
-        if found.0 <= Clash::Spared
+        if found.0 <= Conflict::Spared
             && cell.read_before >= self.previous
             && cell.read_before < self.group
             && !atomic
@@ -161,8 +162,8 @@ impl Now {
 
     /// Notes a read, and says with what it clashes.
     #[inline(always)]
-    pub(crate) fn read(&self, cell: &mut Cell, at: u32, atomic: bool) -> Clash {
-        let mut clash = Clash::None;
+    pub(crate) fn read(&self, cell: &mut Cell, at: u32, atomic: bool) -> Conflict {
+        let mut clash = Conflict::None;
         if cell.wrote >= self.previous && !(atomic && cell.writer & ATOMIC != 0) {
             clash = self.relation(cell.wrote, cell.writer);
         }
@@ -188,7 +189,7 @@ impl Now {
     }
 }
 
-impl PartialOrd for Clash {
+impl PartialOrd for Conflict {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some((*self as u8).cmp(&(*other as u8)))
     }

@@ -4,7 +4,7 @@
 use crate::arena::Arena;
 use crate::fault::{Faults, Kind};
 use crate::program::Program;
-use crate::shadow::{Cell, Clash, Now, Other, Shadow};
+use crate::shadow::{Cell, Conflict, Now, Other, Shadow};
 use crate::traffic::{Counting, Traffic};
 use serde::Serialize;
 use std::ffi::c_void;
@@ -160,20 +160,20 @@ impl Watch {
         let now = self.group;
         let program = self.program;
         let site = site(program, place);
-        let mut found: Option<(Clash, Other, Cell)> = None;
+        let mut found: Option<(Conflict, Other, Cell)> = None;
         let mut unwritten = false;
         let atomic = code & IS_ATOMIC != 0;
         for cell in self.arena.shadow.at(remembered, size) {
             let before = *cell;
             if code & WRITES != 0 {
                 let (clash, other) = now.write(cell, site, atomic);
-                if clash > Clash::Spared {
+                if clash > Conflict::Spared {
                     found = Some((clash, other, before));
                 }
             } else {
                 unwritten |= cell.wrote < now.group;
                 let clash = now.read(cell, site, atomic);
-                if clash > Clash::Spared {
+                if clash > Conflict::Spared {
                     found = Some((clash, Other::Wrote, before));
                 }
             }
@@ -232,9 +232,9 @@ impl Watch {
                 unwritten |= cell.wrote < view.floor;
                 (now.read(cell, site, atomic), Other::Wrote)
             };
-            if clash != Clash::None {
-                spared |= clash == Clash::Spared;
-                if clash != Clash::Spared {
+            if clash != Conflict::None {
+                spared |= clash == Conflict::Spared;
+                if clash != Conflict::Spared {
                     found = Some((clash, other, before));
                 }
             }

@@ -7,14 +7,14 @@ use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, gro
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, AttendUnfolded, Brings, Convolve,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendUnfolded, AttentionKnobs, Brings, Convolve,
     DeferredNorm, DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function,
     Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare, LayerNorm,
     LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample,
     Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
-use forge_sim::mutants::{self, Fate};
+use forge_sim::mutants::{self, MutantOutcome};
 use forge_sim::{Program, Replay, Samples, Weights};
 
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
@@ -97,14 +97,14 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         sinks,
         gates,
         prologue: None,
-        knobs: AttendKnobs::for_heads(query_heads, key_heads, width, cache),
+        knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache),
     };
-    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
     let grouped = Attend { knobs, ..attend.clone() };
     let queries =
         Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };
     let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
-    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
+    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
     let on_a_card = |attend: &Attend| Spec::AttendSplit(Attend { knobs, ..attend.clone() });
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
@@ -562,10 +562,10 @@ fn planted_faults_are_caught() {
     let mut counts = [0, 0];
     for (mutant, fate) in planted.iter().zip(&fates) {
         match fate {
-            Fate::Caught(_) => counts[0] += 1,
+            MutantOutcome::Caught(_) => counts[0] += 1,
             // Arithmetic, not a bound, as where scores are masked: what comes out is different, and nothing is touched that
             // should not be.
-            Fate::Different => counts[1] += 1,
+            MutantOutcome::Different => counts[1] += 1,
             fate => {
                 let line = script.text.lines().nth(mutant.line - 1).unwrap_or_default().trim();
                 missed.push(format!(

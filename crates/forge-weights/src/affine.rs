@@ -10,7 +10,7 @@
 //! ends are moved in as long as the squares of all errors shrink; numbers beyond them take the outermost codes. The error
 //! of numbers of a normal distribution is a fifteenth less for it in four bits.
 
-use crate::codec::{Unfit, code_of};
+use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
 use crate::line::{Line, ends};
 use forge_ir::{Affine, BLOCK, Scales};
@@ -34,7 +34,12 @@ pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32
 }
 
 /// Encodes a row of finite numbers. Padding columns have code 0: the group's offset, a number like any other.
-pub(crate) fn encode(format: Affine, row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), Unfit> {
+pub(crate) fn encode(
+    format: Affine,
+    row: &[f32],
+    codes: &mut [u8],
+    scales: &mut [u8],
+) -> Result<(), RangeError> {
     codes.fill(0);
     let groups = codes.chunks_exact_mut(format.code_bytes()).zip(scales.as_chunks_mut::<PAIR>().0);
     let levels = ((1_u16 << format.bits.count()) - 1).into();
@@ -68,10 +73,10 @@ fn stored(scales: Scales, line: Line) -> [u8; PAIR] {
 }
 
 /// The line whose codes 0 and `levels` mean `low` and `high`, or the next numbers outside them.
-fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, Unfit> {
+fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, RangeError> {
     let offset = below(scales, low);
     if widened(scales, offset).is_infinite() {
-        return Err(Unfit::TooLarge { value: low });
+        return Err(RangeError::TooLarge { value: low });
     }
     let reach = high - widened(scales, offset);
     let mut scale = nearest(scales, reach / levels);
@@ -84,7 +89,7 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, Unf
         scale = scale.max(bf16::MIN_POSITIVE.to_bits());
     }
     let line = line(scales, scale, offset, levels);
-    if line.value(levels).is_finite() { Ok(line) } else { Err(Unfit::TooLarge { value: high }) }
+    if line.value(levels).is_finite() { Ok(line) } else { Err(RangeError::TooLarge { value: high }) }
 }
 
 /// Moves the ends of a line in by half a step at a time, as long as that brings the numbers closer to what is stored.

@@ -12,7 +12,7 @@ use half::slice::HalfFloatSliceExt;
 
 /// Why a row cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unfit {
+pub enum RangeError {
     /// It holds an infinity or a NaN.
     NotFinite {
         /// In this column.
@@ -82,13 +82,13 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
 ///
 /// # Panics
 /// When the planes have other sizes.
-pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), Unfit> {
+pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), RangeError> {
     assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(row.len()));
     let [values, scales] = planes;
     // Told first whether, then where: the first question is asked of every row, and has to be quick.
     if row.iter().fold(false, |found, x| found | !x.is_finite()) {
         let column = row.iter().position(|x| !x.is_finite()).unwrap_or(0);
-        return Err(Unfit::NotFinite { column });
+        return Err(RangeError::NotFinite { column });
     }
     match format {
         Format::F32 => {
@@ -146,7 +146,7 @@ fn halves(
     values: &mut [u8],
     infinity: u16,
     convert: impl Fn(&[f32], &mut [u16]),
-) -> Result<(), Unfit> {
+) -> Result<(), RangeError> {
     let (values, _) = values.as_chunks_mut::<2>();
     let (stored, padding) = values.split_at_mut(row.len());
     padding.fill([0; 2]);
@@ -157,7 +157,7 @@ fn halves(
         let too_large = |half: &u16| half & 0x7fff == infinity;
         if halves.iter().fold(false, |found, half| found | too_large(half)) {
             let column = halves.iter().position(too_large).unwrap_or(0);
-            return Err(Unfit::TooLarge { value: numbers[column] });
+            return Err(RangeError::TooLarge { value: numbers[column] });
         }
         stored.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
     }
@@ -172,7 +172,7 @@ fn quantise(
     scales: &mut [u8],
     scale_of: impl Fn(f32) -> f32,
     encode: impl Fn(&[f32; BLOCK], &mut [u8]),
-) -> Result<(), Unfit> {
+) -> Result<(), RangeError> {
     let per_block = codes.len() / row.len().div_ceil(BLOCK).max(1);
     let blocks = codes.chunks_exact_mut(per_block).zip(scales.as_chunks_mut::<2>().0);
     for (numbers, (codes, stored)) in row.chunks(BLOCK).zip(blocks) {
@@ -182,7 +182,7 @@ fn quantise(
         let scale = scale_of(largest);
         let rounded = f16::from_f32(scale);
         if rounded.is_infinite() {
-            return Err(Unfit::TooLarge { value: largest });
+            return Err(RangeError::TooLarge { value: largest });
         }
         *stored = rounded.to_le_bytes();
         // A scale that rounds to nothing makes every code mean 0; its inverse may not be a number.

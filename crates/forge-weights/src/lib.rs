@@ -37,7 +37,7 @@ mod stored;
 mod superblock;
 mod write;
 
-pub use codec::{Unfit, decode_row, encode_row};
+pub use codec::{RangeError, decode_row, encode_row};
 pub use errors::{Stat, Summary};
 pub use ggml::{ggml_bytes, ggml_row};
 pub use layout::{ALIGNMENT, PAGE, header};

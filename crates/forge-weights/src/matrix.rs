@@ -2,7 +2,7 @@
 //! them; and what encoding them would
 //! change, format by format, before one is chosen.
 
-use crate::codec::{Unfit, decode_row, encode_row};
+use crate::codec::{RangeError, decode_row, encode_row};
 use crate::errors::Sums;
 use crate::gather;
 use forge_ir::{Diagnostic, Format, Graph, Numbers, Packed, WeightId};
@@ -118,8 +118,8 @@ impl<'a> Matrix<'a> {
             if let Some(column) = strange {
                 let value = numbers[column];
                 let why = match value.is_finite() {
-                    true => Unfit::TooLarge { value },
-                    false => Unfit::NotFinite { column },
+                    true => RangeError::TooLarge { value },
+                    false => RangeError::NotFinite { column },
                 };
                 return Err(unfit(self.graph, self.packed, rows.start + index, why));
             }
@@ -146,7 +146,7 @@ impl<'a> Matrix<'a> {
         let numbers = self.gathered(rows.clone())?;
         let sums = |format: &Format| match encode(*format, self.columns, &numbers) {
             Ok(encoded) => Ok(Some(encoded.sums)),
-            Err((_, Unfit::TooLarge { .. })) => Ok(None),
+            Err((_, RangeError::TooLarge { .. })) => Ok(None),
             Err((row, why)) => Err(unfit(self.graph, self.packed, rows.start + row, why)),
         };
         formats.iter().map(sums).collect()
@@ -154,7 +154,7 @@ impl<'a> Matrix<'a> {
 }
 
 /// Encodes rows; or says which of them cannot be.
-fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (usize, Unfit)> {
+fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (usize, RangeError)> {
     let rows = numbers.len() / columns;
     let [values, scales] = format.plane_bytes(columns);
     let mut planes = [vec![0; rows * values], vec![0; rows * scales]];
@@ -195,7 +195,7 @@ pub fn measure(
 }
 
 /// The fault of a number that a format cannot hold, named by the tensor it comes from. A vector's row is its element.
-pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> Diagnostic {
+pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: RangeError) -> Diagnostic {
     let found = gather::source(graph, packed, row);
     let (tensor, row, first) = found.map_or((packed.name.as_str(), row, 0), |(part, row, first)| {
         (&graph.weights[part.0].tensor, row, first)
@@ -204,7 +204,7 @@ pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> D
     let gain = packed.gain.and_then(|gain| graph.weights.get(gain.0));
     let times = gain.map_or_else(String::new, |gain| format!(" times {}", gain.tensor));
     match why {
-        Unfit::NotFinite { column } => {
+        RangeError::NotFinite { column } => {
             let place = if packed.shape.len() == 1 {
                 format!("[{row}]")
             } else {
@@ -213,7 +213,7 @@ pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> D
             Diagnostic::new("F0602", format!("{tensor}{place}{times} is not a finite number"))
                 .note("a checkpoint with infinities or NaNs gives no text worth having")
         }
-        Unfit::TooLarge { value } => Diagnostic::new(
+        RangeError::TooLarge { value } => Diagnostic::new(
             "F0602",
             format!("{tensor}{times} holds {value:e} in row {row}, too large for {format}"),
         )

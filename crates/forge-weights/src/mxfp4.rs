@@ -8,7 +8,7 @@
 //! Checkpoints have the same codes in another order, two neighbours in a byte. They are put in ours and nothing else; an exponent of
 //! 255 is no number and shows as such when it is decoded, and one of 0 is a scale like any other, 2^-127.
 
-use crate::codec::Unfit;
+use crate::codec::RangeError;
 use crate::codes::{pack, unpack};
 use forge_ir::{BLOCK, Bits, Format};
 use half::f16;
@@ -50,10 +50,10 @@ pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
 }
 
 /// Encodes a row of finite numbers. Padding columns are 0.
-pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), Unfit> {
+pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), RangeError> {
     // Kernels of many rows multiply halves.
     if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(Unfit::TooLarge { value: *x });
+        return Err(RangeError::TooLarge { value: *x });
     }
     for (numbers, (codes, byte)) in row.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2).zip(scales)) {
         let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(through(&[0.0; 40]), (vec![0.0; 40], vec![0, 0]));
         assert_eq!(through(&[65504.0]), (vec![49152.0], vec![140]), "beyond 6 is 6");
         let unfit = encode(&[65536.0], &mut [0; 16], &mut [0]);
-        assert_eq!(unfit, Err(Unfit::TooLarge { value: 65536.0 }));
+        assert_eq!(unfit, Err(RangeError::TooLarge { value: 65536.0 }));
         // The smallest scale there is, and a number of half of it.
         let least = 2.0_f32.powi(-127);
         assert_eq!(through(&[-6.0 * least, 0.5 * least]), (vec![-6.0 * least, 0.5 * least], vec![0]));

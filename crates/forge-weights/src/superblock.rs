@@ -7,7 +7,7 @@
 //! what reaches over the block's numbers, and takes one step after the other to a neighbour as long as the squares of all
 //! errors shrink. That moves the ends in where few codes serve the many better, and makes up for what rounding did.
 
-use crate::codec::{Unfit, code_of};
+use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
 use crate::line::{Line, ends};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
@@ -62,10 +62,15 @@ fn pair(scales: &[u8], block: usize, levels: f32) -> Line {
 }
 
 /// Encodes a row of finite numbers. Padding columns are what is nearest to 0.
-pub(crate) fn encode(format: Format, row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), Unfit> {
+pub(crate) fn encode(
+    format: Format,
+    row: &[f32],
+    codes: &mut [u8],
+    scales: &mut [u8],
+) -> Result<(), RangeError> {
     // Kernels of many rows multiply halves.
     if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(Unfit::TooLarge { value: *x });
+        return Err(RangeError::TooLarge { value: *x });
     }
     let (bits, of_codes) = of_codes(format);
     let superblocks =

@@ -3,7 +3,7 @@
 //! Held are a block of rows, and the scales of the matrix at hand, which come after its codes in the file and are a quarter
 //! of them or less.
 
-use crate::codec::Unfit;
+use crate::codec::RangeError;
 use crate::errors::{Stat, Summary, Sums};
 use crate::gather;
 use crate::layout::{FileLayout, Place};
@@ -78,7 +78,7 @@ fn write_vector(
 ) -> Result<(), Diagnostic> {
     let row = gather::vector(numbers, graph, packed)?;
     if let Some(column) = row.iter().position(|x| !x.is_finite()) {
-        return Err(unfit(graph, packed, column, Unfit::NotFinite { column: 0 }));
+        return Err(unfit(graph, packed, column, RangeError::NotFinite { column: 0 }));
     }
     out.reach(place.planes[0].0)?;
     let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -1,12 +1,12 @@
 //! What storing a row changes, for every format.
 
 use forge_ir::{Affine, Format, Scales};
-use forge_weights::{Unfit, decode_row, encode_row};
+use forge_weights::{RangeError, decode_row, encode_row};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
 /// A row's planes.
-fn encode(format: Format, row: &[f32]) -> Result<[Vec<u8>; 2], Unfit> {
+fn encode(format: Format, row: &[f32]) -> Result<[Vec<u8>; 2], RangeError> {
     let mut planes = format.plane_bytes(row.len()).map(|bytes| vec![0xa5; bytes]);
     let [values, scales] = &mut planes;
     encode_row(format, row, [values, scales])?;
@@ -354,8 +354,8 @@ fn numbers_that_do_not_fit_are_refused() {
             }
             let expected = match (refused.contains(&format), x.is_finite()) {
                 (false, _) => None,
-                (true, false) => Some(Unfit::NotFinite { column: 35 }),
-                (true, true) => Some(Unfit::TooLarge { value: x }),
+                (true, false) => Some(RangeError::NotFinite { column: 35 }),
+                (true, true) => Some(RangeError::TooLarge { value: x }),
             };
             assert_eq!(encode(format, &row).err(), expected, "{x} in {format}");
         }

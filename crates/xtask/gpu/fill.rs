@@ -3,7 +3,7 @@
 //! `FOLDER/weights.header` is all that came of the file, which becomes `FOLDER/weights.safetensors`. Numbers are of such a size
 //! that activations neither vanish nor grow without bound, whatever they were stored as; codes are any.
 
-use forge_runtime::failure::Failure;
+use forge_runtime::failure::Error;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that a thread writes at once.
 const PIECE: u64 = 32 << 20;
 
-pub fn main() -> Result<u8, Failure> {
-    let folder = std::env::args().nth(2).ok_or_else(|| Failure::misuse("which folder?"))?;
-    fill(Path::new(&folder)).map_err(|error| Failure::wrong(format!("{folder}: {error}")))?;
+pub fn main() -> Result<u8, Error> {
+    let folder = std::env::args().nth(2).ok_or_else(|| Error::usage("which folder?"))?;
+    fill(Path::new(&folder)).map_err(|error| Error::runtime(format!("{folder}: {error}")))?;
     Ok(0)
 }
 

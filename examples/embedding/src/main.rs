@@ -1,10 +1,10 @@
 //! A program with a language model in it: asks for a story, and then about the story.
 
-use fable::{Conversation, Event, Failure, Message, Settings, Setup};
+use fable::{Conversation, Event, Error, Message, Settings, Setup};
 use std::io::Write;
 use std::ops::ControlFlow;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), Error> {
     let mut session = fable::open(&Setup::default())?;
     let mut messages = vec![Message::user("Tell me a story about a goat and a bell")];
 

@@ -16,17 +16,17 @@ mod watched;
 
 use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
 use forge_runtime::device::{Device, Lead};
-use forge_runtime::sampling::device_sampling::{Draw, Weights};
+use forge_runtime::sampling::device_sampling::{DeviceSampling, Weights};
 use forge_runtime::engine::{Engine, Want};
-use forge_runtime::offload::{Residence, Streamed};
-use forge_runtime::error::Failure;
+use forge_runtime::offload::{ExpertPlacement, Streamed};
+use forge_runtime::error::Error;
 use forge_runtime::engine::golden::largest;
 use forge_runtime::model::Layout;
-use forge_runtime::measure::capture::Noted;
+use forge_runtime::measure::capture::CapturingDevice;
 use forge_runtime::load::Setup;
 use forge_runtime::program::Program;
 use forge_runtime::measure::profile::Subject;
-use forge_runtime::measure::tune::Tuning;
+use forge_runtime::measure::tune::Tuner;
 use forge_runtime::weights::WeightFile;
 use redrawn::redraw;
 use serde::Deserialize;
@@ -82,9 +82,9 @@ struct Text {
     /// How far the device is ahead: ids of a pass, and passes.
     lead: (u32, usize),
     /// How ids are drawn, as words of which the number is that of the first; none takes the most probable.
-    draw: Option<[u32; Draw::WORDS]>,
+    draw: Option<[u32; DeviceSampling::WORDS]>,
     /// Draws of what the last id was drawn of, when that is there.
-    draws: Vec<[u32; Draw::WORDS]>,
+    draws: Vec<[u32; DeviceSampling::WORDS]>,
     /// Whether the host draws them, of logits that it is told after each.
     on_host: bool,
     /// Whether the device is one that is watched, and told the text in parts.
@@ -124,7 +124,7 @@ pub fn work(program: &Program, job: &Job) -> Value {
     let metallib = job.metallib.then_some(program.metal.as_bytes());
     let program = &Program { metallib, ..*program };
     let texts: Vec<Value> = job.texts.iter().map(|text| write(program, job, text)).collect();
-    let failed = |failure: Failure| json!(failure.to_string());
+    let failed = |failure: Error| json!(failure.to_string());
     let profiles = job.profile.then(|| profiled(program, job).unwrap_or_else(failed));
     let tuned = job.tune.as_ref().map(|tune| tuned(program, job, tune).unwrap_or_else(failed));
     json!({ "texts": texts, "living": living(), "profiles": profiles, "tuned": tuned })
@@ -135,16 +135,16 @@ fn listened(
     program: &Program,
     job: &Job,
     positions: u32,
-) -> Result<(Engine<Noted<Box<dyn Device>>>, WeightFile), Failure> {
+) -> Result<(Engine<CapturingDevice<Box<dyn Device>>>, WeightFile), Error> {
     execute(true);
     let setup = Setup { context: Some(positions), ..Setup::default() };
     let loaded = setup.load(program, None)?;
     let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None, None)?;
-    Ok((Engine::new(loaded.model, Noted::new(device), positions, 1), loaded.weights))
+    Ok((Engine::new(loaded.model, CapturingDevice::new(device), positions, 1), loaded.weights))
 }
 
 /// What the steps of an id and of a prompt take.
-fn profiled(program: &Program, job: &Job) -> Result<Value, Failure> {
+fn profiled(program: &Program, job: &Job) -> Result<Value, Error> {
     let (mut engine, weights) = listened(program, job, 20)?;
     let subjects = [Subject::id(&mut engine, 9)?, Subject::prompt(&mut engine, 20)?];
     let mut profiles = Vec::new();
@@ -156,8 +156,8 @@ fn profiled(program: &Program, job: &Job) -> Result<Value, Failure> {
 }
 
 /// What comes of choosing layouts.
-fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Failure> {
-    let tunable = program.tunable.ok_or_else(|| Failure::misuse("it was not compiled for choosing"))?;
+fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Error> {
+    let tunable = program.tunable.ok_or_else(|| Error::usage("it was not compiled for choosing"))?;
     let mut text = tunable.metal.to_owned();
     for [kernel, from, to] in &asked.planted {
         let start = text.find(&format!("kernel void {kernel}(")).expect("there is such a kernel");
@@ -165,8 +165,8 @@ fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Failure> {
         text.replace_range(place..place + from.len(), to);
     }
     let program = Program { metal: String::leak(text), ..tunable.program(program) };
-    let (mut engine, _) = listened(&program, job, Tuning::positions(program.info))?;
-    let tuning = Tuning::new(&mut engine, 1)?;
+    let (mut engine, _) = listened(&program, job, Tuner::positions(program.info))?;
+    let tuning = Tuner::new(&mut engine, 1)?;
     let mut all = Vec::new();
     let mut left = asked.until.unwrap_or(usize::MAX);
     let mut goes_on = || {
@@ -203,8 +203,8 @@ fn written(
     job: &Job,
     text: &Text,
     come: &mut Come,
-) -> Result<Vec<f32>, Failure> {
-    let experts = job.experts.map_or(Residence::Resident, |bytes| Residence::Streamed(Some(bytes)));
+) -> Result<Vec<f32>, Error> {
+    let experts = job.experts.map_or(ExpertPlacement::Resident, |bytes| ExpertPlacement::Streamed(Some(bytes)));
     let setup = Setup { context: Some(text.context), experts, ..Setup::default() };
     let loaded = setup.load(program, None)?;
     let (make, streamed) = (hosts::find(&job.host), loaded.streamed(HashMap::new())?);
@@ -219,7 +219,7 @@ fn written(
     }
     drop(loaded.weights);
     let mut weights = Weights::default();
-    let mut engine = Engine::new(loaded.model, Noted::new(device), text.context, 1);
+    let mut engine = Engine::new(loaded.model, CapturingDevice::new(device), text.context, 1);
     let mut before = counts();
     let mut note = || {
         let after = counts();
@@ -239,8 +239,8 @@ fn written(
         logits = engine.feed(0, ids, Want::Logits)?.logits.pop().unwrap_or_default();
     }
     note();
-    let mut draw = text.draw.map(Draw::of);
-    let mut drawn = |logits: &[f32], draw: &mut Option<Draw>| match draw {
+    let mut draw = text.draw.map(DeviceSampling::of);
+    let mut drawn = |logits: &[f32], draw: &mut Option<DeviceSampling>| match draw {
         Some(draw) => weights.draw(logits, &draw.take()),
         None => largest(logits) as u32,
     };
@@ -273,7 +273,7 @@ fn written(
         }
     }
     if !text.draws.is_empty() {
-        let draws: Vec<Draw> = text.draws.iter().map(|words| Draw::of(*words)).collect();
+        let draws: Vec<DeviceSampling> = text.draws.iter().map(|words| DeviceSampling::of(*words)).collect();
         come.drawn = redraw(engine.device(), &draws)?;
     }
     come.experts = engine.device().streamed().map(|counts| [counts.asked, counts.foreseen]);

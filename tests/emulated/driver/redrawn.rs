@@ -2,11 +2,11 @@
 //! place.
 
 use forge_runtime::device::{Binding, Device, Program};
-use forge_runtime::sampling::device_sampling::{Draw, Weights};
-use forge_runtime::measure::capture::Noted;
+use forge_runtime::sampling::device_sampling::{DeviceSampling, Weights};
+use forge_runtime::measure::capture::CapturingDevice;
 
 /// What the host and what the device choose by each of these draws, of the logits that the device drew of last.
-pub fn redraw(noted: &mut Noted<Box<dyn Device>>, draws: &[Draw]) -> Result<Vec<[u32; 2]>, String> {
+pub fn redraw(noted: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampling]) -> Result<Vec<[u32; 2]>, String> {
     let notes = noted.take().into_iter().flat_map(|pass| pass.notes);
     let drawing = notes.filter(|note| note.kernel.buffers.contains(&"draws")).last();
     let drawing = drawing.ok_or("nothing has been drawn")?;
@@ -18,10 +18,10 @@ pub fn redraw(noted: &mut Noted<Box<dyn Device>>, draws: &[Draw]) -> Result<Vec<
     let device = noted.device();
     let logits: Vec<f32> = read(device, logits).into_iter().map(f32::from_bits).collect();
     let mut weights = Weights::default();
-    let choose = |draw: &Draw| {
+    let choose = |draw: &DeviceSampling| {
         let bytes: Vec<u8> = draw.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         device.write(words.buffer, words.offset, &bytes);
-        device.run(Program::Decode, &mut |pass| drawing.encode(pass))?;
+        device.run(Schedule::Decode, &mut |pass| drawing.encode(pass))?;
         Ok([weights.draw(&logits, draw), read(device, id)[0]])
     };
     draws.iter().map(choose).collect()

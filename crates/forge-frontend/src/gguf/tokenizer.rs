@@ -6,7 +6,7 @@
 
 use super::merges::{Pieces, merges};
 use super::metadata::Metadata;
-use super::pretokenizer::{self, Cutting, NAMES};
+use super::pretokenizer::{self, NAMES, PreTokenizer};
 use super::vocabulary::{KEYS, Kind, Vocabulary};
 use crate::checkpoint::Memory;
 use serde_json::{Map, Value, json};
@@ -89,7 +89,7 @@ impl Vocabulary<'_> {
             metadata.refuse(&name, &format!("forge does not know how it cuts texts; it knows {NAMES}"));
             return None;
         };
-        let Cutting { normalizer, cut, whole_tokens, begins } = cutting;
+        let PreTokenizer { normalizer, cut, whole_tokens, begins } = cutting;
         metadata.only(
             &format!("{KEYS}add_space_prefix"),
             false,

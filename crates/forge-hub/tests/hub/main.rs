@@ -2,7 +2,7 @@
 
 mod server;
 
-use forge_hub::{Error, Event, Fetched, Patience, Request, Settings, Token, fetch};
+use forge_hub::{Error, Event, Fetched, Request, RetryPolicy, Settings, Token, fetch};
 use server::{Act, Ask, COMMIT, Server};
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn settings(server: &Server, cache: &Path) -> Settings {
         token: None,
         cache: cache.to_owned(),
         offline: false,
-        patience: Patience { tries: 4, first: Duration::from_millis(1), longest: Duration::from_secs(2) },
+        patience: RetryPolicy { tries: 4, first: Duration::from_millis(1), longest: Duration::from_secs(2) },
         silence: Duration::from_millis(300),
     }
 }
@@ -324,7 +324,7 @@ fn what_was_fetched_before_an_interruption_is_not_fetched_again() {
     let home = tempfile::tempdir().unwrap();
     let patient = settings(&server, home.path());
     let impatient =
-        Settings { patience: Patience { tries: 1, ..patient.patience.clone() }, ..patient.clone() };
+        Settings { patience: RetryPolicy { tries: 1, ..patient.patience.clone() }, ..patient.clone() };
     assert!(matches!(fetched("owner/name", &impatient).0, Err(Error::GaveUp(_))));
     let blobs = home.path().join("models--owner--name/blobs");
     let left: Vec<String> = names(&blobs).into_iter().filter(|name| name.ends_with(".incomplete")).collect();
@@ -350,7 +350,7 @@ fn a_partial_file_that_is_wrong_is_started_over_once() {
         let home = tempfile::tempdir().unwrap();
         let patient = settings(&server, home.path());
         let impatient =
-            Settings { patience: Patience { tries: 1, ..patient.patience.clone() }, ..patient.clone() };
+            Settings { patience: RetryPolicy { tries: 1, ..patient.patience.clone() }, ..patient.clone() };
         assert!(fetched("owner/name", &impatient).0.is_err());
         let blobs = home.path().join("models--owner--name/blobs");
         let partial = names(&blobs).into_iter().find(|name| name.ends_with(".incomplete")).unwrap();

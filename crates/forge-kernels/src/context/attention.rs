@@ -6,7 +6,7 @@ use std::f32::consts::LOG2_E;
 
 use super::Base;
 use super::rotation::Turn;
-use crate::spec::{Attend, AttendJoin, AttendKnobs, Brings, Prologue};
+use crate::spec::{Attend, AttendJoin, AttentionKnobs, Brings, Prologue};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
 pub(super) fn step(width: usize) -> usize {
@@ -183,7 +183,7 @@ pub(super) struct SplitContext<'a> {
 impl<'a> SplitContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Attend) -> SplitContext<'a> {
         let group = spec.query_heads / spec.key_heads;
-        let AttendKnobs { simdgroups, heads_each, loads, .. } = spec.knobs;
+        let AttentionKnobs { simdgroups, heads_each, loads, .. } = spec.knobs;
         let head_parts = group.div_ceil(heads_each);
         let position_parts = (simdgroups / head_parts).max(1);
         let simdgroups = head_parts * position_parts;

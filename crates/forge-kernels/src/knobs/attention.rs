@@ -7,7 +7,7 @@ use crate::context::{
     LINES, LINES_MEMORY, WIDEST_LINE, channels, element, grouped_bytes, head_memory, queries_fit, sums_bytes,
     tile_bytes,
 };
-use crate::spec::{AttendKnobs, Rows};
+use crate::spec::{AttentionKnobs, Rows};
 use forge_ir::Format;
 
 /// The most heads that a simdgroup of few rows serves: registers hold the sums of as many.
@@ -33,7 +33,7 @@ const OF_PARTS: usize = 16;
 /// leave room for twice that.
 const UNDER_WAY: usize = 64;
 
-impl AttendKnobs {
+impl AttentionKnobs {
     /// Knobs for query heads that read key heads of `width` channels, on a chip or a card, by the kernel for so many rows.
     ///
     /// Many rows: on NVIDIA's GPUs all heads that share a key head together, as many positions at once as there is room for. Measured on
@@ -45,30 +45,30 @@ impl AttendKnobs {
         key_heads: usize,
         width: usize,
         cache: Format,
-    ) -> AttendKnobs {
-        let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+    ) -> AttentionKnobs {
+        let rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
         if family != Family::Nvidia {
             return rule;
         }
         if rows == Rows::Many {
             let tile = grouped_tiles(width, cache).next_back();
-            return tile.map_or(rule, |tile| AttendKnobs { tile, lines: LINES, ..rule });
+            return tile.map_or(rule, |tile| AttentionKnobs { tile, lines: LINES, ..rule });
         }
         let group = (query_heads / key_heads.max(1)).max(1);
-        if group > FEW_HEADS && AttendKnobs::can_take_units(group, width, cache) {
-            return AttendKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
+        if group > FEW_HEADS && AttentionKnobs::can_take_units(group, width, cache) {
+            return AttentionKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
         }
         let has_parts = group > rule.heads_each;
         let fits = sums_bytes(OF_PARTS, width) <= head_memory(width);
-        if has_parts && fits { AttendKnobs { simdgroups: OF_PARTS, ..rule } } else { rule }
+        if has_parts && fits { AttentionKnobs { simdgroups: OF_PARTS, ..rule } } else { rule }
     }
 
     /// Knobs for query heads that read key heads of `width` channels, by either kernel.
-    pub fn for_heads(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendKnobs {
+    pub fn for_heads(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttentionKnobs {
         let group = (query_heads / key_heads.max(1)).max(1);
         let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
         let tile = [32, 16, 8].into_iter().find(|tile| tile_bytes(*tile, width) <= head_memory(width));
-        AttendKnobs {
+        AttentionKnobs {
             simdgroups: SIMDGROUPS,
             heads_each,
             units: false,
@@ -90,12 +90,13 @@ impl AttendKnobs {
         key_heads: usize,
         width: usize,
         cache: Format,
-    ) -> Vec<AttendKnobs> {
-        let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+    ) -> Vec<AttentionKnobs> {
+        let rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
         if rows == Rows::Many {
             let tiles = [8, 16, 32].into_iter().filter(|tile| tile_bytes(*tile, width) <= head_memory(width));
-            let of_a_head = tiles.map(|tile| AttendKnobs { tile, ..rule });
-            let grouped = grouped_tiles(width, cache).map(|tile| AttendKnobs { tile, lines: LINES, ..rule });
+            let of_a_head = tiles.map(|tile| AttentionKnobs { tile, ..rule });
+            let grouped =
+                grouped_tiles(width, cache).map(|tile| AttentionKnobs { tile, lines: LINES, ..rule });
             return of_a_head.chain(grouped).collect();
         }
         let group = (query_heads / key_heads.max(1)).max(1);
@@ -110,18 +111,22 @@ impl AttendKnobs {
                     && sums_bytes(simdgroups, width) <= head_memory(width);
                 let most = most_loads(heads_each, width, cache);
                 for loads in [most / 4, most / 2, most].into_iter().filter(|loads| fits && *loads > 0) {
-                    tried.push(AttendKnobs { simdgroups, heads_each, loads, ..rule });
+                    tried.push(AttentionKnobs { simdgroups, heads_each, loads, ..rule });
                 }
             }
         }
-        if AttendKnobs::can_take_units(group, width, cache) {
-            let of_units = AttendKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
+        if AttentionKnobs::can_take_units(group, width, cache) {
+            let of_units =
+                AttentionKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
             let parts = group.div_ceil(UNIT_HEADS);
             let fits = |simdgroups: &usize| {
                 *simdgroups >= parts && sums_bytes(*simdgroups, width) <= head_memory(width)
             };
             tried.extend(
-                [4, 8, 16].into_iter().filter(fits).map(|simdgroups| AttendKnobs { simdgroups, ..of_units }),
+                [4, 8, 16]
+                    .into_iter()
+                    .filter(fits)
+                    .map(|simdgroups| AttentionKnobs { simdgroups, ..of_units }),
             );
         }
         tried
@@ -149,11 +154,17 @@ mod tests {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (32, 1), (14, 2), (40, 8)] {
             for width in [6, 64, 80, 128, 256, 512] {
                 for cache in [Format::F32, Format::F16, Format::Q8_0] {
-                    let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+                    let rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
                     for rows in [Rows::One, Rows::Few, Rows::Many] {
-                        let card =
-                            AttendKnobs::for_chip(Family::Nvidia, rows, query_heads, key_heads, width, cache);
-                        let tried = AttendKnobs::tried(rows, query_heads, key_heads, width, cache);
+                        let card = AttentionKnobs::for_chip(
+                            Family::Nvidia,
+                            rows,
+                            query_heads,
+                            key_heads,
+                            width,
+                            cache,
+                        );
+                        let tried = AttentionKnobs::tried(rows, query_heads, key_heads, width, cache);
                         for chosen in [rule, card] {
                             let what = format!("{query_heads} {key_heads} {width} {cache}: {chosen:?}");
                             assert!(tried.contains(&chosen), "{what}");

@@ -182,7 +182,7 @@ pub struct Attend {
     /// What prepares the row, if that is left to this kernel.
     pub prologue: Option<Prologue>,
     /// How the work is laid over threads.
-    pub knobs: AttendKnobs,
+    pub knobs: AttentionKnobs,
 }
 
 /// Threadgroups of attention of few rows that a core is given where no kernel says otherwise.
@@ -192,7 +192,7 @@ pub const AT_ONCE: usize = 3;
 /// as a program decides that in each pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct AttendKnobs {
+pub struct AttentionKnobs {
     /// Simdgroups of a threadgroup, or a few less where those that have different heads are no divisor of it (split).
     pub simdgroups: usize,
     /// Query heads that a simdgroup serves with what it loads (split).
@@ -215,7 +215,7 @@ fn lines_of_one_head() -> usize {
     8
 }
 
-impl AttendKnobs {
+impl AttentionKnobs {
     /// Threadgroups of few rows of heads so wide that run side by side on a core. Where matrix units meet a cache registers leave
     /// a multiprocessor room for one, and for two of narrow heads. Measured on an H100, ids a second after 32,768 positions with one,
     /// two and three: a 30B of 8 heads a key, 128 wide, 296, 273 and 255, an 8B of 4 285, 273 and 266, a 1B of 4 heads a key, 64 wide,
@@ -230,7 +230,7 @@ impl AttendKnobs {
 
     /// What they are, in a kernel's name: those that matter for so many rows.
     pub fn name(&self, rows: Rows) -> String {
-        let AttendKnobs { simdgroups, heads_each, units, loads, tile, lines } = self;
+        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = self;
         match rows {
             Rows::One | Rows::Few if *units => format!("g{simdgroups}_u"),
             Rows::One | Rows::Few => format!("g{simdgroups}_h{heads_each}_l{loads}"),

@@ -2,7 +2,7 @@
 
 use forge_ir::{Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend, Rows,
+    Append, Attend, AttendJoin, AttentionKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend, Rows,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -21,21 +21,21 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
         sinks: false,
         gates: None,
         prologue: None,
-        knobs: AttendKnobs::for_heads(query_heads, key_heads, width, cache),
+        knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache),
     }
 }
 
 /// Attention of many rows as it is laid out for a card.
 pub(crate) fn on_a_card(attend: Attend) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend;
-    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
     Spec::AttendTiled(Attend { knobs, ..attend })
 }
 
 /// Attention of few rows as it is laid out for a card.
 pub(crate) fn few_on_a_card(attend: Attend) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend;
-    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
+    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
     Spec::AttendSplit(Attend { knobs, ..attend })
 }
 

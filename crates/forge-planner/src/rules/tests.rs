@@ -9,7 +9,7 @@ use crate::fused::{
 use crate::{Options, Quant};
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, Draft, Format, Gating, Graph, Groups, Model, Node, Op, Pairing,
-    Param, ParamId, ParamKind, Rotation, Routing, Scores, Specials, State, ValueId, Weight, WeightId,
+    Param, ParamId, ParamKind, Rotation, Routing, Scores, SpecialTokens, State, ValueId, Weight, WeightId,
 };
 use std::collections::BTreeSet;
 
@@ -245,7 +245,7 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
             vocabulary: TOKENS,
             hidden: WIDTH,
             context: 8,
-            specials: Specials::default(),
+            specials: SpecialTokens::default(),
         },
         weights: weights
             .iter()

@@ -1,7 +1,7 @@
 //! Attention, and what prepares it, as steps.
 
 use crate::fused::{Attend, Brings, Fused, HeadNorm, Operation, RotateAppend};
-use crate::plan::{BatchColumn, Condition, Operand, Per};
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
 use crate::regime::Schedule;
 use crate::section::Draft;
 use crate::select::Select;
@@ -52,7 +52,7 @@ impl Select<'_> {
     ) {
         let Some(state) = self.state(draft, prepare.cache) else { return };
         let width = list.widths[operation.output.0];
-        let to = self.scratch("q", width, Per::Row);
+        let to = self.scratch("q", width, RowsOf::Row);
         draft.buffers.insert(operation.output, to);
         let spec = Spec::RotateAppend(spec::RotateAppend {
             query_heads: prepare.query_heads,
@@ -112,7 +112,7 @@ impl Select<'_> {
     ) {
         let Some(state) = self.state(draft, attend.cache) else { return };
         let (query_heads, key_heads, width) = (attend.query_heads, state.heads, state.width);
-        let partials = self.scratch("partials", query_heads * (width + 2), Per::Share);
+        let partials = self.scratch("partials", query_heads * (width + 2), RowsOf::Share);
         let heads = self.target(draft, list, operation, "heads");
         let Attend { scale, window, softcap, .. } = *attend;
         // A window as long as any context is none.
@@ -132,7 +132,7 @@ impl Select<'_> {
             (buffer, spec::Gates { pitch, first: pitch - query_heads * width })
         });
         let family = self.chip().family;
-        let knobs = |rows| spec::AttendKnobs::for_chip(family, rows, query_heads, key_heads, width, cache);
+        let knobs = |rows| spec::AttentionKnobs::for_chip(family, rows, query_heads, key_heads, width, cache);
         let spec = spec::Attend {
             gates: gates.map(|(_, gates)| gates),
             query_heads,

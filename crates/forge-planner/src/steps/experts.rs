@@ -3,7 +3,7 @@
 
 use super::experts_grouped::{is_grouped, variants};
 use crate::fused::{Choice, ExpertsInner, ExpertsSum, Fused, Gain, Kind, Operation, Summed, Value};
-use crate::plan::{FieldKind, Operand, Per};
+use crate::plan::{FieldKind, Operand, RowsOf};
 use crate::section::Draft;
 use crate::select::Select;
 use forge_ir::{Format, Gating, Layout, ParamId, Record, Routing};
@@ -183,7 +183,7 @@ impl Select<'_> {
             ("bias", Operand::Field(bias))
         }));
         if inner.norm.is_some() {
-            let squares = self.scratch("squares", self.partials, Per::Pass);
+            let squares = self.scratch("squares", self.partials, RowsOf::Pass);
             arguments.push(("squares", Operand::Scratch(squares)));
         }
         draft.step(&operation.name, &formula, function, &arguments);
@@ -191,7 +191,7 @@ impl Select<'_> {
 
     /// The buffer of routes that are written beside a result.
     fn routes(&mut self, draft: &mut Draft<'_>, list: &Fused, value: Value) -> usize {
-        let routes = self.scratch("routes", list.widths[value.0], Per::Row);
+        let routes = self.scratch("routes", list.widths[value.0], RowsOf::Row);
         draft.buffers.insert(value, routes);
         routes
     }

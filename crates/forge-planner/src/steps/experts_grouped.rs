@@ -3,7 +3,7 @@
 
 use super::experts::SEATS;
 use crate::fused::{ExpertsSum, Fused, Kind, Operation};
-use crate::plan::{Condition, Operand, Per};
+use crate::plan::{Condition, Operand, RowsOf};
 use crate::regime::Regime;
 use crate::section::Draft;
 use crate::select::Select;
@@ -32,7 +32,7 @@ impl Select<'_> {
         sum: &ExpertsSum,
     ) -> usize {
         let ([experts, chosen, _, outputs, ..], _) = shape;
-        let each = self.scratch("routed_each", chosen * outputs, Per::Row);
+        let each = self.scratch("routed_each", chosen * outputs, RowsOf::Row);
         let spec = self.tiles(shape, sum.bias.is_some(), (None, false));
         let plus = if sum.bias.is_some() { " + bias" } else { "" };
         let general = format!("of each expert of a row y = weight · x{plus}");
@@ -97,7 +97,7 @@ impl Select<'_> {
         let [tile_rows, _] = spec::ExpertsTiles::tile_for(experts, chosen, chunk);
         let tiles = spec::ExpertsGroup { experts, chosen, tile_rows }.tiles(chunk);
         let (pairs, tiles) =
-            (self.scratch("pairs", chosen, Per::Row), self.scratch("tiles", 3 * tiles, Per::Pass));
+            (self.scratch("pairs", chosen, RowsOf::Row), self.scratch("tiles", 3 * tiles, RowsOf::Pass));
         [("pairs", Operand::Scratch(pairs)), ("tiles", Operand::Scratch(tiles))]
     }
 }

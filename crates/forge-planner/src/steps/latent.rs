@@ -2,7 +2,7 @@
 //! and keys may be columns of wider buffers, which these kernels are told.
 
 use crate::fused::{EachHead, Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, Value};
-use crate::plan::{BatchColumn, Condition, Operand, Per, State};
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf, State};
 use crate::regime::{Regime, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
@@ -189,7 +189,7 @@ impl Select<'_> {
                 None
             }
         };
-        let partials = self.scratch("partials", heads * (width + 2), Per::Share);
+        let partials = self.scratch("partials", heads * (width + 2), RowsOf::Share);
         let to = self.target(draft, list, operation, &operation.name);
         arguments.extend([
             LATENTS,

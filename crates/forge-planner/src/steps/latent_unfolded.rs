@@ -1,12 +1,12 @@
 //! Both ways in which many rows meet latents, as steps: as they are, heads' matrices before and after, or unfolded, share by share of the
-//! positions. Which of them a pass takes is decided when it is encoded ([`Unfold`]); both leave the same heads.
+//! positions. Which of them a pass takes is decided when it is encoded ([`MlaExpand`]); both leave the same heads.
 
 use crate::fused::{EachHead, Ending, Fused, Kind, LatentAttend, Operation};
-use crate::plan::{BatchColumn, Condition, Operand, Per};
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
 use crate::regime::{FEW, Regime, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
-use crate::unfold::Unfold;
+use crate::unfold::MlaExpand;
 use forge_ir::{Format, Latents, Layout};
 use forge_kernels::{Spec, spec};
 
@@ -21,7 +21,7 @@ pub(super) struct Unfolding<'a> {
     widths: [usize; 2],
     /// Positions of a tile.
     tile: usize,
-    unfold: Unfold,
+    unfold: MlaExpand,
 }
 
 impl Unfolding<'_> {
@@ -53,7 +53,7 @@ impl Select<'_> {
         let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
         let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
         let tile = spec::AttendUnfolded::tile_for(keys, latents.turned, of_values)?;
-        let unfold = Unfold::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
+        let unfold = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
         let alone = list.uses(absorb.0.output) == 1 && list.uses(attend.0.output) == 1;
         alone.then_some(Unfolding { absorb, attend, values, latents, widths, tile, unfold })
     }
@@ -79,8 +79,8 @@ impl Select<'_> {
         let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, .. } = *unfolding;
         let Latents { width, turned } = unfolding.latents;
         let (heads, cache) = (attend.1.heads, self.plan.cache);
-        let share = self.scratch("share", width, Per::Position);
-        let turned_keys = self.scratch("turned_keys", turned, Per::Position);
+        let share = self.scratch("share", width, RowsOf::Position);
+        let turned_keys = self.scratch("turned_keys", turned, RowsOf::Position);
         let spec = Spec::LatentShare(spec::LatentShare { width, turned, cache });
         let general = "share, turned_keys = the latents and keys of rows positions from begin on, of the slot of all rows";
         let function = self.function("latent_share", general, &[(MANY, spec)]);
@@ -99,7 +99,7 @@ impl Select<'_> {
         let [keys_of_heads, values_of_heads] = [("keys", absorb.1, keys), ("values", of_values.1, values)]
             .map(|(name, each, width)| self.made_of_share(draft, name, each, (share, heads * width)));
 
-        let carried = self.scratch("carried", 2 * heads, Per::Row);
+        let carried = self.scratch("carried", 2 * heads, RowsOf::Row);
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
         let queries = self.columns(draft, list, absorb.0.inputs[0]);
         let operand = if cache == Format::F32 { spec::Operand::F32 } else { spec::Operand::Ranged };
@@ -149,7 +149,7 @@ impl Select<'_> {
     ) -> usize {
         let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");
         let inputs = self.plan.scratch[share].width;
-        let y = self.scratch(&format!("unfolded_{name}"), outputs, Per::Position);
+        let y = self.scratch(&format!("unfolded_{name}"), outputs, RowsOf::Position);
         let spec = Spec::Project(spec::Project {
             rows: spec::Rows::Many,
             format,

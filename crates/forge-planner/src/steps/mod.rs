@@ -11,7 +11,7 @@ mod recurrent;
 
 use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
-use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, Per, State};
+use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, RowsOf, State};
 use crate::section::{Draft, Place, Source};
 use crate::select::{ASIDE, Select};
 use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, WeightId};
@@ -270,7 +270,7 @@ impl Select<'_> {
     /// The buffer that an operation's result goes to, called `name` unless it is what flows out.
     fn target(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, name: &str) -> usize {
         let width = list.widths[operation.output.0];
-        let per = if draft.place == Place::Epilogue { Per::Wanted } else { Per::Row };
+        let per = if draft.place == Place::Epilogue { RowsOf::Wanted } else { RowsOf::Row };
         let flows_out = list.flows_out(operation.output);
         let name = if list.is_aside(operation.output) { ASIDE } else { name };
         let to = match (flows_out, draft.place) {
@@ -327,7 +327,7 @@ impl Select<'_> {
             (None, _) => from,
             // What the section before has left of the stream times this section's first gain.
             (Some(_), None) if input == Value::INPUT => {
-                self.scratch("gained", list.widths[input.0], Per::Pass)
+                self.scratch("gained", list.widths[input.0], RowsOf::Pass)
             }
             (Some(_), _) => draft.gained.get(&input).copied().unwrap_or(from),
         }
@@ -342,7 +342,7 @@ impl Select<'_> {
         gain: Gain,
         name: &str,
     ) -> (String, Vec<(&'static str, Operand)>) {
-        let squares = self.scratch("squares", self.partials, Per::Pass);
+        let squares = self.scratch("squares", self.partials, RowsOf::Pass);
         let written = if draft.place == Place::Prologue { "squares" } else { "squares_out" };
         let mut arguments = vec![(written, Operand::Scratch(squares))];
         let field = match gain {
@@ -352,7 +352,7 @@ impl Select<'_> {
         };
         let mut formula = String::new();
         if let Some(field) = field {
-            let gained = self.scratch("gained", width, Per::Pass);
+            let gained = self.scratch("gained", width, RowsOf::Pass);
             draft.gained.insert(value, gained);
             arguments.push(("gain", Operand::Field(field)));
             arguments.push(("gained", Operand::Scratch(gained)));

@@ -2,7 +2,7 @@
 
 use super::of_each;
 use crate::fused::{Each, Ending, Fused, Gain, Kind, Operation, OwnNorm, Project};
-use crate::plan::{Operand, Per};
+use crate::plan::{Operand, RowsOf};
 use crate::regime::Regime;
 use crate::section::Draft;
 use crate::select::Select;
@@ -69,7 +69,7 @@ impl Select<'_> {
         }
         arguments.extend(taken.map(|aside| ("factors", Operand::Scratch(aside))));
         if project.norm.is_some() {
-            let squares = self.scratch("squares", self.partials, Per::Pass);
+            let squares = self.scratch("squares", self.partials, RowsOf::Pass);
             arguments.push(("squares", Operand::Scratch(squares)));
         }
         if let Ending::AddSquares(gain) = project.ending {
@@ -81,7 +81,7 @@ impl Select<'_> {
         if project.ending == Ending::Best {
             let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
             let pairs = outputs.div_ceil(knobs.outputs_of_group());
-            let candidates = self.scratch("candidates", 2 * pairs, Per::Pass);
+            let candidates = self.scratch("candidates", 2 * pairs, RowsOf::Pass);
             formula += ";  candidates = the best of every threadgroup";
             arguments.push(("candidates", Operand::Scratch(candidates)));
         }

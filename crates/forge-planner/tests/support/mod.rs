@@ -2,7 +2,7 @@
 
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId,
-    ParamKind, Rotation, Specials, State, StateId, ValueId, Weight, WeightId,
+    ParamKind, Rotation, SpecialTokens, State, StateId, ValueId, Weight, WeightId,
 };
 use forge_planner::{Options, Plan, Quant, plan};
 
@@ -111,7 +111,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
             vocabulary,
             hidden,
             context: shape.context,
-            specials: Specials::default(),
+            specials: SpecialTokens::default(),
         },
         weights,
         states: vec![state; shape.layers],

@@ -6,23 +6,20 @@
 
 use crate::device::Device;
 use crate::engine::golden::{ActivationBound, Golden, largest};
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
+use crate::engine::{Engine, Output};
+use crate::error::Error;
 use crate::session::generation::log_sum;
 use serde_json::{Value, json};
 
 /// The logits of every position of every golden sequence, each fed in the sequence's own passes.
-pub(crate) fn all_logits<D: Device>(
-    golden: &Golden,
-    engine: &mut Engine<D>,
-) -> Result<Vec<Vec<f32>>, Failure> {
+pub(crate) fn all_logits<D: Device>(golden: &Golden, engine: &mut Engine<D>) -> Result<Vec<Vec<f32>>, Error> {
     let mut logits = Vec::new();
     for sequence in &golden.sequences {
         engine.truncate(0, 0);
         let mut ids = &sequence.ids[..];
         for &count in &sequence.chunks {
             let (chunk, rest) = ids.split_at(count);
-            logits.extend(engine.feed(0, chunk, Want::AllLogits)?.logits);
+            logits.extend(engine.feed(0, chunk, Output::AllLogits)?.logits);
             ids = rest;
         }
     }

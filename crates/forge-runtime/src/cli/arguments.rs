@@ -2,8 +2,8 @@
 
 use crate::cli::output::remark;
 use crate::cli::sampling_arguments::SamplingArguments;
-use crate::load::{DeviceKind, Setup};
-use crate::offload::{Residence, speed};
+use crate::load::{DeviceKind, LoadOptions};
+use crate::offload::{ExpertPlacement, speed};
 use clap::{Args, value_parser};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct Common {
     /// is free). `mmap`, CPU only, leaves caching to the operating system. Expert usage is counted in expert_usage.json
     /// beside the weights; the next run loads the most used experts first.
     #[arg(long, global = true, value_name = "WHERE")]
-    pub(crate) experts: Option<Residence>,
+    pub(crate) experts: Option<ExpertPlacement>,
     /// Do not quantize activations on the CPU (slower, exact)
     #[arg(long, global = true)]
     pub(crate) f32_activations: bool,
@@ -50,8 +50,8 @@ pub struct Common {
 
 impl Common {
     /// How the model is to be loaded.
-    pub(crate) fn setup(&self) -> Setup {
-        Setup {
+    pub(crate) fn setup(&self) -> LoadOptions {
+        LoadOptions {
             directory: self.model_dir.clone(),
             device: self.device,
             threads: self.threads.map(usize::from),

@@ -5,11 +5,11 @@
 use crate::cli::arguments::Bench;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json, remark};
-use crate::device::{Device, Lead, Operations};
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
+use crate::device::{Device, PeakOps, RunAhead};
+use crate::engine::{Engine, Output};
+use crate::error::Error;
 use crate::load::settle;
-use crate::model::Info;
+use crate::model::ModelInfo;
 use crate::model::memory::human;
 use crate::offload::Counts;
 use serde_json::{Value, json};
@@ -26,12 +26,12 @@ impl Command for Bench {
         let mut engine = common.setup().engine(program, Some(needed as usize))?;
         let device = engine.device().describe();
         let devices = engine.device().lead();
-        let lead = Lead { ids: command.run_ahead.tokens_per_pass.unwrap_or(devices.ids), ..devices };
+        let lead = RunAhead { ids: command.run_ahead.tokens_per_pass.unwrap_or(devices.ids), ..devices };
         let threads = common.threads.map(usize::from);
         let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
         let widest =
             8.max(if deepest > 0 { format!("pp{} @ d{deepest}", needed - deepest).len() } else { 0 });
-        let about = About {
+        let about = BenchHeader {
             info: program.info,
             model: described(program.info),
             device: &device,
@@ -55,9 +55,9 @@ impl Command for Bench {
             let (mut disk, mut reads) = (Vec::new(), Vec::new());
             for repeat in 0..=command.repetitions {
                 if repeat > 0 {
-                    disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+                    disk.extend(engine.device().disk_speed().map_err(Error::from)?);
                     if generated > 0 {
-                        reads.extend(engine.device().read_speed().map_err(Failure::from)?);
+                        reads.extend(engine.device().read_speed().map_err(Error::from)?);
                     }
                 }
                 if repeat == 1 {
@@ -80,8 +80,8 @@ impl Command for Bench {
             }
             let ids = command.repetitions * (prompt + generated);
             let streamed = streamed.zip(engine.device().streamed());
-            disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
-            reads.extend(engine.device().read_speed().map_err(Failure::from)?);
+            disk.extend(engine.device().disk_speed().map_err(Error::from)?);
+            reads.extend(engine.device().read_speed().map_err(Error::from)?);
             let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids, &disk));
             let result = Result { depth, prompt, generated, samples, reads, streamed };
             if !command.json {
@@ -89,7 +89,7 @@ impl Command for Bench {
             }
             results.push(result);
         }
-        let compute_speed = engine.device().compute_speed().map_err(Failure::from)?;
+        let compute_speed = engine.device().compute_speed().map_err(Error::from)?;
         // Of a pass that takes as many rows as one can.
         let operations = program.info.prefill.operations / u64::from(program.info.chunk.max(1));
         if command.json {
@@ -103,7 +103,7 @@ impl Command for Bench {
                 "bytes_per_token": program.info.decode.bytes_read,
                 "read_bytes_per_second": results.last().and_then(|last| mean(&last.reads)),
                 "operations_per_prompt_token": operations,
-                "operations_per_second": compute_speed.map(|Operations { codes, singles }| json!({"codes": codes, "singles": singles})),
+                "operations_per_second": compute_speed.map(|PeakOps { codes, singles }| json!({"codes": codes, "singles": singles})),
                 "results": results.iter().map(Result::json).collect::<Vec<_>>(),
             }))?;
         } else {
@@ -142,7 +142,7 @@ fn reading(bytes: u64, per_second: f64, best: f64) -> String {
 }
 
 /// What a prompt is read with, and how fast.
-fn multiplying(operations: u64, per_second: f64, best: Operations) -> String {
+fn multiplying(operations: u64, per_second: f64, best: PeakOps) -> String {
     let billions = |operations: f64| operations / 1e9;
     format!(
         "prefill: {:.1} million operations a token × {per_second:.1} tok/s = {:.0} GOP/s; the device can do {:.0} GOP/s in int8 and {:.0} \
@@ -155,8 +155,8 @@ fn multiplying(operations: u64, per_second: f64, best: Operations) -> String {
 }
 
 /// What all tests have in common.
-struct About<'a> {
-    info: &'static Info,
+struct BenchHeader<'a> {
+    info: &'static ModelInfo,
     model: String,
     device: &'a str,
     threads: usize,
@@ -165,17 +165,17 @@ struct About<'a> {
 }
 
 /// The model, and the format that most of its bytes are in.
-fn described(info: &Info) -> String {
+fn described(info: &ModelInfo) -> String {
     let most = info.formats.iter().max_by_key(|(_, bytes)| *bytes);
     format!("{} {}", info.name, most.map_or("", |(format, _)| format))
 }
 
 /// Bytes of all weights.
-fn size(info: &Info) -> u64 {
+fn size(info: &ModelInfo) -> u64 {
     info.formats.iter().map(|(_, bytes)| bytes).sum()
 }
 
-impl About<'_> {
+impl BenchHeader<'_> {
     /// What computes, in a word.
     fn backend(&self) -> &str {
         self.device.split([' ', ',']).next().unwrap_or_default()
@@ -338,25 +338,29 @@ fn mean(of: &[f64]) -> Option<f64> {
 }
 
 /// Has the slot hold a text of so many ids, and nothing after them.
-fn stand_at<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::Result<(), Failure> {
+fn stand_at<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::Result<(), Error> {
     let kept = engine.truncate(0, depth);
     if kept < depth {
-        engine.feed(0, &engine.info().some_ids(depth)[kept as usize..], Want::Nothing)?;
+        engine.feed(0, &engine.info().some_ids(depth)[kept as usize..], Output::Nothing)?;
         engine.remember(0);
     }
     Ok(())
 }
 
 /// Seconds to read a prompt and know the next id.
-fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Result<f64, Failure> {
+fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Result<f64, Error> {
     let ids = engine.info().some_ids(count);
     let start = Instant::now();
-    engine.feed(0, &ids, Want::Next)?;
+    engine.feed(0, &ids, Output::Next)?;
     Ok(start.elapsed().as_secs_f64())
 }
 
 /// Seconds to generate ids, each of the one before.
-fn generate<D: Device>(engine: &mut Engine<D>, count: u32, lead: Lead) -> std::result::Result<f64, Failure> {
+fn generate<D: Device>(
+    engine: &mut Engine<D>,
+    count: u32,
+    lead: RunAhead,
+) -> std::result::Result<f64, Error> {
     let start = Instant::now();
     let mut chain = engine.chain(0, engine.info().begin.unwrap_or(0), lead)?;
     for left in (1..=count as usize).rev() {
@@ -367,10 +371,10 @@ fn generate<D: Device>(engine: &mut Engine<D>, count: u32, lead: Lead) -> std::r
 
 /// Seconds to meet ids one after the other, each with the next one chosen. What a model writes when it always takes the likeliest
 /// soon repeats itself, and so asks for the same experts: where these are streamed, texts are told to it.
-fn meet<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Failure> {
+fn meet<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Error> {
     let start = Instant::now();
     for id in ids {
-        engine.feed(0, &[*id], Want::Next)?;
+        engine.feed(0, &[*id], Output::Next)?;
     }
     Ok(start.elapsed().as_secs_f64())
 }
@@ -403,7 +407,7 @@ mod tests {
 
     #[test]
     fn operations_have_units_and_the_device_s_best_beside_them() {
-        let said = multiplying(221_600_000, 388.0, Operations { codes: 339e9, singles: 120e9 });
+        let said = multiplying(221_600_000, 388.0, PeakOps { codes: 339e9, singles: 120e9 });
         assert_eq!(
             said,
             "prefill: 221.6 million operations a token × 388.0 tok/s = 86 GOP/s; the device can do 339 GOP/s in int8 and 120 GFLOP/s in f32"

@@ -7,10 +7,10 @@
 use crate::cli::arguments::Chat;
 use crate::cli::command::{Command, Context};
 use crate::cli::generate::{account, given, show};
-use crate::cli::output::{Ended, Outcome, complain, print, remark};
-use crate::error::Failure;
-use crate::session::generation::{End, Settings};
-use crate::session::session::{Session, Written, no_conversations};
+use crate::cli::output::{CommandExit, Outcome, complain, print, remark};
+use crate::error::Error;
+use crate::session::generation::{FinishReason, GenerationParams};
+use crate::session::session::{Generated, Session, no_conversations};
 use crate::text::chat_template::{Conversation, Message};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -26,7 +26,7 @@ impl Command for Chat {
         let sampling = command.sampling.sampling(setup.sampling(program)?, program.info.vocabulary)?;
         let seed = command.sampling.seed();
         let variables =
-            command.template_variables.iter().map(|text| variable(text)).collect::<Result<_, Failure>>()?;
+            command.template_variables.iter().map(|text| variable(text)).collect::<Result<_, Error>>()?;
         let messages = match &command.load {
             Some(path) => load(&path.display().to_string())?,
             None => Vec::new(),
@@ -39,13 +39,13 @@ impl Command for Chat {
         text.ready()?;
         let session = Session::new(engine, Some(text), template);
         let session = session.chaining(command.run_ahead.tokens_per_pass);
-        let settings = Settings {
+        let settings = GenerationParams {
             sampling,
             seed,
             count: command.max_tokens.map_or(usize::MAX, |count| count as usize),
-            ..Settings::default()
+            ..GenerationParams::default()
         };
-        let mut talk = Talk { session, settings, variables, messages, last: None };
+        let mut talk = ChatRepl { session, settings, variables, messages, last: None };
         if let Some(system) = &command.system {
             talk.set_system(system);
         }
@@ -61,14 +61,14 @@ impl Command for Chat {
 }
 
 /// A conversation and what it is held with.
-struct Talk {
+struct ChatRepl {
     session: Session,
-    settings: Settings,
+    settings: GenerationParams,
     /// Of the template.
     variables: Map<String, Value>,
     messages: Vec<Message>,
     /// What came of the last answer.
-    last: Option<Written>,
+    last: Option<Generated>,
 }
 
 /// What a line that begins with a slash asks for.
@@ -83,7 +83,7 @@ const HELP: &str = "\
 //TEXT        send a message that begins with a slash: //usr is /usr
 TEXT \\       a backslash at the end of a line: the message goes on in the next line";
 
-impl Talk {
+impl ChatRepl {
     /// Reads lines and answers them. Where nobody watches, it tells in the end whether all of them were right.
     fn converse(&mut self, name: &str) -> Outcome {
         let is_watched = stdin().is_terminal() && stderr().is_terminal();
@@ -94,7 +94,7 @@ impl Talk {
             ));
         }
         let mut all_right = true;
-        let mut editor = DefaultEditor::new().map_err(|error| Failure::wrong(error.to_string()))?;
+        let mut editor = DefaultEditor::new().map_err(|error| Error::runtime(error.to_string()))?;
         // Lines of a message that goes on in the next.
         let mut pending = String::new();
         loop {
@@ -109,7 +109,7 @@ impl Talk {
                     remark(&"Ctrl-D or /quit ends the conversation.");
                     continue;
                 }
-                Err(error) => return Err(Failure::wrong(format!("standard input: {error}")).into()),
+                Err(error) => return Err(Error::runtime(format!("standard input: {error}")).into()),
             };
             if let Some(begun) = line.strip_suffix('\\') {
                 pending.push_str(begun);
@@ -129,7 +129,7 @@ impl Talk {
             };
             match outcome {
                 // What one message did wrong does not end the conversation.
-                Err(Ended::Failed(Failure::Misuse(message))) => {
+                Err(CommandExit::Failed(Error::Usage(message))) => {
                     all_right = false;
                     complain(&message);
                 }
@@ -139,7 +139,7 @@ impl Talk {
     }
 
     /// Answers a message.
-    fn say(&mut self, text: &str) -> Result<(), Ended> {
+    fn say(&mut self, text: &str) -> Result<(), CommandExit> {
         self.messages.push(Message::user(text));
         let answered = self.answer();
         if answered.is_err() {
@@ -149,15 +149,19 @@ impl Talk {
     }
 
     /// Has the model take its turn.
-    fn answer(&mut self) -> Result<(), Ended> {
-        let Talk { session, settings, variables, messages, .. } = self;
+    fn answer(&mut self) -> Result<(), CommandExit> {
+        let ChatRepl { session, settings, variables, messages, .. } = self;
         let conversation = Conversation { messages, tools: &[], variables, answer: true };
         let prompt = session.prompt(&conversation)?;
         let written = show(session, &prompt, settings.clone(), true)?;
         print("\n")?;
         match written.end {
-            End::Context => remark(&"The context is full: /reset begins again, --ctx-size makes more room."),
-            End::Count => remark(&format!("The answer was cut at {} ids (--count).", settings.count)),
+            FinishReason::Context => {
+                remark(&"The context is full: /reset begins again, --ctx-size makes more room.")
+            }
+            FinishReason::Count => {
+                remark(&format!("The answer was cut at {} ids (--count).", settings.count))
+            }
             _ => {}
         }
         // The next answer is not to be made of the same dice.
@@ -168,7 +172,7 @@ impl Talk {
     }
 
     /// Does what a line with a slash asks for.
-    fn obey(&mut self, asked: &str) -> Result<(), Ended> {
+    fn obey(&mut self, asked: &str) -> Result<(), CommandExit> {
         let (word, rest) = asked.split_once(char::is_whitespace).unwrap_or((asked, ""));
         let rest = rest.trim();
         match word {
@@ -193,17 +197,17 @@ impl Talk {
             }
             _ => {
                 let advice = "/help lists commands, and // sends a message that begins with a slash";
-                return Err(Failure::misuse(format!("/{word}: unknown command; {advice}")).into());
+                return Err(Error::usage(format!("/{word}: unknown command; {advice}")).into());
             }
         }
         Ok(())
     }
 
     /// Answers the last question again.
-    fn retry(&mut self) -> Result<(), Ended> {
+    fn retry(&mut self) -> Result<(), CommandExit> {
         let is_answered = self.messages.last().is_some_and(|message| message.role == "assistant");
         if !is_answered {
-            return Err(Failure::misuse("there is no answer yet").into());
+            return Err(Error::usage("there is no answer yet").into());
         }
         let before = self.messages.pop();
         let answered = self.answer();
@@ -259,29 +263,27 @@ fn counted(messages: &[Message]) -> String {
 }
 
 /// A variable of the template: a name and JSON, or else text.
-fn variable(text: &str) -> Result<(String, Value), Failure> {
+fn variable(text: &str) -> Result<(String, Value), Error> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Failure::misuse(format!(
-            "--chat-template-kwarg {text}: a name and a value are wanted, such as a=true"
-        ))
+        Error::usage(format!("--chat-template-kwarg {text}: a name and a value are wanted, such as a=true"))
     })?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
     Ok((name.to_owned(), value))
 }
 
-fn save(path: &str, messages: &[Message]) -> Result<(), Failure> {
+fn save(path: &str, messages: &[Message]) -> Result<(), Error> {
     if path.is_empty() {
-        return Err(Failure::misuse("/save wants the name of a file"));
+        return Err(Error::usage("/save wants the name of a file"));
     }
-    let text = serde_json::to_string_pretty(messages).map_err(|error| Failure::wrong(error.to_string()))?;
-    std::fs::write(path, text + "\n").map_err(|error| Failure::misuse(format!("{path}: {error}")))
+    let text = serde_json::to_string_pretty(messages).map_err(|error| Error::runtime(error.to_string()))?;
+    std::fs::write(path, text + "\n").map_err(|error| Error::usage(format!("{path}: {error}")))
 }
 
-fn load(path: &str) -> Result<Vec<Message>, Failure> {
+fn load(path: &str) -> Result<Vec<Message>, Error> {
     if path.is_empty() {
-        return Err(Failure::misuse("/load wants the name of a file"));
+        return Err(Error::usage("/load wants the name of a file"));
     }
-    let trouble = |what: String| Failure::misuse(format!("{path}: {what}"));
+    let trouble = |what: String| Error::usage(format!("{path}: {what}"));
     let text = std::fs::read(path).map_err(|error| trouble(error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| trouble(format!("is not a list of messages: {error}")))
 }

@@ -2,8 +2,8 @@
 
 use crate::cli::arguments::Common;
 use crate::cli::output;
-use crate::cli::output::{Ended, Outcome};
-use crate::error::Failure;
+use crate::cli::output::{CommandExit, Outcome};
+use crate::error::Error;
 use crate::program::Program;
 use clap::{ArgMatches, Args, FromArgMatches};
 use std::ffi::OsString;
@@ -49,7 +49,7 @@ pub const fn command<C: Command>() -> Entry {
         define: C::augment_args,
         run: |context, matches| match C::from_arg_matches(matches) {
             Ok(command) => command.run(context),
-            Err(error) => Err(Ended::Failed(Failure::misuse(error.to_string()))),
+            Err(error) => Err(CommandExit::Failed(Error::usage(error.to_string()))),
         },
     }
 }
@@ -70,7 +70,7 @@ pub fn run(
     program: &Program,
     commands: &[Entry],
     arguments: impl IntoIterator<Item = OsString>,
-) -> Result<u8, Failure> {
+) -> Result<u8, Error> {
     let definition = definition(program.info.name, program.info.architecture, commands);
     let matches = match definition.clone().try_get_matches_from(arguments) {
         Ok(matches) => matches,
@@ -79,24 +79,24 @@ pub fn run(
             return match error.print() {
                 Ok(()) => Ok(error.exit_code() as u8),
                 Err(trouble) if trouble.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
-                Err(trouble) => Err(Failure::wrong(trouble.to_string())),
+                Err(trouble) => Err(Error::runtime(trouble.to_string())),
             };
         }
     };
-    let common = Common::from_arg_matches(&matches).map_err(|error| Failure::misuse(error.to_string()))?;
+    let common = Common::from_arg_matches(&matches).map_err(|error| Error::usage(error.to_string()))?;
     let chosen = matches
         .subcommand()
         .and_then(|(name, matches)| Some((commands.iter().find(|entry| entry.name == name)?, matches)));
     let Some((entry, matches)) = chosen else {
-        return Err(Failure::misuse("no command: see --help"));
+        return Err(Error::usage("no command: see --help"));
     };
     match (entry.run)(&Context { program, common: &common, definition: &definition }, matches) {
         Ok(true) => Ok(0),
         Ok(false) => Ok(1),
-        Err(Ended::Failed(failure)) => Err(failure),
+        Err(CommandExit::Failed(failure)) => Err(failure),
         // The reader of the output has closed it.
-        Err(Ended::PipeClosed) => Ok(0),
-        Err(Ended::Interrupted) => Ok(crate::cli::interrupt::EXIT),
+        Err(CommandExit::PipeClosed) => Ok(0),
+        Err(CommandExit::Interrupted) => Ok(crate::cli::interrupt::EXIT),
     }
 }
 

@@ -5,13 +5,13 @@
 use crate::cli::arguments::Generate;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{Ended, Outcome, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
 use crate::cli::progress::Progress;
-use crate::error::Failure;
-use crate::load::Setup;
+use crate::error::Error;
+use crate::load::LoadOptions;
 use crate::program::Program;
-use crate::session::generation::{End, Settings};
-use crate::session::session::{Event, Session, Written};
+use crate::session::generation::{FinishReason, GenerationParams};
+use crate::session::session::{Event, Generated, Session};
 use crate::text::tokenizer::Text;
 use serde_json::json;
 use std::io::Read;
@@ -32,7 +32,7 @@ impl Command for Generate {
         let has_text = text.is_some();
         let session = Session::new(setup.engine(program, Some(needed))?, text, None);
         let mut session = session.chaining(command.run_ahead.tokens_per_pass);
-        let settings = Settings {
+        let settings = GenerationParams {
             sampling,
             seed: command.sampling.seed(),
             count: command.max_tokens as usize,
@@ -69,7 +69,7 @@ impl Command for Generate {
 }
 
 /// What was done, and how fast.
-pub(crate) fn account(written: &Written) -> String {
+pub(crate) fn account(written: &Generated) -> String {
     format!(
         "prompt {} tokens, {:.1}/s · generated {} tokens, {:.1}/s · {}",
         written.read,
@@ -89,9 +89,9 @@ fn rate(count: usize, time: Duration) -> f64 {
 pub(crate) fn show(
     session: &mut Session,
     ids: &[u32],
-    settings: Settings,
+    settings: GenerationParams,
     is_shown: bool,
-) -> Result<Written, Ended> {
+) -> Result<Generated, CommandExit> {
     let has_text = session.text().is_some();
     let mut progress = Progress::new("reading");
     let mut closed = None;
@@ -104,7 +104,7 @@ pub(crate) fn show(
             }
             Event::Piece(piece) => {
                 progress.clear();
-                let number = piece.id.filter(|_| piece.end != Some(End::EndOfText));
+                let number = piece.id.filter(|_| piece.end != Some(FinishReason::EndOfText));
                 match number {
                     _ if !is_shown => Ok(()),
                     Some(id) if !has_text => print(&format!("{id} ")),
@@ -127,7 +127,11 @@ pub(crate) fn show(
 }
 
 /// The prompt's ids, and the tokenizer, which ids alone can do without.
-fn prompt(program: &Program, setup: &Setup, command: &Generate) -> Result<(Vec<u32>, Option<Text>), Failure> {
+fn prompt(
+    program: &Program,
+    setup: &LoadOptions,
+    command: &Generate,
+) -> Result<(Vec<u32>, Option<Text>), Error> {
     let Some(prompt) = &command.prompt else {
         // Strings that end a text need one.
         let has_text = !command.stop.is_empty() || setup.path(program, "tokenizer.json").is_file();
@@ -136,19 +140,19 @@ fn prompt(program: &Program, setup: &Setup, command: &Generate) -> Result<(Vec<u
     let text = setup.text(program);
     let ids = text.encode(&given(prompt)?, true)?;
     if ids.is_empty() {
-        return Err(Failure::misuse("the prompt is empty, and the tokenizer adds nothing to it"));
+        return Err(Error::usage("the prompt is empty, and the tokenizer adds nothing to it"));
     }
     Ok((ids, Some(text)))
 }
 
 /// What was typed, or what standard input has if that is `-`.
-pub(crate) fn given(prompt: &str) -> Result<String, Failure> {
+pub(crate) fn given(prompt: &str) -> Result<String, Error> {
     if prompt != "-" {
         return Ok(prompt.to_owned());
     }
     let mut read = String::new();
     std::io::stdin()
         .read_to_string(&mut read)
-        .map_err(|error| Failure::misuse(format!("standard input: {error}")))?;
+        .map_err(|error| Error::usage(format!("standard input: {error}")))?;
     Ok(read)
 }

@@ -3,10 +3,10 @@
 use crate::cli::arguments::Info;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json};
-use crate::error::Failure;
+use crate::error::Error;
 use crate::model::Cost;
 use crate::model::memory::human;
-use crate::offload::{Residence, Room, Stacks};
+use crate::offload::{ExpertPlacement, Room, Stacks};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl Command for Info {
         let loaded = setup.load(program, None)?;
         let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
         if command.disk_bandwidth.is_some() && loaded.room.is_none() {
-            return Err(Failure::misuse(
+            return Err(Error::usage(
                 "--disk-bandwidth says how fast experts are streamed: with --experts stream",
             )
             .into());
@@ -95,7 +95,7 @@ impl Command for Info {
             memory.arena,
             match (&loaded.room, setup.experts) {
                 (Some(room), _) => streamed(room, command.disk_bandwidth),
-                (None, Residence::Mapped) => mapped(&loaded.model.layout().experts),
+                (None, ExpertPlacement::Mapped) => mapped(&loaded.model.layout().experts),
                 (None, _) => String::new(),
             },
             records(&sizes),
@@ -174,7 +174,7 @@ fn streamed_json(room: &Room, disk: Option<u64>) -> Value {
 }
 
 /// What a slot keeps: `4096 positions of 256 bytes and 512 of 1280 bytes`, the latter in layers that see the last ones only.
-fn positions(info: &crate::model::Info, context: u32) -> String {
+fn positions(info: &crate::model::ModelInfo, context: u32) -> String {
     let of_all = (context, info.state_bytes_per_position);
     let rings = info.rings.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
     let parts = std::iter::once(of_all).chain(rings).filter(|(_, bytes)| *bytes > 0);

@@ -31,7 +31,7 @@ pub use crate::cli::arguments::{
     Bench, Chat, Common, Completions, Generate, Info, Logits, Perplexity, Profile, Record, Verify,
 };
 pub use crate::cli::command::{Command, Context, Entry, command, main, run};
-pub use crate::cli::output::{Ended, Outcome};
+pub use crate::cli::output::{CommandExit, Outcome};
 #[cfg(feature = "serve")]
 pub use crate::cli::serve::Serve;
 

@@ -1,7 +1,7 @@
 //! The one way to standard output, what is said on standard error beside it, and the ways in which a command can end
 //! early. Standard error has colours if it is a terminal; `NO_COLOR` and `CLICOLOR_FORCE` are heeded.
 
-use crate::error::Failure;
+use crate::error::Error;
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 use std::fmt::Display;
@@ -9,42 +9,42 @@ use std::io::{self, ErrorKind, Write};
 
 /// Why a command ended before its end.
 #[derive(Debug)]
-pub enum Ended {
+pub enum CommandExit {
     /// It failed.
-    Failed(Failure),
+    Failed(Error),
     /// Nobody reads its output any more, which is no failure.
     PipeClosed,
     /// Ctrl-C was pressed, and noticed; what there is to say of it has been said.
     Interrupted,
 }
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Ended {
-        Ended::Failed(failure)
+impl From<Error> for CommandExit {
+    fn from(failure: Error) -> CommandExit {
+        CommandExit::Failed(failure)
     }
 }
 
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Ended {
+impl From<io::Error> for CommandExit {
+    fn from(error: io::Error) -> CommandExit {
         match error.kind() {
-            ErrorKind::BrokenPipe => Ended::PipeClosed,
-            _ => Ended::Failed(Failure::wrong(format!("standard output: {error}"))),
+            ErrorKind::BrokenPipe => CommandExit::PipeClosed,
+            _ => CommandExit::Failed(Error::runtime(format!("standard output: {error}"))),
         }
     }
 }
 
 /// What a command gives: whether all was right.
-pub type Outcome = Result<bool, Ended>;
+pub type Outcome = Result<bool, CommandExit>;
 
 /// Writes text, at once.
-pub(crate) fn print(text: &str) -> Result<(), Ended> {
+pub(crate) fn print(text: &str) -> Result<(), CommandExit> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
 /// Writes a JSON value on a line of its own.
-pub(crate) fn print_json(value: &Value) -> Result<(), Ended> {
+pub(crate) fn print_json(value: &Value) -> Result<(), CommandExit> {
     print(&format!("{value}\n"))
 }
 

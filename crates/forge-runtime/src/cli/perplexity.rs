@@ -8,11 +8,11 @@
 use crate::cli::arguments::Perplexity;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{Ended, Outcome, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
 use crate::cli::progress::Progress;
 use crate::device::Device;
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
+use crate::engine::{Engine, Output};
+use crate::error::Error;
 use crate::session::generation::log_sum;
 use serde_json::json;
 use std::time::Instant;
@@ -81,20 +81,20 @@ impl Command for Perplexity {
             if command.append_eos {
                 let end = program.info.end.first();
                 ids.push(*end.ok_or_else(|| {
-                    Failure::misuse("this model has no id that ends texts: leave out --append-eos")
+                    Error::usage("this model has no id that ends texts: leave out --append-eos")
                 })?);
             }
             sequences.push(ids);
         }
         let total: usize = sequences.iter().map(|ids| ids.len().saturating_sub(1)).sum();
         if total == 0 {
-            return Err(Failure::misuse("there is nothing to foretell: every text has one id or none").into());
+            return Err(Error::usage("there is nothing to foretell: every text has one id or none").into());
         }
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
         let window = longest.min(ORDINARY_WINDOW).min(program.info.context as usize).max(2);
         let mut engine = setup.engine(program, Some(window))?;
         if engine.context() < 2 {
-            return Err(Failure::misuse(
+            return Err(Error::usage(
                 "in a context of one position nothing can be foretold: --ctx-size 2 or more",
             )
             .into());
@@ -107,12 +107,12 @@ impl Command for Perplexity {
             if interrupt::interrupted() {
                 progress.clear();
                 remark(&"interrupted");
-                return Err(Ended::Interrupted);
+                return Err(CommandExit::Interrupted);
             }
         }
         progress.clear();
         if !losses.sum.is_finite() {
-            return Err(Failure::wrong(
+            return Err(Error::runtime(
                 "the model's logits are not numbers: are its weights what forge wrote? `verify` tells",
             )
             .into());
@@ -145,12 +145,12 @@ impl Command for Perplexity {
     }
 }
 
-fn read(command: &Perplexity) -> Result<String, Failure> {
+fn read(command: &Perplexity) -> Result<String, Error> {
     let path = &command.file;
     if path.as_os_str() == "-" {
         return crate::cli::generate::given("-");
     }
-    std::fs::read_to_string(path).map_err(|error| Failure::misuse(format!("{}: {error}", path.display())))
+    std::fs::read_to_string(path).map_err(|error| Error::usage(format!("{}: {error}", path.display())))
 }
 
 /// The texts between lines that have only `separator`, without the empty lines around them.
@@ -175,7 +175,7 @@ fn measure<D: Device>(
     ids: &[u32],
     losses: &mut Losses,
     progress: &mut dyn FnMut(usize),
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let window = engine.context() as usize;
     let mut start = 0;
     // Ids up to here have been foretold, or cannot be.
@@ -187,7 +187,7 @@ fn measure<D: Device>(
         // What follows the last id is not asked for.
         for chunk in ids[start..end - 1].chunks(engine.info().chunk as usize) {
             let is_wanted = at + chunk.len() + 1 > known;
-            let want = if is_wanted { Want::AllLogits } else { Want::Nothing };
+            let want = if is_wanted { Output::AllLogits } else { Output::Nothing };
             for (row, logits) in engine.feed(0, chunk, want)?.logits.iter().enumerate() {
                 let next = at + row + 1;
                 if next >= known {

@@ -5,12 +5,12 @@ use crate::atomic_write;
 use crate::cli::arguments::Profile as Asked;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{Ended, Outcome, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
 use crate::cli::progress::Progress;
 use crate::device::Device;
-use crate::error::Failure;
-use crate::load::{Setup, settle};
-use crate::measure::capture::Noted;
+use crate::error::Error;
+use crate::load::{LoadOptions, settle};
+use crate::measure::capture::CapturingDevice;
 use crate::measure::profile::{Best, Subject, json as profile_json, table, trace};
 use crate::model::memory::human;
 use crate::weights::WeightFile;
@@ -26,7 +26,7 @@ impl Command for Asked {
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
         let length = common.ctx_size.unwrap_or(ORDINARY_LENGTH.min(program.info.context));
-        let setup = Setup { context: Some(length.max(command.n_prompt)), ..common.setup() };
+        let setup = LoadOptions { context: Some(length.max(command.n_prompt)), ..common.setup() };
         // What cannot be written is told before anything is measured.
         if let Some(path) = &command.trace {
             atomic_write::try_at(path).map_err(|error| unwritten(path, &error))?;
@@ -34,7 +34,7 @@ impl Command for Asked {
         let mut engine = setup.engine(program, None)?;
         settle(engine.device())?;
         let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
-        let mut engine = engine.on(Noted::new);
+        let mut engine = engine.on(CapturingDevice::new);
         let mut subjects = vec![Subject::id(&mut engine, length)?];
         if command.n_prompt > 0 {
             subjects.push(Subject::prompt(&mut engine, command.n_prompt)?);
@@ -49,7 +49,7 @@ impl Command for Asked {
                 !interrupt::interrupted()
             };
             let device: &mut dyn Device = engine.device().device();
-            profiles.extend(subject.measure(device, &weights, rounds, &mut goes_on).map_err(Failure::from)?);
+            profiles.extend(subject.measure(device, &weights, rounds, &mut goes_on).map_err(Error::from)?);
         }
         progress.clear();
         let was_interrupted = interrupt::interrupted();
@@ -58,14 +58,14 @@ impl Command for Asked {
             remark(&"interrupted: what was measured so far");
         }
         if profiles.is_empty() {
-            return Err(Ended::Interrupted);
+            return Err(CommandExit::Interrupted);
         }
         if let Some(path) = &command.trace {
             atomic_write::write(path, &format!("{}\n", trace(&profiles)))
                 .map_err(|error| unwritten(path, &error))?;
         }
         let device: &mut dyn Device = engine.device().device();
-        let measured = device.read_speed().map_err(Failure::from)?;
+        let measured = device.read_speed().map_err(Error::from)?;
         let best = match measured {
             Some(bytes) => Some(Best { bytes, is_measured: true }),
             None => device.published_speed().map(|bytes| Best { bytes, is_measured: false }),
@@ -77,7 +77,7 @@ impl Command for Asked {
                 "published_bytes_per_second": best.filter(|best| !best.is_measured).map(|best| best.bytes),
                 "profiles": profiles.iter().map(profile_json).collect::<Vec<_>>(),
             }))?;
-            return if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) };
+            return if was_interrupted { Err(CommandExit::Interrupted) } else { Ok(true) };
         }
         for profile in &profiles {
             print(&format!("{}\n", table(profile, best)))?;
@@ -95,10 +95,10 @@ impl Command for Asked {
         remark(
             &"a dispatch by itself waits for the one before and has nothing beside it: the sum may be more than the whole",
         );
-        if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) }
+        if was_interrupted { Err(CommandExit::Interrupted) } else { Ok(true) }
     }
 }
 
-fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::misuse(format!("--trace {}: {error}", path.display()))
+fn unwritten(path: &Path, error: &std::io::Error) -> Error {
+    Error::usage(format!("--trace {}: {error}", path.display()))
 }

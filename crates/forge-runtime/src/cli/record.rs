@@ -3,11 +3,11 @@
 use crate::cli::arguments::Record;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::Outcome;
-use crate::device::Lead;
-use crate::engine::{Engine, Row, Told};
-use crate::error::Failure;
+use crate::device::RunAhead;
+use crate::engine::{Engine, OutputKind, Row};
+use crate::error::Error;
 use crate::measure::recorder::Recorder;
-use crate::sampling::sampler::Sampling;
+use crate::sampling::sampler::SamplingParams;
 use serde_json::json;
 
 impl Command for Record {
@@ -55,9 +55,9 @@ impl Command for Record {
                 }
             }
             if command.tokens_per_pass > 0 {
-                let lead = Lead { ids: command.tokens_per_pass, passes: 1 };
+                let lead = RunAhead { ids: command.tokens_per_pass, passes: 1 };
                 // Drawn by chance: the most probable ids are those of all other passes.
-                let draw = Sampling::default().draw(0, 0);
+                let draw = SamplingParams::default().draw(0, 0);
                 engine
                     .chain(0, command.token_ids[done - 1], lead)?
                     .drawing(draw)
@@ -70,7 +70,7 @@ impl Command for Record {
         }
         let recording = engine.into_device().finish();
         let written = std::fs::write(&command.output, recording.to_string());
-        written.map_err(|error| Failure::wrong(format!("{}: {error}", command.output.display())))?;
+        written.map_err(|error| Error::runtime(format!("{}: {error}", command.output.display())))?;
         Ok(true)
     }
 }
@@ -82,7 +82,7 @@ fn submit(
     first: usize,
     ids: &[u32],
     (all, last): (bool, bool),
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let of_slot = |slot| (first as u32..).zip(ids).map(move |(position, &id)| Row { id, slot, position });
     let rows: Vec<Row> = (0..slots).flat_map(of_slot).collect();
     let wanted: Vec<u32> = match (all, last) {
@@ -90,11 +90,11 @@ fn submit(
         (false, true) => (1..=slots).map(|slot| slot * ids.len() as u32 - 1).collect(),
         (false, false) => Vec::new(),
     };
-    engine.submit(&rows, &wanted, Told::Logits).map(|_| ())
+    engine.submit(&rows, &wanted, OutputKind::Logits).map(|_| ())
 }
 
 /// The rows of each pass of each sequence.
-fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Failure> {
+fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Error> {
     if command.chunks.is_empty() {
         return Ok(vec![vec![command.token_ids.len()]]);
     }
@@ -103,11 +103,11 @@ fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Failure> {
         let chunks: Option<Vec<usize>> =
             text.split(',').map(|count| count.trim().parse().ok().filter(|&count| count > 0)).collect();
         let Some(chunks) = chunks else {
-            return Err(Failure::misuse(format!("--chunks {text}: expected numbers of rows, such as 8,1")));
+            return Err(Error::usage(format!("--chunks {text}: expected numbers of rows, such as 8,1")));
         };
         let sum: usize = chunks.iter().sum();
         if sum > command.token_ids.len() {
-            return Err(Failure::misuse(format!(
+            return Err(Error::usage(format!(
                 "--chunks {text} takes {sum} of {} ids",
                 command.token_ids.len()
             )));

@@ -1,7 +1,7 @@
 //! The sampling options of `generate` and `chat`.
 
-use crate::error::Failure;
-use crate::sampling::sampler::Sampling;
+use crate::error::Error;
+use crate::sampling::sampler::SamplingParams;
 use clap::Args;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -52,13 +52,17 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 
 impl SamplingArguments {
     /// The parameters; `defaults` are the model's.
-    pub(crate) fn sampling(&self, defaults: Sampling, vocabulary: u32) -> Result<Sampling, Failure> {
+    pub(crate) fn sampling(
+        &self,
+        defaults: SamplingParams,
+        vocabulary: u32,
+    ) -> Result<SamplingParams, Error> {
         if let Some((id, _)) = self.logit_bias.iter().find(|(id, _)| *id >= vocabulary) {
             let message =
                 format!("--logit-bias: token id {id} is not below the vocabulary size {vocabulary}");
-            return Err(Failure::Misuse(message));
+            return Err(Error::Usage(message));
         }
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: self.temperature.unwrap_or(defaults.temperature),
             top_k: self.top_k.unwrap_or(defaults.top_k),
             typical_p: self.typical_p.unwrap_or(defaults.typical_p),
@@ -69,7 +73,7 @@ impl SamplingArguments {
             frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
             bias: self.logit_bias.clone(),
         };
-        sampling.check().map_err(Failure::Misuse)?;
+        sampling.check().map_err(Error::Usage)?;
         Ok(sampling)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, remark};
-use crate::error::Failure;
+use crate::error::Error;
 use crate::serve::{Options, Server};
 use clap::Args;
 
@@ -48,13 +48,13 @@ pub struct Serve {
 }
 
 impl Serve {
-    fn options(&self) -> Result<Options, Failure> {
+    fn options(&self) -> Result<Options, Error> {
         let mut api_keys = self.api_key.clone();
         if api_keys.is_empty() {
             api_keys.extend(std::env::var("MODEL_API_KEY"));
         }
         if api_keys.iter().any(|key| key.trim().is_empty()) {
-            return Err(Failure::misuse("a key is not empty: --api-key, or MODEL_API_KEY, has none in it"));
+            return Err(Error::usage("a key is not empty: --api-key, or MODEL_API_KEY, has none in it"));
         }
         Ok(Options {
             host: self.host.clone(),

@@ -4,13 +4,13 @@ use crate::atomic_write;
 use crate::cli::arguments::Tune;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{Ended, Outcome, complain, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, complain, print, print_json, remark};
 use crate::cli::progress::Progress;
 use crate::device::Device;
-use crate::error::Failure;
+use crate::error::Error;
 use crate::load::DeviceKind;
-use crate::measure::capture::Noted;
-use crate::measure::tune::{Chosen, Tuning, line, table};
+use crate::measure::capture::CapturingDevice;
+use crate::measure::tune::{Chosen, Tuner, line, table};
 
 impl Command for Tune {
     const NAME: &'static str = "tune";
@@ -19,25 +19,24 @@ impl Command for Tune {
         let (program, common, command) = (context.program, context.common, self);
         let setup = common.setup();
         if setup.kind(program) == DeviceKind::Cpu {
-            return Err(Failure::misuse(
+            return Err(Error::usage(
                 "a CPU has one layout of each kernel and nothing to choose from: tune is for GPUs",
             )
             .into());
         }
         let tunable = program.tunable.ok_or_else(|| {
-            Failure::misuse(
+            Error::usage(
                 "this program has no layouts to choose from: compile it with forge compile --with-tuning",
             )
         })?;
         let program = tunable.program(program);
-        let engine = setup.engine(&program, Some(Tuning::positions(&program.info) as usize))?;
-        let mut engine = engine.on(Noted::new);
+        let engine = setup.engine(&program, Some(Tuner::positions(&program.info) as usize))?;
+        let mut engine = engine.on(CapturingDevice::new);
         let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
-        let unwritten =
-            |error| Failure::misuse(format!("{}: {error}; choose another --output", path.display()));
+        let unwritten = |error| Error::usage(format!("{}: {error}; choose another --output", path.display()));
         // What cannot be written is told before anything is measured.
         atomic_write::try_at(&path).map_err(unwritten)?;
-        let tuning = Tuning::new(&mut engine, command.repetitions as usize)?;
+        let tuning = Tuner::new(&mut engine, command.repetitions as usize)?;
         let device: &mut dyn Device = engine.device().device();
         let described = device.describe();
         let mut all: Vec<Chosen> = Vec::new();
@@ -46,7 +45,7 @@ impl Command for Tune {
         for (index, choice) in tunable.choices.iter().enumerate() {
             progress.at(index, tunable.choices.len());
             let mut goes_on = || !interrupt::interrupted();
-            if let Some(chosen) = tuning.choose(choice, device, &mut goes_on).map_err(Failure::from)? {
+            if let Some(chosen) = tuning.choose(choice, device, &mut goes_on).map_err(Error::from)? {
                 progress.clear();
                 if !command.json {
                     print(&line(&chosen))?;
@@ -66,10 +65,10 @@ impl Command for Tune {
         interrupt::leave();
         if all.is_empty() && was_interrupted {
             remark(&"interrupted before anything was measured: nothing is written");
-            return Err(Ended::Interrupted);
+            return Err(CommandExit::Interrupted);
         }
         if all.is_empty() {
-            return Err(Failure::wrong("no pass of the model has a kernel that there is a choice for").into());
+            return Err(Error::runtime("no pass of the model has a kernel that there is a choice for").into());
         }
         let told = table(program.info.name, &described, &all);
         atomic_write::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
@@ -84,7 +83,7 @@ impl Command for Tune {
         ));
         if was_interrupted {
             remark(&format!("interrupted: {} of {} were measured", all.len(), tunable.choices.len()));
-            return Err(Ended::Interrupted);
+            return Err(CommandExit::Interrupted);
         }
         Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))
     }

@@ -8,7 +8,7 @@ use crate::cli::arguments::Verify;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json};
 use crate::engine::golden::Golden;
-use crate::load::{DeviceKind, Setup};
+use crate::load::{DeviceKind, LoadOptions};
 use serde_json::json;
 
 impl Command for Verify {
@@ -20,7 +20,7 @@ impl Command for Verify {
         let (bound, setup) = (golden.tolerance.bound, common.setup());
         let has_int8 =
             setup.kind(program) == DeviceKind::Cpu && !setup.exact && !golden.int8_activations.is_empty();
-        let engine = |exact| Setup { exact, ..setup.clone() }.engine(program, Some(golden.longest()));
+        let engine = |exact| LoadOptions { exact, ..setup.clone() }.engine(program, Some(golden.longest()));
         let mut engine_f32 = engine(true)?;
         let device = engine_f32.device().describe();
         let (mut ok, mut worst) = (true, 0.0_f64);

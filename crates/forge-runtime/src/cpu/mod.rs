@@ -5,7 +5,7 @@
 //! drift apart in silence. Its work is shared item by item among the threads; every item is computed by one thread
 //! in a fixed order, so results do not depend on how many threads there are.
 //!
-//! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Level`] of vector
+//! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Isa`] of vector
 //! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
 //! but for products with codes, for which rows are encoded (`coded`).
 //!

@@ -134,7 +134,7 @@ pub struct Kernel {
 
 /// Which of a model's two programs a pass is of. They round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub enum Schedule {
     /// That of one row, which is as fast as one row can be.
     Decode,
     /// That of any number of rows, where what a row comes to does not depend on which others come with it.
@@ -169,7 +169,7 @@ pub trait Pass {
 
 /// Additions and multiplications a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Operations {
+pub struct PeakOps {
     /// Of codes of a byte.
     pub codes: f64,
     /// Of singles.
@@ -178,16 +178,16 @@ pub struct Operations {
 
 /// How far a device writes ahead of the host, where ids are chosen on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lead {
+pub struct RunAhead {
     /// Ids of a pass.
     pub ids: u32,
     /// Passes that have begun before the host looks at the first of them.
     pub passes: usize,
 }
 
-impl Lead {
+impl RunAhead {
     /// The host sees each id before another is begun.
-    pub const NONE: Lead = Lead { ids: 1, passes: 1 };
+    pub const NONE: RunAhead = RunAhead { ids: 1, passes: 1 };
 }
 
 /// Something that runs passes.
@@ -207,10 +207,10 @@ pub trait Device {
     fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]);
 
     /// Runs one pass of `program` to its end.
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
 
     /// Begins a pass, which comes after all that have begun. A device that works by itself has it on its way and returns.
-    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.run(program, encode)
     }
 
@@ -224,7 +224,7 @@ pub trait Device {
     /// seconds of one clock: the device's own, where it works by itself.
     fn timed(
         &mut self,
-        program: Program,
+        program: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
@@ -246,8 +246,8 @@ pub trait Device {
     }
 
     /// How far it is well for it to be ahead.
-    fn lead(&self) -> Lead {
-        Lead::NONE
+    fn lead(&self) -> RunAhead {
+        RunAhead::NONE
     }
 
     /// Bytes of weights a second that it reads where it does nothing else, measured; none where it cannot tell.
@@ -256,7 +256,7 @@ pub trait Device {
     }
 
     /// Additions and multiplications a second that it does at best, measured; none where it cannot tell.
-    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
         Ok(None)
     }
 
@@ -293,11 +293,11 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         (**self).run(program, encode)
     }
 
-    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         (**self).begin(program, encode)
     }
 
@@ -307,7 +307,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn timed(
         &mut self,
-        program: Program,
+        program: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
@@ -318,7 +318,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).settle(within)
     }
 
-    fn lead(&self) -> Lead {
+    fn lead(&self) -> RunAhead {
         (**self).lead()
     }
 
@@ -326,7 +326,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).read_speed()
     }
 
-    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
         (**self).compute_speed()
     }
 

@@ -4,8 +4,8 @@
 //! last position must have. Distances are in standard deviations of the reference's logits.
 
 use crate::device::Device;
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
+use crate::engine::{Engine, Output};
+use crate::error::Error;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -69,8 +69,8 @@ pub struct Distance {
 
 impl Golden {
     /// Reads the file at `path`.
-    pub fn read(path: &Path) -> Result<Golden, Failure> {
-        let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
+    pub fn read(path: &Path) -> Result<Golden, Error> {
+        let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
             trouble(format!("cannot be read: {error}; a model compiled with --no-reference-logits has none"))
         })?;
@@ -92,13 +92,13 @@ impl Golden {
 
 impl Sequence {
     /// Feeds the ids to slot 0, from its start, and compares what comes.
-    pub fn measure<D: Device>(&self, engine: &mut Engine<D>) -> Result<Distance, Failure> {
+    pub fn measure<D: Device>(&self, engine: &mut Engine<D>) -> Result<Distance, Error> {
         engine.truncate(0, 0);
         let mut ids = &self.ids[..];
         let mut logits = Vec::new();
         for &count in &self.chunks {
             let (chunk, rest) = ids.split_at(count);
-            let want = if rest.is_empty() { Want::Logits } else { Want::Nothing };
+            let want = if rest.is_empty() { Output::Logits } else { Output::Nothing };
             logits = engine.feed(0, chunk, want)?.logits;
             ids = rest;
         }
@@ -106,9 +106,9 @@ impl Sequence {
     }
 
     /// Compares `logits` with the reference.
-    pub fn distance(&self, logits: &[f32]) -> Result<Distance, Failure> {
+    pub fn distance(&self, logits: &[f32]) -> Result<Distance, Error> {
         if logits.len() != self.logits.len() {
-            return Err(Failure::wrong(format!(
+            return Err(Error::runtime(format!(
                 "the reference has {} logits and the program {}",
                 self.logits.len(),
                 logits.len()

@@ -17,16 +17,16 @@
 pub mod golden;
 pub(crate) mod multi_step;
 
-pub use crate::engine::multi_step::Chain;
+pub use crate::engine::multi_step::MultiStepDecoder;
 
-use crate::device::{Buffer, Device, Program, Span};
-use crate::error::Failure;
-use crate::model::{Info, Layout, Model, Ring, Rows};
-use crate::sampling::device_sampling::Draw;
+use crate::device::{Buffer, Device, Schedule, Span};
+use crate::error::Error;
+use crate::model::{Batch, Layout, Model, ModelInfo, Ring};
+use crate::sampling::device_sampling::DeviceSampling;
 
 /// How far a slot has come.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct SlotState {
     /// Positions that its text has.
     length: u32,
     /// The most that it has had since it was empty: up to there the cache has been written.
@@ -37,7 +37,7 @@ struct Progress {
 
 /// What the memories of a slot were when its text had so many positions.
 #[derive(Clone, Debug)]
-struct Remembered {
+struct StateSnapshot {
     length: u32,
     memories: Vec<Vec<u8>>,
 }
@@ -47,20 +47,20 @@ pub struct Engine<D = Box<dyn Device>> {
     model: Box<dyn Model>,
     device: D,
     context: u32,
-    slots: Vec<Progress>,
+    slots: Vec<SlotState>,
     /// Of each slot, what it can go back to though its memories have learnt more.
-    remembered: Vec<Option<Remembered>>,
+    remembered: Vec<Option<StateSnapshot>>,
 }
 
 /// What is to be known after a feed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Want {
+pub enum Output {
     /// Nothing yet: more ids will follow.
     Nothing,
     /// The id of the largest logit after the last id; computed on the device.
     Next,
     /// An id that is drawn by the logits after the last id, on the device too.
-    Drawn(Draw),
+    Drawn(DeviceSampling),
     /// The logits after the last id.
     Logits,
     /// The logits after every id.
@@ -69,18 +69,18 @@ pub enum Want {
 
 /// What a pass tells of the rows that are wanted.
 #[derive(Clone, Copy, Debug)]
-pub enum Told<'a> {
+pub enum OutputKind<'a> {
     /// The id of the largest logit of each.
     Next,
     /// An id that is drawn, of each in its own way.
-    Drawn(&'a [Draw]),
+    Drawn(&'a [DeviceSampling]),
     /// All logits.
     Logits,
 }
 
 /// What came of a feed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Fed {
+pub struct StepOutput {
     /// For each row that was wanted, the id that was chosen; empty if logits were asked for.
     pub next: Vec<u32>,
     /// For each row that was wanted, its logits; empty if they were not asked for.
@@ -101,7 +101,7 @@ pub struct Row {
 impl<D: Device> Engine<D> {
     /// `model` was laid out for `slots` slots of `context` positions, and `device` has buffers of its layout.
     pub fn new(model: Box<dyn Model>, device: D, context: u32, slots: u32) -> Engine<D> {
-        let (progress, remembered) = (Progress::default(), None);
+        let (progress, remembered) = (SlotState::default(), None);
         let (slots, remembered) = (vec![progress; slots as usize], vec![remembered; slots as usize]);
         let mut engine = Engine { model, device, context, slots, remembered };
         let seats = engine.model.layout().seats;
@@ -133,7 +133,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// What the compiler knows of the model.
-    pub fn info(&self) -> &'static Info {
+    pub fn info(&self) -> &'static ModelInfo {
         self.model.info()
     }
 
@@ -151,7 +151,7 @@ impl<D: Device> Engine<D> {
     /// or none where a layer no longer has what the next row would see. Where memories have learnt more, they are those that
     /// the slot was remembered at.
     pub fn kept(&self, slot: u32, length: u32) -> u32 {
-        let Some(&Progress { length: filled, most, learnt }) = self.slots.get(slot as usize) else {
+        let Some(&SlotState { length: filled, most, learnt }) = self.slots.get(slot as usize) else {
             return 0;
         };
         let mut length = length.min(filled);
@@ -182,17 +182,17 @@ impl<D: Device> Engine<D> {
     /// Remembers where `slot` stands, so that it can go back there: once, in the place of what was remembered before. A model
     /// that can go back anywhere has no use for it.
     pub fn remember(&mut self, slot: u32) {
-        let Some(&Progress { length, learnt, .. }) = self.slots.get(slot as usize) else { return };
+        let Some(&SlotState { length, learnt, .. }) = self.slots.get(slot as usize) else { return };
         if self.info().memory_bytes == 0 || length == 0 || length != learnt {
             return;
         }
         let memories = self.model.layout().state.learnt(&mut self.device, slot);
-        self.remembered[slot as usize] = Some(Remembered { length, memories });
+        self.remembered[slot as usize] = Some(StateSnapshot { length, memories });
     }
 
     /// Gives memories of a slot what they had when it was remembered.
     fn recall(&mut self, slot: u32) {
-        if let Some(Remembered { memories, .. }) = &self.remembered[slot as usize] {
+        if let Some(StateSnapshot { memories, .. }) = &self.remembered[slot as usize] {
             self.model.layout().state.teach(&mut self.device, slot, memories);
         }
     }
@@ -208,7 +208,7 @@ impl<D: Device> Engine<D> {
         if kept == 0 || to as usize >= self.slots.len() {
             return 0;
         }
-        let Progress { most, learnt, .. } = self.slots[from as usize];
+        let SlotState { most, learnt, .. } = self.slots[from as usize];
         let remembered = self.remembered[from as usize].clone().filter(|it| it.length <= kept);
         let state = &self.model.layout().state;
         state.copy(&mut self.device, from, to, kept, most);
@@ -216,7 +216,7 @@ impl<D: Device> Engine<D> {
             let memories = state.learnt(&mut self.device, from);
             state.teach(&mut self.device, to, &memories);
         }
-        self.slots[to as usize] = Progress { length: kept, most, learnt: kept };
+        self.slots[to as usize] = SlotState { length: kept, most, learnt: kept };
         self.remembered[to as usize] = remembered;
         if learnt != kept && self.info().memory_bytes > 0 {
             self.recall(to);
@@ -225,9 +225,9 @@ impl<D: Device> Engine<D> {
     }
 
     /// Appends `ids` to `slot`, in passes of at most `INFO.chunk` rows.
-    pub fn feed(&mut self, slot: u32, ids: &[u32], want: Want) -> Result<Fed, Failure> {
+    pub fn feed(&mut self, slot: u32, ids: &[u32], want: Output) -> Result<StepOutput, Error> {
         self.check(slot, ids)?;
-        let mut fed = Fed::default();
+        let mut fed = StepOutput::default();
         let chunks = ids.chunks(self.info().chunk as usize);
         let last = chunks.len().saturating_sub(1);
         for (index, chunk) in chunks.enumerate() {
@@ -236,15 +236,15 @@ impl<D: Device> Engine<D> {
                 (first..).zip(chunk).map(|(position, &id)| Row { id, slot, position }).collect();
             let end = chunk.len() as u32;
             let wanted: Vec<u32> = match want {
-                Want::AllLogits => (0..end).collect(),
-                Want::Next | Want::Drawn(_) | Want::Logits if index == last => vec![end - 1],
+                Output::AllLogits => (0..end).collect(),
+                Output::Next | Output::Drawn(_) | Output::Logits if index == last => vec![end - 1],
                 _ => Vec::new(),
             };
             let told = match &want {
-                Want::Nothing | Want::Next => Told::Next,
-                Want::Drawn(draw) if !wanted.is_empty() => Told::Drawn(std::slice::from_ref(draw)),
-                Want::Drawn(_) => Told::Drawn(&[]),
-                Want::Logits | Want::AllLogits => Told::Logits,
+                Output::Nothing | Output::Next => OutputKind::Next,
+                Output::Drawn(draw) if !wanted.is_empty() => OutputKind::Drawn(std::slice::from_ref(draw)),
+                Output::Drawn(_) => OutputKind::Drawn(&[]),
+                Output::Logits | Output::AllLogits => OutputKind::Logits,
             };
             let of_chunk = self.submit(&rows, &wanted, told)?;
             fed.next.extend(of_chunk.next);
@@ -254,12 +254,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether `ids` can be appended to `slot`.
-    pub fn check(&self, slot: u32, ids: &[u32]) -> Result<(), Failure> {
-        let Some(&Progress { length, .. }) = self.slots.get(slot as usize) else {
-            return Err(Failure::misuse(format!("slot {slot} of {}", self.slots.len())));
+    pub fn check(&self, slot: u32, ids: &[u32]) -> Result<(), Error> {
+        let Some(&SlotState { length, .. }) = self.slots.get(slot as usize) else {
+            return Err(Error::usage(format!("slot {slot} of {}", self.slots.len())));
         };
         if ids.is_empty() {
-            return Err(Failure::misuse("there are no ids to feed"));
+            return Err(Error::usage("there are no ids to feed"));
         }
         check_vocabulary(self.info(), ids.iter().copied())?;
         let needed = u64::from(length) + ids.len() as u64;
@@ -271,7 +271,7 @@ impl<D: Device> Engine<D> {
                 false => String::new(),
             };
             let message = format!("{needed} positions do not fit a context of {}{more}", self.context);
-            return Err(Failure::misuse(message));
+            return Err(Error::usage(message));
         }
         Ok(())
     }
@@ -279,14 +279,19 @@ impl<D: Device> Engine<D> {
     /// One pass of `1 ..= INFO.chunk` rows, whose positions continue their slots', and after it the head for the
     /// rows that `wanted` names: the first `INFO.head_rows` in the same pass, the others in passes of their own.
     /// Gives what is to be told of all wanted rows: their logits, or the next id after each.
-    pub fn submit(&mut self, rows: &[Row], wanted: &[u32], told: Told<'_>) -> Result<Fed, Failure> {
+    pub fn submit(
+        &mut self,
+        rows: &[Row],
+        wanted: &[u32],
+        told: OutputKind<'_>,
+    ) -> Result<StepOutput, Error> {
         self.check_rows(rows, wanted)?;
         let draws = match told {
-            Told::Drawn(draws) if draws.len() != wanted.len() => {
-                return Err(Failure::misuse(format!("{} draws of {} rows", draws.len(), wanted.len())));
+            OutputKind::Drawn(draws) if draws.len() != wanted.len() => {
+                return Err(Error::usage(format!("{} draws of {} rows", draws.len(), wanted.len())));
             }
-            Told::Drawn(draws) => draws,
-            Told::Next | Told::Logits => &[],
+            OutputKind::Drawn(draws) => draws,
+            OutputKind::Next | OutputKind::Logits => &[],
         };
         let program = self.program(rows.len());
         rows.iter().for_each(|row| self.touch(row.slot, row.position));
@@ -294,11 +299,11 @@ impl<D: Device> Engine<D> {
         let &Layout { ids, slots, positions, wanted: places, draws: drawn, logits, next, .. } = layout;
         let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         let of_one_slot = rows.iter().all(|row| row.slot == rows[0].slot);
-        let all = Rows { of_one_slot, ..layout.rows(program, rows.len() as u32, longest) };
+        let all = Batch { of_one_slot, ..layout.rows(program, rows.len() as u32, longest) };
         self.write(ids, rows.iter().map(|row| row.id));
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));
-        let mut fed = Fed::default();
+        let mut fed = StepOutput::default();
         let mut heads = wanted.chunks(self.info().head_rows as usize);
         let mut draws = draws.chunks(self.info().head_rows as usize);
         let mut head = heads.next().unwrap_or(&[]);
@@ -309,7 +314,7 @@ impl<D: Device> Engine<D> {
             }
             let of_head = draws.next();
             if let Some(draws) = of_head {
-                self.write(drawn, draws.iter().flat_map(Draw::words));
+                self.write(drawn, draws.iter().flat_map(DeviceSampling::words));
             }
             let model = &self.model;
             self.device
@@ -325,8 +330,8 @@ impl<D: Device> Engine<D> {
                         );
                     }
                 })
-                .map_err(Failure::Wrong)?;
-            if matches!(told, Told::Logits) && !head.is_empty() {
+                .map_err(Error::Runtime)?;
+            if matches!(told, OutputKind::Logits) && !head.is_empty() {
                 let width = self.info().vocabulary as usize;
                 let all = self.read(logits.first(head.len() * width));
                 fed.logits.extend(
@@ -363,14 +368,14 @@ impl<D: Device> Engine<D> {
     }
 
     /// What so many rows are computed by.
-    fn program(&self, rows: usize) -> Program {
-        if rows == 1 && self.slots.len() == 1 { Program::Decode } else { Program::Batch }
+    fn program(&self, rows: usize) -> Schedule {
+        if rows == 1 && self.slots.len() == 1 { Schedule::Decode } else { Schedule::Batch }
     }
 
     /// Whether a pass of these rows can be computed.
-    fn check_rows(&self, rows: &[Row], wanted: &[u32]) -> Result<(), Failure> {
+    fn check_rows(&self, rows: &[Row], wanted: &[u32]) -> Result<(), Error> {
         if rows.is_empty() || rows.len() > self.info().chunk as usize {
-            return Err(Failure::misuse(format!(
+            return Err(Error::usage(format!(
                 "a pass of {} rows; 1 to {} fit",
                 rows.len(),
                 self.info().chunk
@@ -379,7 +384,7 @@ impl<D: Device> Engine<D> {
         check_vocabulary(self.info(), rows.iter().map(|row| row.id))?;
         for row in rows {
             if row.slot as usize >= self.slots.len() || row.position >= self.context {
-                return Err(Failure::misuse(format!(
+                return Err(Error::usage(format!(
                     "slot {} of {}, position {} of {}",
                     row.slot,
                     self.slots.len(),
@@ -392,7 +397,7 @@ impl<D: Device> Engine<D> {
         if let Some(row) =
             rows.iter().filter(goes_back).find(|row| self.kept(row.slot, row.position) < row.position)
         {
-            return Err(Failure::misuse(format!(
+            return Err(Error::usage(format!(
                 "slot {} no longer has what its position {} would see: it has to be read again from its start",
                 row.slot, row.position
             )));
@@ -401,18 +406,18 @@ impl<D: Device> Engine<D> {
             self.check_memories(rows)?;
         }
         match wanted.iter().find(|&&row| row as usize >= rows.len()) {
-            Some(row) => Err(Failure::misuse(format!("row {row} is wanted of {} rows", rows.len()))),
+            Some(row) => Err(Error::usage(format!("row {row} is wanted of {} rows", rows.len()))),
             None => Ok(()),
         }
     }
 
     /// Whether every row continues what memories have learnt of its slot, or begins anew.
-    fn check_memories(&self, rows: &[Row]) -> Result<(), Failure> {
+    fn check_memories(&self, rows: &[Row]) -> Result<(), Error> {
         let mut learnt: Vec<u32> = self.slots.iter().map(|slot| slot.learnt).collect();
         for row in rows {
             let learnt = &mut learnt[row.slot as usize];
             if row.position != 0 && row.position != *learnt {
-                return Err(Failure::misuse(format!(
+                return Err(Error::usage(format!(
                     "slot {} has learnt {learnt} positions, and goes on at {}: it has to be read again from its start",
                     row.slot, row.position
                 )));
@@ -435,10 +440,10 @@ impl<D: Device> Engine<D> {
     }
 }
 
-fn check_vocabulary(info: &Info, mut ids: impl Iterator<Item = u32>) -> Result<(), Failure> {
+fn check_vocabulary(info: &ModelInfo, mut ids: impl Iterator<Item = u32>) -> Result<(), Error> {
     let vocabulary = info.vocabulary;
     match ids.find(|&id| id >= vocabulary) {
-        Some(id) => Err(Failure::misuse(format!(
+        Some(id) => Err(Error::usage(format!(
             "id {id} is outside the vocabulary of {}, whose ids are 0 to {}",
             info.name,
             vocabulary.saturating_sub(1)

@@ -10,17 +10,17 @@
 //! has been looked at, and [`Engine::truncate`] goes back from there as from anything. Memories cannot go back by a few ids, so
 //! it is better for those who will go on with their text not to be ahead of them ([`Lead::NONE`]).
 
-use crate::device::{Device, Lead};
+use crate::device::{Device, RunAhead};
 use crate::engine::{Engine, Row};
-use crate::error::Failure;
-use crate::model::Wheel;
-use crate::sampling::device_sampling::Draw;
+use crate::error::Error;
+use crate::model::TokenRing;
+use crate::sampling::device_sampling::DeviceSampling;
 use std::collections::VecDeque;
 
 /// A text that the device writes on. The engine is nobody else's meanwhile; when it is dropped nothing is on its way.
-pub struct Chain<'e, D: Device> {
+pub struct MultiStepDecoder<'e, D: Device> {
     engine: &'e mut Engine<D>,
-    lead: Lead,
+    lead: RunAhead,
     slot: u32,
     /// The last id that the host has seen.
     last: u32,
@@ -29,45 +29,55 @@ pub struct Chain<'e, D: Device> {
     /// Its position in the slot.
     position: u32,
     /// How the id after it is drawn; none takes the most probable.
-    draw: Option<Draw>,
+    draw: Option<DeviceSampling>,
     /// Passes that have begun, and nobody has looked at.
-    begun: VecDeque<Begun>,
+    begun: VecDeque<InFlightPass>,
     /// Ids that have been looked at, and nobody has asked for.
     ahead: VecDeque<u32>,
 }
 
 /// The rows of a pass.
-struct Begun {
+struct InFlightPass {
     place: usize,
     rows: u32,
 }
 
 impl<D: Device> Engine<D> {
     /// Goes on in `slot` with `id`, and then with the most probable id every time, or one that is drawn ([`Chain::drawing`]).
-    pub fn chain(&mut self, slot: u32, id: u32, lead: Lead) -> Result<Chain<'_, D>, Failure> {
+    pub fn chain(&mut self, slot: u32, id: u32, lead: RunAhead) -> Result<MultiStepDecoder<'_, D>, Error> {
         self.check(slot, &[id])?;
         let position = self.length(slot);
         self.check_rows(&[Row { id, slot, position }], &[0])?;
-        if lead.ids == 0 || lead.passes == 0 || lead.ids as usize * lead.passes > Wheel::PLACES {
-            return Err(Failure::misuse(format!("a device is ahead by 1 to {} ids", Wheel::PLACES)));
+        if lead.ids == 0 || lead.passes == 0 || lead.ids as usize * lead.passes > TokenRing::PLACES {
+            return Err(Error::usage(format!("a device is ahead by 1 to {} ids", TokenRing::PLACES)));
         }
         let (slots, wanted) = (self.model.layout().slots.first(1), self.model.layout().wanted.first(1));
         self.write(slots, [slot].into_iter());
         self.write(wanted, [0].into_iter());
         let (begun, ahead) = (VecDeque::new(), VecDeque::new());
-        Ok(Chain { engine: self, lead, slot, last: id, place: 0, position, draw: None, begun, ahead })
+        Ok(MultiStepDecoder {
+            engine: self,
+            lead,
+            slot,
+            last: id,
+            place: 0,
+            position,
+            draw: None,
+            begun,
+            ahead,
+        })
     }
 }
 
-impl<D: Device> Chain<'_, D> {
+impl<D: Device> MultiStepDecoder<'_, D> {
     /// The same, of ids that are drawn: the next one so, and those after it by the numbers that follow.
-    pub fn drawing(mut self, draw: Draw) -> Self {
+    pub fn drawing(mut self, draw: DeviceSampling) -> Self {
         self.draw = Some(draw);
         self
     }
 
     /// The next id. No more than `left` are begun, this one included.
-    pub fn next(&mut self, left: usize) -> Result<u32, Failure> {
+    pub fn next(&mut self, left: usize) -> Result<u32, Error> {
         if self.ahead.is_empty() {
             while self.begun.len() < self.lead.passes {
                 let begun: usize = self.begun.iter().map(|begun| begun.rows as usize).sum();
@@ -81,11 +91,11 @@ impl<D: Device> Chain<'_, D> {
             self.look()?;
         }
         let next = self.ahead.pop_front();
-        next.ok_or_else(|| Failure::misuse(format!("{} positions are all there are", self.position)))
+        next.ok_or_else(|| Error::usage(format!("{} positions are all there are", self.position)))
     }
 
     /// Has the device write `rows` ids in one pass.
-    fn begin(&mut self, rows: u32) -> Result<(), Failure> {
+    fn begin(&mut self, rows: u32) -> Result<(), Error> {
         let (engine, slot) = (&mut *self.engine, self.slot);
         let wheel = engine.model.layout().wheel;
         if self.begun.is_empty() {
@@ -93,7 +103,7 @@ impl<D: Device> Chain<'_, D> {
             engine.write(wheel.ids.first(1), [self.last].into_iter());
         }
         let (first, position) = (self.place, self.position);
-        let place = |row: u32| (first + row as usize) % Wheel::PLACES;
+        let place = |row: u32| (first + row as usize) % TokenRing::PLACES;
         for row in 0..rows {
             engine.touch(slot, position + row);
         }
@@ -103,7 +113,7 @@ impl<D: Device> Chain<'_, D> {
         }
         if let Some(draw) = &mut self.draw {
             for (place, count) in runs(first, rows as usize) {
-                let words = wheel.draws.part(place * Draw::WORDS, count * Draw::WORDS);
+                let words = wheel.draws.part(place * DeviceSampling::WORDS, count * DeviceSampling::WORDS);
                 engine.write(words, (0..count).flat_map(|_| draw.take().words()));
             }
         }
@@ -121,20 +131,20 @@ impl<D: Device> Chain<'_, D> {
                 model.head(pass, program, &wanted);
             }
         });
-        begun.map_err(Failure::Wrong)?;
-        self.begun.push_back(Begun { place: first, rows });
+        begun.map_err(Error::Runtime)?;
+        self.begun.push_back(InFlightPass { place: first, rows });
         self.place = place(rows);
         self.position += rows;
         Ok(())
     }
 
     /// Waits for the pass that has begun first, and looks at its ids.
-    fn look(&mut self) -> Result<(), Failure> {
-        let Some(Begun { place, rows }) = self.begun.pop_front() else { return Ok(()) };
+    fn look(&mut self) -> Result<(), Error> {
+        let Some(InFlightPass { place, rows }) = self.begun.pop_front() else { return Ok(()) };
         let engine = &mut *self.engine;
-        engine.device.wait(self.begun.len()).map_err(Failure::Wrong)?;
+        engine.device.wait(self.begun.len()).map_err(Error::Runtime)?;
         let ids = engine.model.layout().wheel.ids;
-        for (place, count) in runs((place + 1) % Wheel::PLACES, rows as usize) {
+        for (place, count) in runs((place + 1) % TokenRing::PLACES, rows as usize) {
             self.ahead.extend(engine.read(ids.part(place, count)));
         }
         self.last = self.ahead.back().copied().unwrap_or(self.last);
@@ -149,11 +159,11 @@ impl<D: Device> Chain<'_, D> {
 
 /// `count` places of the wheel from `first` on, as runs of them: where each begins, and how many it has.
 fn runs(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
-    let straight = count.min(Wheel::PLACES - first);
+    let straight = count.min(TokenRing::PLACES - first);
     [(first, straight), (0, count - straight)].into_iter().filter(|(_, count)| *count > 0)
 }
 
-impl<D: Device> Drop for Chain<'_, D> {
+impl<D: Device> Drop for MultiStepDecoder<'_, D> {
     fn drop(&mut self) {
         // What nobody looks at may have failed.
         let _ = self.engine.device.wait(0);

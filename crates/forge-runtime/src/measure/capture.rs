@@ -1,7 +1,7 @@
 //! A device that has everything done by another and notes what passes did, so that it can be done again: whole, a dispatch at
 //! a time, or with another kernel in a dispatch's place.
 
-use crate::device::{Binding, Buffer, Device, Kernel, Lead, Operations, Pass, Program};
+use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, RunAhead, Schedule};
 use crate::offload::Counts;
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ pub struct Note {
 }
 
 /// One pass.
-pub struct NotedPass {
+pub struct CapturedPass {
     /// What it is of.
-    pub program: Program,
+    pub program: Schedule,
     /// What the host said of its rows: where, and bytes.
     said: Vec<(usize, Vec<u8>)>,
     /// Its dispatches.
@@ -31,10 +31,10 @@ pub struct NotedPass {
 }
 
 /// A device that is listened to.
-pub struct Noted<D> {
+pub struct CapturingDevice<D> {
     device: D,
     said: Vec<(usize, Vec<u8>)>,
-    passes: Vec<NotedPass>,
+    passes: Vec<CapturedPass>,
 }
 
 impl Note {
@@ -49,7 +49,7 @@ impl Note {
     }
 }
 
-impl NotedPass {
+impl CapturedPass {
     /// The same pass once more.
     pub fn encode(&self, pass: &mut dyn Pass) {
         self.encode_first(self.notes.len(), pass);
@@ -73,14 +73,14 @@ impl NotedPass {
     }
 }
 
-impl<D> Noted<D> {
+impl<D> CapturingDevice<D> {
     /// Begins to listen.
-    pub fn new(device: D) -> Noted<D> {
-        Noted { device, said: Vec::new(), passes: Vec::new() }
+    pub fn new(device: D) -> CapturingDevice<D> {
+        CapturingDevice { device, said: Vec::new(), passes: Vec::new() }
     }
 
     /// The passes since it was asked last.
-    pub fn take(&mut self) -> Vec<NotedPass> {
+    pub fn take(&mut self) -> Vec<CapturedPass> {
         std::mem::take(&mut self.passes)
     }
 
@@ -90,33 +90,33 @@ impl<D> Noted<D> {
     }
 }
 
-impl<D: Device> Noted<D> {
+impl<D: Device> CapturingDevice<D> {
     /// Has the device do a pass, and notes it as it is encoded.
     fn listen(
         &mut self,
-        program: Program,
+        program: Schedule,
         encode: &mut dyn FnMut(&mut dyn Pass),
         done: impl FnOnce(&mut D, &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>,
     ) -> Result<(), String> {
         let mut notes = Vec::new();
         let outcome = done(&mut self.device, &mut |pass| {
-            let mut listening = Listening { pass, notes: Vec::new(), waits: false };
+            let mut listening = CapturingPass { pass, notes: Vec::new(), waits: false };
             encode(&mut listening);
             notes = listening.notes;
         });
-        self.passes.push(NotedPass { program, said: std::mem::take(&mut self.said), notes });
+        self.passes.push(CapturedPass { program, said: std::mem::take(&mut self.said), notes });
         outcome
     }
 }
 
 /// A pass that is listened to while it is encoded.
-struct Listening<'a> {
+struct CapturingPass<'a> {
     pass: &'a mut dyn Pass,
     notes: Vec<Note>,
     waits: bool,
 }
 
-impl Pass for Listening<'_> {
+impl Pass for CapturingPass<'_> {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
         let waits = std::mem::take(&mut self.waits);
         self.notes.push(Note {
@@ -147,7 +147,7 @@ impl Pass for Listening<'_> {
     }
 }
 
-impl<D: Device> Device for Noted<D> {
+impl<D: Device> Device for CapturingDevice<D> {
     fn describe(&self) -> String {
         self.device.describe()
     }
@@ -167,11 +167,11 @@ impl<D: Device> Device for Noted<D> {
         self.device.read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.listen(program, encode, |device, listened| device.run(program, listened))
     }
 
-    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.listen(program, encode, |device, listened| device.begin(program, listened))
     }
 
@@ -181,7 +181,7 @@ impl<D: Device> Device for Noted<D> {
 
     fn timed(
         &mut self,
-        program: Program,
+        program: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
@@ -192,7 +192,7 @@ impl<D: Device> Device for Noted<D> {
         self.device.settle(within)
     }
 
-    fn lead(&self) -> Lead {
+    fn lead(&self) -> RunAhead {
         self.device.lead()
     }
 
@@ -200,7 +200,7 @@ impl<D: Device> Device for Noted<D> {
         self.device.read_speed()
     }
 
-    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
         self.device.compute_speed()
     }
 

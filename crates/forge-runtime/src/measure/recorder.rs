@@ -1,7 +1,7 @@
 //! A device that computes nothing and writes down what it is told: the passes of a real run, for a simulator to
 //! replay. What is read from it is zero.
 
-use crate::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use crate::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 use crate::model::Layout;
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ impl Device for Recorder {
         }
     }
 
-    fn run(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, _program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let mut notes = Notes { commands: Vec::new(), cores: self.cores };
         encode(&mut notes);
         self.passes.push(json!({

@@ -1,6 +1,6 @@
 //! How much memory the machine has, and what the model will take of it.
 
-use crate::error::Failure;
+use crate::error::Error;
 use crate::model::Layout;
 use crate::weights::WeightFile;
 
@@ -40,13 +40,13 @@ impl Memory {
     }
 
     /// An error if the machine has less.
-    pub fn check(self, context: u32, slots: u32) -> Result<(), Failure> {
+    pub fn check(self, context: u32, slots: u32) -> Result<(), Error> {
         let Some(machine) = physical() else { return Ok(()) };
         if self.total() <= machine {
             return Ok(());
         }
         let of = if slots == 1 { String::new() } else { format!(" in {slots} slots") };
-        Err(Failure::misuse(format!(
+        Err(Error::usage(format!(
             "this machine has {} of memory ({machine} bytes), and a context of {context}{of} takes {} ({} bytes): \
              {} weights, {} state and {} scratch bytes; ask for a shorter --ctx-size or fewer --slots",
             human(machine),

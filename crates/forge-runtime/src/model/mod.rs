@@ -9,7 +9,7 @@
 //! pub static INFO: Info = Info { name: "llama", vocabulary: 32_000, /* ... */ };
 //!
 //! impl Llama {
-//!     pub fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Failure> {
+//!     pub fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
 //!         let embed: Q8_0 = weights.matrix("embed", VOCABULARY, HIDDEN)?;
 //!         // ... one line a weight
 //!         let mut state = State::new(slots);
@@ -41,38 +41,38 @@
 pub mod memory;
 pub mod state;
 
-use crate::device::{Buffer, Pass, Program, Span};
-use crate::error::Failure;
+use crate::device::{Buffer, Pass, Schedule, Span};
+use crate::error::Error;
 use crate::model::state::State;
 use crate::offload::Stacks;
-use crate::sampling::device_sampling::Draw;
+use crate::sampling::device_sampling::DeviceSampling;
 use crate::weights::WeightFile;
 
 /// A compiled model.
 pub trait Model: Send + Sync {
     /// What is true of it whatever the context and the number of slots.
-    fn info(&self) -> &'static Info;
+    fn info(&self) -> &'static ModelInfo;
 
     /// Sizes of its buffers, and where the host writes and reads.
     fn layout(&self) -> &Layout;
 
     /// Encodes the embedding and all layers for these rows.
-    fn forward(&self, pass: &mut dyn Pass, rows: &Rows);
+    fn forward(&self, pass: &mut dyn Pass, rows: &Batch);
 
     /// Encodes the final norm, the head and the choice of the next id for some of them. The program is that of [`Model::forward`], which it
     /// follows in one pass or in a later pass of its own, so it begins with a barrier.
-    fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted);
+    fn head(&self, pass: &mut dyn Pass, program: Schedule, wanted: &LogitRows);
 }
 
 /// Looks a model's weights up and lays its state out for so many slots (the last argument) of a context length.
-pub type LoadModel = fn(&WeightFile, u32, u32) -> Result<Box<dyn Model>, Failure>;
+pub type LoadModel = fn(&WeightFile, u32, u32) -> Result<Box<dyn Model>, Error>;
 
 /// Rows: how many, what computes them, and where it is said what they are.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows {
+pub struct Batch {
     /// What computes them.
-    pub program: Program,
-    /// One of [`Program::Decode`], `1 ..= INFO.chunk` of [`Program::Batch`].
+    pub program: Schedule,
+    /// One of [`Schedule::Decode`], `1 ..= INFO.chunk` of [`Schedule::Batch`].
     pub count: u32,
     /// The largest position among them, plus 1.
     pub longest: u32,
@@ -88,8 +88,8 @@ pub struct Rows {
 
 /// Rows that get logits, how the next id is chosen, and where it goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// One of [`Program::Decode`], `1 ..= INFO.head_rows` of [`Program::Batch`].
+pub struct LogitRows {
+    /// One of [`Schedule::Decode`], `1 ..= INFO.head_rows` of [`Schedule::Batch`].
     pub rows: u32,
     /// `[rows]` Which of the rows that [`Model::forward`] was given.
     pub wanted: Span<u32>,
@@ -101,7 +101,7 @@ pub struct Wanted {
 
 /// What the compiler knows of a model.
 #[derive(Clone, Copy, Debug)]
-pub struct Info {
+pub struct ModelInfo {
     /// What people call it.
     pub name: &'static str,
     /// The architecture it was read from.
@@ -142,7 +142,7 @@ pub struct Info {
     pub beyond: &'static [(&'static str, &'static str)],
 }
 
-impl Info {
+impl ModelInfo {
     /// Ids all over the vocabulary, the same every time: a text to measure with.
     pub fn some_ids(&self, count: u32) -> Vec<u32> {
         (0..count).map(|i| (u64::from(i) * 2_654_435_761 % u64::from(self.vocabulary)) as u32).collect()
@@ -214,7 +214,7 @@ pub struct Layout {
     /// `[head_rows]` The next id of each of these.
     pub next: Span<u32>,
     /// Where ids follow each other without the host.
-    pub wheel: Wheel,
+    pub wheel: TokenRing,
     /// `[head_rows, vocabulary]`
     pub logits: Span<f32>,
     /// The matrices of the experts of each layer that has any.
@@ -226,15 +226,15 @@ pub struct Layout {
 
 impl Layout {
     /// Lays [`Buffer::Rows`] out, what the host writes before what it reads; the rest is as given.
-    pub fn new(info: &Info, state: State, scratch_bytes: usize, logits: Span<f32>) -> Layout {
+    pub fn new(info: &ModelInfo, state: State, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
         let wanted = rows.take(head_rows);
-        let draws = rows.take(head_rows * Draw::WORDS);
+        let draws = rows.take(head_rows * DeviceSampling::WORDS);
         let [positions_of_wheel, draws_of_wheel, ids_of_wheel] =
-            [1, Draw::WORDS, 1].map(|words| rows.take(Wheel::PLACES * words));
-        let wheel = Wheel { ids: ids_of_wheel, positions: positions_of_wheel, draws: draws_of_wheel };
+            [1, DeviceSampling::WORDS, 1].map(|words| rows.take(TokenRing::PLACES * words));
+        let wheel = TokenRing { ids: ids_of_wheel, positions: positions_of_wheel, draws: draws_of_wheel };
         let next = rows.take(head_rows);
         let (rows_bytes, seats, experts) = (rows.bytes(), rows.take(0), Vec::new());
         Layout {
@@ -262,24 +262,24 @@ impl Layout {
     }
 
     /// The first `count` rows of what the host writes, whose slots are not known.
-    pub const fn rows(&self, program: Program, count: u32, longest: u32) -> Rows {
+    pub const fn rows(&self, program: Schedule, count: u32, longest: u32) -> Batch {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
         let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
-        Rows { program, count, longest, of_one_slot, ids, slots, positions }
+        Batch { program, count, longest, of_one_slot, ids, slots, positions }
     }
 
     /// The first `rows` of those that the host names, of which the next ids are drawn or the most probable.
-    pub fn heads(&self, rows: u32, are_drawn: bool) -> Wanted {
+    pub fn heads(&self, rows: u32, are_drawn: bool) -> LogitRows {
         let (wanted, next) = (self.wanted.first(rows as usize), self.next.first(rows as usize));
-        let draws = are_drawn.then(|| self.draws.first(rows as usize * Draw::WORDS));
-        Wanted { rows, wanted, draws, next }
+        let draws = are_drawn.then(|| self.draws.first(rows as usize * DeviceSampling::WORDS));
+        LogitRows { rows, wanted, draws, next }
     }
 }
 
 /// Places of lone rows one after the other: the id that a row gives is that of the next place, after the last the first again.
 /// Slot and wanted row are those of the first row of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Wheel {
+pub struct TokenRing {
     /// `[PLACES]` The id of each, which the host writes or the row before it gives.
     pub ids: Span<u32>,
     /// `[PLACES]` The position of each.
@@ -288,7 +288,7 @@ pub struct Wheel {
     pub draws: Span<u32>,
 }
 
-impl Wheel {
+impl TokenRing {
     /// As many ids as are on their way at most: those that a row still reads are not written over.
     pub const PLACES: usize = 16;
 
@@ -296,17 +296,17 @@ impl Wheel {
     pub fn row(
         &self,
         layout: &Layout,
-        program: Program,
+        program: Schedule,
         (place, position): (usize, u32),
         is_drawn: bool,
-    ) -> (Rows, Wanted) {
+    ) -> (Batch, LogitRows) {
         let (ids, positions) = (self.ids.part(place, 1), self.positions.part(place, 1));
         let slots = layout.slots.first(1);
-        let next = self.ids.part((place + 1) % Wheel::PLACES, 1);
+        let next = self.ids.part((place + 1) % TokenRing::PLACES, 1);
         let (longest, of_one_slot) = (position + 1, true);
-        let rows = Rows { program, count: 1, longest, of_one_slot, ids, slots, positions };
-        let draws = is_drawn.then(|| self.draws.part(place * Draw::WORDS, Draw::WORDS));
-        (rows, Wanted { rows: 1, wanted: layout.wanted.first(1), draws, next })
+        let rows = Batch { program, count: 1, longest, of_one_slot, ids, slots, positions };
+        let draws = is_drawn.then(|| self.draws.part(place * DeviceSampling::WORDS, DeviceSampling::WORDS));
+        (rows, LogitRows { rows: 1, wanted: layout.wanted.first(1), draws, next })
     }
 }
 

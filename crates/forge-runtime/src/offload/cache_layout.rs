@@ -3,7 +3,7 @@
 //! Layers whose records are of equal size are a class and share its seats; other layers, as where a model mixes
 //! formats, are others. Memory is divided among classes by the bytes of all their experts.
 
-use crate::error::Failure;
+use crate::error::Error;
 use crate::offload::Stacks;
 
 /// Seats for experts of one size.
@@ -64,7 +64,7 @@ impl Forecast {
 
 impl Room {
     /// As many seats for the experts of all layers as `memory` bytes have room for.
-    pub fn new(layers: &[Stacks], memory: u64) -> Result<Room, Failure> {
+    pub fn new(layers: &[Stacks], memory: u64) -> Result<Room, Error> {
         let mut room = Room { classes: Vec::new(), class_of: Vec::new(), bytes: 0, of_row: 0 };
         for stacks in layers {
             room.add(stacks);
@@ -78,7 +78,7 @@ impl Room {
             let share = u128::from(memory) * class.all() / all.max(1);
             class.seats = class.experts.min((share / class.record.max(1) as u128) as usize);
             if class.seats < class.least() {
-                return Err(Failure::misuse(format!(
+                return Err(Error::usage(format!(
                     "--experts stream: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
                      {enough} bytes are enough",
                     class.record,

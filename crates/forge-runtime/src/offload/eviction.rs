@@ -13,7 +13,7 @@ pub(crate) type Expert = (usize, usize);
 #[derive(Clone, Debug)]
 pub(crate) struct Seats {
     of: HashMap<Expert, usize>,
-    seats: Vec<Seat>,
+    seats: Vec<CacheSlot>,
     /// Counts what was asked for.
     clock: u64,
     /// Whether layers ask for more than there are seats.
@@ -22,7 +22,7 @@ pub(crate) struct Seats {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seat {
+struct CacheSlot {
     expert: Option<Expert>,
     /// When it was asked for last, or was expected to be.
     asked: u64,
@@ -42,7 +42,13 @@ const ALWAYS: u64 = u64::MAX;
 impl Seats {
     /// So many seats, all of them free.
     pub(crate) fn new(count: usize) -> Seats {
-        Seats { of: HashMap::new(), seats: vec![Seat::default(); count], clock: 0, sweeps: false, kept: 0 }
+        Seats {
+            of: HashMap::new(),
+            seats: vec![CacheSlot::default(); count],
+            clock: 0,
+            sweeps: false,
+            kept: 0,
+        }
     }
 
     /// Seats that experts may lose.
@@ -119,7 +125,7 @@ impl Seats {
     pub(crate) fn take(&mut self, expert: Expert) -> Option<usize> {
         let all = self.seats.iter().enumerate();
         let others = all.filter(|(_, seat)| seat.asked < self.clock && !seat.is_coming);
-        let order = |seat: &Seat| match seat.expert {
+        let order = |seat: &CacheSlot| match seat.expert {
             None => 0,
             // Whoever was foreseen in vain was never asked for.
             Some(_) if seat.asked == 0 => 0,
@@ -132,7 +138,7 @@ impl Seats {
         }
         self.of.insert(expert, seat);
         self.seats[seat] =
-            Seat { expert: Some(expert), asked: self.clock, is_coming: true, ..Seat::default() };
+            CacheSlot { expert: Some(expert), asked: self.clock, is_coming: true, ..CacheSlot::default() };
         Some(seat)
     }
 
@@ -159,7 +165,7 @@ impl Seats {
     /// Takes the seat of an expert away: nobody knows what lies there.
     pub(crate) fn forget(&mut self, expert: Expert) {
         if let Some(seat) = self.of.remove(&expert) {
-            self.seats[seat] = Seat::default();
+            self.seats[seat] = CacheSlot::default();
         }
     }
 }

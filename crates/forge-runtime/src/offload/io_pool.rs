@@ -17,12 +17,12 @@ const AHEAD: usize = 2;
 const PIECE: usize = 1 << 20;
 
 /// A record that is to be read, by a number of its own.
-pub(crate) type Ticket = u64;
+pub(crate) type ReadId = u64;
 
 /// Bytes to be read, and where to.
 pub(crate) struct Read {
     /// Whose they are.
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: ReadId,
     pub(crate) from: u64,
     pub(crate) to: *mut u8,
     pub(crate) bytes: usize,
@@ -33,7 +33,7 @@ unsafe impl Send for Read {}
 
 /// When something is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum Priority {
     /// In its turn.
     Now,
     /// Where nothing else is to be read.
@@ -41,7 +41,7 @@ pub(crate) enum When {
 }
 
 /// The threads. Dropping them ends them, after the reads that they are at.
-pub(crate) struct Readers {
+pub(crate) struct IoPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -61,7 +61,7 @@ struct State {
     /// Threads that read such pieces.
     reading_ahead: usize,
     /// Pieces that are not read, of each record that has any.
-    left_of: HashMap<Ticket, usize>,
+    left_of: HashMap<ReadId, usize>,
     /// What went wrong first.
     trouble: Option<String>,
     is_over: bool,
@@ -69,25 +69,25 @@ struct State {
 
 impl State {
     /// Whether no read of a record is left.
-    fn is_done(&self, ticket: Ticket) -> bool {
+    fn is_done(&self, ticket: ReadId) -> bool {
         !self.left_of.contains_key(&ticket)
     }
 
     /// What a thread reads next.
-    fn next(&mut self) -> Option<(Read, When)> {
+    fn next(&mut self) -> Option<(Read, Priority)> {
         if let Some(read) = self.queue.pop_front() {
-            return Some((read, When::Now));
+            return Some((read, Priority::Now));
         }
         if self.reading_ahead == AHEAD {
             return None;
         }
         let read = self.ahead.pop_front()?;
         self.reading_ahead += 1;
-        Some((read, When::Ahead))
+        Some((read, Priority::Ahead))
     }
 
     /// Takes what of a record is to be read ahead and has not begun.
-    fn take_ahead(&mut self, ticket: Ticket) -> VecDeque<Read> {
+    fn take_ahead(&mut self, ticket: ReadId) -> VecDeque<Read> {
         let (of_record, others) =
             std::mem::take(&mut self.ahead).into_iter().partition(|read| read.ticket == ticket);
         self.ahead = others;
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Notes that a piece is read, or left undone; says whether it was the last one of its record.
-    fn end(&mut self, ticket: Ticket) -> bool {
+    fn end(&mut self, ticket: ReadId) -> bool {
         let left = self.left_of.entry(ticket).or_default();
         *left = left.saturating_sub(1);
         let is_last = *left == 0;
@@ -112,11 +112,11 @@ impl Shared {
     }
 }
 
-impl Readers {
-    pub(crate) fn new(source: Arc<dyn Source>) -> Result<Readers, String> {
+impl IoPool {
+    pub(crate) fn new(source: Arc<dyn Source>) -> Result<IoPool, String> {
         let (state, asked, done) = (Mutex::default(), Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { source, state, asked, done });
-        let mut readers = Readers { shared, threads: Vec::new() };
+        let mut readers = IoPool { shared, threads: Vec::new() };
         for number in 0..THREADS {
             let shared = readers.shared.clone();
             let thread = thread::Builder::new()
@@ -131,17 +131,17 @@ impl Readers {
     /// Has bytes read.
     ///
     /// # Safety
-    /// Until [`Readers::settle`] says that all is done nobody touches where they go, or until [`Readers::has_come`] says so of
+    /// Until [`IoPool::settle`] says that all is done nobody touches where they go, or until [`IoPool::has_come`] says so of
     /// their record.
-    pub(crate) unsafe fn ask(&self, Read { ticket, from, to, bytes }: Read, when: When) {
+    pub(crate) unsafe fn ask(&self, Read { ticket, from, to, bytes }: Read, when: Priority) {
         let mut state = self.shared.lock();
         for first in (0..bytes).step_by(PIECE) {
             // SAFETY: inside where the read goes.
             let to = unsafe { to.add(first) };
             let read = Read { ticket, from: from + first as u64, to, bytes: PIECE.min(bytes - first) };
             match when {
-                When::Now => state.queue.push_back(read),
-                When::Ahead => state.ahead.push_back(read),
+                Priority::Now => state.queue.push_back(read),
+                Priority::Ahead => state.ahead.push_back(read),
             }
             *state.left_of.entry(ticket).or_default() += 1;
         }
@@ -150,7 +150,7 @@ impl Readers {
     }
 
     /// Has a record that is read ahead read in its turn.
-    pub(crate) fn urge(&self, ticket: Ticket) {
+    pub(crate) fn urge(&self, ticket: ReadId) {
         let mut state = self.shared.lock();
         let urgent = state.take_ahead(ticket);
         state.queue.extend(urgent);
@@ -159,7 +159,7 @@ impl Readers {
     }
 
     /// Takes back what of a record is to be read ahead and has not begun; gives its bytes. What has begun comes to its end.
-    pub(crate) fn take_back(&self, ticket: Ticket) -> usize {
+    pub(crate) fn take_back(&self, ticket: ReadId) -> usize {
         let mut state = self.shared.lock();
         let back = state.take_ahead(ticket);
         for read in &back {
@@ -172,13 +172,13 @@ impl Readers {
 
     /// Whether a record is in memory. After a read that failed none is, until a wait has told of it: what was
     /// left undone looks like what is done.
-    pub(crate) fn has_come(&self, ticket: Ticket) -> bool {
+    pub(crate) fn has_come(&self, ticket: ReadId) -> bool {
         let state = self.shared.lock();
         state.trouble.is_none() && state.is_done(ticket)
     }
 
-    /// Waits until one of some records is in memory; errors are those of [`Readers::settle`].
-    pub(crate) fn wait_for_any(&self, tickets: &[Ticket]) -> Result<(), String> {
+    /// Waits until one of some records is in memory; errors are those of [`IoPool::settle`].
+    pub(crate) fn wait_for_any(&self, tickets: &[ReadId]) -> Result<(), String> {
         self.until(|state| tickets.iter().any(|ticket| state.is_done(*ticket)))
     }
 
@@ -196,7 +196,7 @@ impl Readers {
     }
 }
 
-impl Drop for Readers {
+impl Drop for IoPool {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_over = true;
@@ -234,7 +234,7 @@ fn work(shared: &Shared) {
         if let Err(what) = outcome {
             state.trouble.get_or_insert(what);
         }
-        if when == When::Ahead {
+        if when == Priority::Ahead {
             state.reading_ahead -= 1;
         }
         if state.end(read.ticket) {
@@ -266,17 +266,17 @@ mod tests {
         }
     }
 
-    fn read(ticket: Ticket, from: u64, to: &mut [u8]) -> Read {
+    fn read(ticket: ReadId, from: u64, to: &mut [u8]) -> Read {
         Read { ticket, from, to: to.as_mut_ptr(), bytes: to.len() }
     }
 
     #[test]
     fn everything_is_read_whole_in_pieces() {
-        let readers = Readers::new(Arc::new(Told { bad: u64::MAX })).unwrap();
+        let readers = IoPool::new(Arc::new(Told { bad: u64::MAX })).unwrap();
         let (mut one, mut other) = (vec![0; 3 * PIECE + 5], vec![0; 100]);
         let reads = [read(0, 7, &mut one), read(1, 1000, &mut other)];
         // SAFETY: nothing touches either before it is done.
-        reads.into_iter().for_each(|read| unsafe { readers.ask(read, When::Now) });
+        reads.into_iter().for_each(|read| unsafe { readers.ask(read, Priority::Now) });
         readers.wait_for_any(&[0]).unwrap();
         assert!(one.iter().zip(7_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
         readers.settle().unwrap();
@@ -286,10 +286,10 @@ mod tests {
 
     #[test]
     fn a_read_that_fails_is_told_once_and_readers_go_on() {
-        let readers = Readers::new(Arc::new(Told { bad: 1 << 30 })).unwrap();
+        let readers = IoPool::new(Arc::new(Told { bad: 1 << 30 })).unwrap();
         let mut bytes = vec![0; 4 * PIECE];
         // SAFETY: nothing touches them before all is done.
-        unsafe { readers.ask(read(1, 1 << 30, &mut bytes), When::Now) };
+        unsafe { readers.ask(read(1, 1 << 30, &mut bytes), Priority::Now) };
         while !readers.shared.lock().left_of.is_empty() {
             thread::yield_now();
         }
@@ -297,7 +297,7 @@ mod tests {
         assert!(readers.settle().unwrap_err().contains("the disk is gone"));
         assert_eq!(readers.settle(), Ok(()));
         // SAFETY: the same.
-        unsafe { readers.ask(read(0, 0, &mut bytes), When::Now) };
+        unsafe { readers.ask(read(0, 0, &mut bytes), Priority::Now) };
         assert_eq!(readers.settle(), Ok(()));
         assert_eq!(bytes[250..252], [250, 0]);
     }
@@ -321,15 +321,15 @@ mod tests {
     fn what_is_read_ahead_can_be_urged_and_taken_back_until_it_has_begun() {
         let source = Arc::new(Held(Mutex::new(())));
         let held = source.0.lock().unwrap();
-        let readers = Readers::new(source.clone()).unwrap();
+        let readers = IoPool::new(source.clone()).unwrap();
         let mut bytes = vec![0; THREADS + 3];
         for (at, to) in bytes.chunks_mut(1).enumerate() {
             // One more than there are threads: so nobody is left to read ahead.
-            let when = if at <= THREADS { When::Now } else { When::Ahead };
+            let when = if at <= THREADS { Priority::Now } else { Priority::Ahead };
             // SAFETY: nothing touches them before all is done.
-            unsafe { readers.ask(read(at as Ticket, at as u64 + 1, to), when) };
+            unsafe { readers.ask(read(at as ReadId, at as u64 + 1, to), when) };
         }
-        let [urgent, unwanted] = [THREADS + 1, THREADS + 2].map(|it| it as Ticket);
+        let [urgent, unwanted] = [THREADS + 1, THREADS + 2].map(|it| it as ReadId);
         readers.urge(urgent);
         assert_eq!(readers.take_back(urgent), 0, "it is no longer read ahead");
         assert_eq!([readers.take_back(unwanted), readers.take_back(unwanted)], [1, 0]);
@@ -343,11 +343,11 @@ mod tests {
     fn a_little_is_read_ahead_at_once() {
         let source = Arc::new(Held(Mutex::new(())));
         let held = source.0.lock().unwrap();
-        let readers = Readers::new(source.clone()).unwrap();
+        let readers = IoPool::new(source.clone()).unwrap();
         let mut bytes = vec![0; THREADS];
         for (at, to) in bytes.chunks_mut(1).enumerate() {
             // SAFETY: nothing touches them before all is done.
-            unsafe { readers.ask(read(at as Ticket, 7, to), When::Ahead) };
+            unsafe { readers.ask(read(at as ReadId, 7, to), Priority::Ahead) };
         }
         while readers.shared.lock().reading_ahead < AHEAD {
             thread::yield_now();

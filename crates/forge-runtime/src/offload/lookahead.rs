@@ -9,7 +9,7 @@ use crate::offload::Stacks;
 
 /// What is shown to the next layer's router, and where its logits are.
 #[derive(Debug, PartialEq)]
-pub struct Foresight {
+pub struct RouterLookahead {
     /// The layer, of those that have experts.
     pub layer: usize,
     /// What the kernel is bound to.
@@ -19,10 +19,10 @@ pub struct Foresight {
     rows: usize,
 }
 
-impl Foresight {
+impl RouterLookahead {
     /// That of a dispatch with some bindings and rows, if it is of a router and there is a next layer. None where rows are so many that
     /// together they ask for nearly everybody.
-    pub fn of(layers: &[Stacks], bindings: &[Binding], rows: usize) -> Option<Foresight> {
+    pub fn of(layers: &[Stacks], bindings: &[Binding], rows: usize) -> Option<RouterLookahead> {
         let is =
             |binding: &Binding, plane: usize| (binding.buffer, binding.offset) == (Buffer::Weights, plane);
         let is_bound = |plane: &Span<u8>| bindings.iter().any(|binding| is(binding, plane.offset));
@@ -38,7 +38,7 @@ impl Foresight {
             plane.map_or(*binding, |plane| Binding { offset: next.router[plane].offset, ..*binding })
         };
         let logits = bindings.iter().position(|binding| binding.written)?;
-        Some(Foresight { layer, bindings: bindings.iter().map(other).collect(), logits, rows })
+        Some(RouterLookahead { layer, bindings: bindings.iter().map(other).collect(), logits, rows })
     }
 
     /// The most logits of a layer's router that there are, if it has one gate of who is not chosen.
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_next_layers_router_is_shown_what_this_ones_is() {
         let layers = [layer(1000, 64), layer(3000, 64), layer(5000, 32)];
-        let foreseen = Foresight::of(&layers, &bound(1000), 1).unwrap();
+        let foreseen = RouterLookahead::of(&layers, &bound(1000), 1).unwrap();
         let offsets: Vec<usize> = foreseen.bindings.iter().map(|binding| binding.offset).collect();
         assert_eq!((foreseen.layer, foreseen.logits, offsets), (1, 3, vec![3000, 3500, 1000, 7]));
         for (what, router, rows) in [
@@ -108,14 +108,14 @@ mod tests {
             ("no layer comes next", 5000, 1),
             ("three rows of two ask for everybody", 1000, 3),
         ] {
-            assert_eq!(Foresight::of(&layers, &bound(router), rows), None, "{what}");
+            assert_eq!(RouterLookahead::of(&layers, &bound(router), rows), None, "{what}");
         }
     }
 
     #[test]
     fn whoever_is_likeliest_comes_first_and_nobody_twice() {
         let layers = [layer(1000, 64), layer(3000, 64)];
-        let foreseen = Foresight::of(&layers, &bound(1000), 2).unwrap();
+        let foreseen = RouterLookahead::of(&layers, &bound(1000), 2).unwrap();
         // The sixth logit is of the gate of the one that every row has.
         let logits = [0.1, 3.0, f32::NEG_INFINITY, 2.0, 0.0, 9.0, 5.0, 7.0, 0.0, 1.0, 6.5, 9.0];
         for (chosen, likely) in [(2, vec![1]), (3, vec![1, 3, 4]), (5, vec![1, 3, 4, 0])] {

@@ -28,9 +28,9 @@ pub use crate::device::offload_stats::Counts;
 pub use crate::offload::cache::{Bound, Streamed};
 pub use crate::offload::cache_layout::{Forecast, Room};
 pub use crate::offload::direct_io::{Source, WeightSource};
-pub use crate::offload::lookahead::Foresight;
-pub use crate::offload::repack::{Arrangement, Unarranged};
-pub use crate::offload::usage::Habits;
+pub use crate::offload::lookahead::RouterLookahead;
+pub use crate::offload::repack::{RepackJob, Repacking};
+pub use crate::offload::usage::UsageStats;
 
 use crate::device::Span;
 use std::ops::Range;
@@ -98,7 +98,7 @@ pub enum Half {
 
 /// Where experts are while a program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Residence {
+pub enum ExpertPlacement {
     /// With all other weights.
     #[default]
     Resident,
@@ -108,15 +108,15 @@ pub enum Residence {
     Streamed(Option<u64>),
 }
 
-impl std::str::FromStr for Residence {
+impl std::str::FromStr for ExpertPlacement {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Residence, String> {
+    fn from_str(text: &str) -> Result<ExpertPlacement, String> {
         match text.split_once(':') {
-            None if text == "resident" => Ok(Residence::Resident),
-            None if text == "mmap" => Ok(Residence::Mapped),
-            None if text == "stream" => Ok(Residence::Streamed(None)),
-            Some(("stream", memory)) => Ok(Residence::Streamed(Some(bytes(memory)?))),
+            None if text == "resident" => Ok(ExpertPlacement::Resident),
+            None if text == "mmap" => Ok(ExpertPlacement::Mapped),
+            None if text == "stream" => Ok(ExpertPlacement::Streamed(None)),
+            Some(("stream", memory)) => Ok(ExpertPlacement::Streamed(Some(bytes(memory)?))),
             _ => Err("expected `resident`, `mmap`, `stream` or `stream:SIZE`, such as stream:20G".to_owned()),
         }
     }
@@ -172,12 +172,12 @@ mod tests {
 
     #[test]
     fn where_experts_are_is_said_in_a_word_and_a_size() {
-        assert_eq!("resident".parse(), Ok(Residence::Resident));
-        assert_eq!("mmap".parse(), Ok(Residence::Mapped));
-        assert_eq!("stream".parse(), Ok(Residence::Streamed(None)));
-        assert_eq!("stream:2G".parse(), Ok(Residence::Streamed(Some(2_000_000_000))));
+        assert_eq!("resident".parse(), Ok(ExpertPlacement::Resident));
+        assert_eq!("mmap".parse(), Ok(ExpertPlacement::Mapped));
+        assert_eq!("stream".parse(), Ok(ExpertPlacement::Streamed(None)));
+        assert_eq!("stream:2G".parse(), Ok(ExpertPlacement::Streamed(Some(2_000_000_000))));
         for wrong in ["", "map", "mmap:2G", "stream:", "stream:x", "resident:2G"] {
-            assert!(wrong.parse::<Residence>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ExpertPlacement>().is_err(), "{wrong}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 /// How a plane is arranged: in its place, so many bytes after so many, each by themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrangement {
+pub struct Repacking {
     /// Bytes that are arranged by themselves. An expert has a whole number of them.
     pub bytes: usize,
     /// Puts these bytes in the device's order; the others are room for as many.
@@ -13,16 +13,16 @@ pub struct Arrangement {
 }
 
 /// Bytes of a seat that are in the file's order and are to be in the device's.
-pub struct Unarranged {
+pub struct RepackJob {
     start: *mut u8,
     bytes: usize,
-    arrangement: Arrangement,
+    arrangement: Repacking,
 }
 
 // SAFETY: `arrange`'s callers promise that nobody else touches the bytes.
-unsafe impl Sync for Unarranged {}
+unsafe impl Sync for RepackJob {}
 
-impl Unarranged {
+impl RepackJob {
     /// What a thread arranges at once, about.
     const PIECE: usize = 128 << 10;
 
@@ -33,13 +33,13 @@ impl Unarranged {
     pub(crate) unsafe fn pieces(
         start: *mut u8,
         bytes: usize,
-        arrangement: Arrangement,
-    ) -> impl Iterator<Item = Unarranged> {
-        let piece = Unarranged::PIECE.next_multiple_of(arrangement.bytes);
+        arrangement: Repacking,
+    ) -> impl Iterator<Item = RepackJob> {
+        let piece = RepackJob::PIECE.next_multiple_of(arrangement.bytes);
         (0..bytes).step_by(piece).map(move |first| {
             // SAFETY: the caller's promise.
             let start = unsafe { start.add(first) };
-            Unarranged { start, bytes: piece.min(bytes - first), arrangement }
+            RepackJob { start, bytes: piece.min(bytes - first), arrangement }
         })
     }
 
@@ -48,7 +48,7 @@ impl Unarranged {
     /// # Safety
     /// Nobody else touches them meanwhile, and they are arranged once.
     pub unsafe fn arrange(&self, room: &mut Vec<u8>) {
-        let Arrangement { bytes, arrange } = self.arrangement;
+        let Repacking { bytes, arrange } = self.arrangement;
         room.resize(bytes, 0);
         // SAFETY: the promises of `pieces` and of the caller.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) };

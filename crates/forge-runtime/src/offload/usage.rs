@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "experts.json";
 const MANY: u32 = 1 << 20;
 
 /// How often each expert was asked for.
-pub struct Habits {
+pub struct UsageStats {
     path: PathBuf,
     counts: Counts,
     has_changed: bool,
@@ -29,9 +29,9 @@ struct Counts {
     asked: Vec<Vec<u32>>,
 }
 
-impl Habits {
+impl UsageStats {
     /// Those of the experts of a weight file.
-    pub fn beside(weights: &Path, layers: &[Stacks]) -> Habits {
+    pub fn beside(weights: &Path, layers: &[Stacks]) -> UsageStats {
         let path = weights.with_file_name(FILE);
         let none = Counts { asked: layers.iter().map(|stacks| vec![0; stacks.experts]).collect() };
         let is_of_these = |counts: &Counts| {
@@ -40,7 +40,7 @@ impl Habits {
         };
         let kept = std::fs::read(&path).ok();
         let kept = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).filter(is_of_these);
-        Habits { path, counts: kept.unwrap_or(none), has_changed: false }
+        UsageStats { path, counts: kept.unwrap_or(none), has_changed: false }
     }
 
     /// Experts of a layer are asked for.
@@ -73,7 +73,7 @@ impl Habits {
     }
 }
 
-impl Drop for Habits {
+impl Drop for UsageStats {
     fn drop(&mut self) {
         if self.has_changed {
             // Where nothing may be written nothing is kept.
@@ -107,37 +107,37 @@ mod tests {
     fn what_was_asked_for_is_remembered_beside_the_weights() {
         let folder = tempfile::tempdir().unwrap();
         let weights = folder.path().join("weights.safetensors");
-        let mut habits = Habits::beside(&weights, &layers(4));
+        let mut habits = UsageStats::beside(&weights, &layers(4));
         assert!(habits.likeliest(|_| true).is_empty());
         habits.ask(1, [3, 0].into_iter());
         habits.ask(0, [2].into_iter());
         habits.ask(1, [3].into_iter());
         drop(habits);
-        let habits = Habits::beside(&weights, &layers(4));
+        let habits = UsageStats::beside(&weights, &layers(4));
         assert_eq!(habits.likeliest(|_| true), [(1, 3), (0, 2), (1, 0)]);
         assert_eq!(habits.likeliest(|layer| layer == 0), [(0, 2)]);
         drop(habits);
         // Of other experts, and of nobody.
-        assert!(Habits::beside(&weights, &layers(5)).likeliest(|_| true).is_empty());
+        assert!(UsageStats::beside(&weights, &layers(5)).likeliest(|_| true).is_empty());
         for wrong in ["", "{}", "[[1]]", r#"{"asked":[[1,2,3,4],[1,2,3,-4]]}"#] {
             std::fs::write(folder.path().join(FILE), wrong).unwrap();
-            assert!(Habits::beside(&weights, &layers(4)).likeliest(|_| true).is_empty(), "{wrong}");
+            assert!(UsageStats::beside(&weights, &layers(4)).likeliest(|_| true).is_empty(), "{wrong}");
         }
     }
 
     #[test]
     fn nothing_is_kept_where_nothing_may_be_written_and_counts_do_not_grow_for_ever() {
         let folder = tempfile::tempdir().unwrap();
-        let mut habits = Habits::beside(&folder.path().join("nowhere/weights.safetensors"), &layers(2));
+        let mut habits = UsageStats::beside(&folder.path().join("nowhere/weights.safetensors"), &layers(2));
         habits.ask(0, [1].into_iter());
         drop(habits);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let weights = folder.path().join("weights.safetensors");
-        let mut habits = Habits::beside(&weights, &layers(2));
+        let mut habits = UsageStats::beside(&weights, &layers(2));
         habits.counts.asked = vec![vec![u32::MAX, 8], vec![0, 3]];
         habits.ask(0, [0].into_iter());
         drop(habits);
-        let habits = Habits::beside(&weights, &layers(2));
+        let habits = UsageStats::beside(&weights, &layers(2));
         assert_eq!(habits.counts.asked, [[u32::MAX / 2, 4], [0, 1]]);
     }
 }

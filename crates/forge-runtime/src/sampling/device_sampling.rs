@@ -11,7 +11,7 @@ pub const HEAVIEST: u32 = 1 << 31;
 
 /// Settings of a draw as a device is told them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
+pub struct DeviceSampling {
     /// What makes a distance from the largest logit one in powers of two, the logarithm of e divided by the temperature; 0 takes
     /// the largest logit, and nothing else is looked at.
     pub scale: f32,
@@ -27,7 +27,7 @@ pub struct Draw {
     pub index: u32,
 }
 
-impl Draw {
+impl DeviceSampling {
     /// Words of a draw.
     pub const WORDS: usize = 8;
 
@@ -37,23 +37,23 @@ impl Draw {
     }
 
     /// This one, after which it is that of the next number.
-    pub fn take(&mut self) -> Draw {
+    pub fn take(&mut self) -> DeviceSampling {
         let draw = *self;
         self.index = self.index.wrapping_add(1);
         draw
     }
 
     /// As words, which a device reads.
-    pub fn words(&self) -> [u32; Draw::WORDS] {
-        let Draw { scale, top_k, top_p, min_p, seed, index } = *self;
+    pub fn words(&self) -> [u32; DeviceSampling::WORDS] {
+        let DeviceSampling { scale, top_k, top_p, min_p, seed, index } = *self;
         [scale.to_bits(), top_k, top_p, min_p, seed as u32, (seed >> 32) as u32, index, 0]
     }
 
     /// What words say.
-    pub fn of(words: [u32; Draw::WORDS]) -> Draw {
+    pub fn of(words: [u32; DeviceSampling::WORDS]) -> DeviceSampling {
         let [scale, top_k, top_p, min_p, low, high, index, _] = words;
         let seed = u64::from(high) << 32 | u64::from(low);
-        Draw { scale: f32::from_bits(scale), top_k, top_p, min_p, seed, index }
+        DeviceSampling { scale: f32::from_bits(scale), top_k, top_p, min_p, seed, index }
     }
 }
 
@@ -71,13 +71,13 @@ pub struct Weights(Vec<u32>);
 
 impl Weights {
     /// The id that `draw` gives of these logits.
-    pub fn draw(&mut self, logits: &[f32], draw: &Draw) -> u32 {
+    pub fn draw(&mut self, logits: &[f32], draw: &DeviceSampling) -> u32 {
         self.weigh(logits, draw.scale);
         self.draw_weighed(draw)
     }
 
     /// The id that `draw` gives of ids that have been weighed.
-    pub fn draw_weighed(&mut self, draw: &Draw) -> u32 {
+    pub fn draw_weighed(&mut self, draw: &DeviceSampling) -> u32 {
         self.keep_top_k(draw.top_k);
         self.keep_top_p(draw.top_p);
         self.keep_min_p(draw.min_p);

@@ -23,7 +23,7 @@
 //! alone takes logarithms, and only the host knows it.
 
 use crate::engine::golden::largest;
-use crate::sampling::device_sampling::{Draw, HEAVIEST, Weights, random};
+use crate::sampling::device_sampling::{DeviceSampling, HEAVIEST, Weights, random};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ const ORDINARY_TEMPERATURE: f32 = 0.7;
 
 /// How ids are chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
+pub struct SamplingParams {
     /// 0 takes the most probable id always; 1 leaves the model's probabilities as they are.
     pub temperature: f32,
     /// How many ids are kept; 0 keeps all.
@@ -53,10 +53,10 @@ pub struct Sampling {
     pub bias: Vec<(u32, f32)>,
 }
 
-impl Default for Sampling {
+impl Default for SamplingParams {
     /// The model's own probabilities.
-    fn default() -> Sampling {
-        Sampling {
+    fn default() -> SamplingParams {
+        SamplingParams {
             temperature: 1.0,
             top_k: 0,
             typical_p: 1.0,
@@ -70,31 +70,31 @@ impl Default for Sampling {
     }
 }
 
-impl Sampling {
+impl SamplingParams {
     /// The most probable id, always.
-    pub fn greedy() -> Sampling {
-        Sampling { temperature: 0.0, ..Sampling::default() }
+    pub fn greedy() -> SamplingParams {
+        SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
     /// What is chosen by where a model's makers say nothing.
-    pub fn ordinary() -> Sampling {
-        Sampling { temperature: ORDINARY_TEMPERATURE, ..Sampling::default() }
+    pub fn ordinary() -> SamplingParams {
+        SamplingParams { temperature: ORDINARY_TEMPERATURE, ..SamplingParams::default() }
     }
 
     /// How the makers of a model would have ids chosen, by the bytes of its `generation_config.json`, or what is wrong with
     /// them. A key that is null counts as absent.
-    pub fn configured(bytes: &[u8]) -> Result<Sampling, String> {
+    pub fn configured(bytes: &[u8]) -> Result<SamplingParams, String> {
         let config: Value = serde_json::from_slice(bytes).map_err(|error| format!("is not JSON: {error}"))?;
         let config = config.as_object().ok_or("is not an object")?;
         let get = |key: &str| config.get(key).filter(|value| !value.is_null());
         let wrong =
             |key: &str, value: &Value, wanted: &str| format!("{key} has to be {wanted}, and is {value}");
         match get("do_sample") {
-            Some(Value::Bool(false)) => return Ok(Sampling::greedy()),
+            Some(Value::Bool(false)) => return Ok(SamplingParams::greedy()),
             None | Some(Value::Bool(true)) => {}
             Some(value) => return Err(wrong("do_sample", value, "true or false")),
         }
-        let plain = Sampling::ordinary();
+        let plain = SamplingParams::ordinary();
         let number = |key: &str, other: f32| match get(key) {
             None => Ok(other),
             Some(value) => match value.as_f64() {
@@ -111,7 +111,7 @@ impl Sampling {
                 None => return Err(wrong("top_k", value, "a whole number, 0 or more")),
             },
         };
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: number("temperature", plain.temperature)?,
             top_k,
             typical_p: number("typical_p", plain.typical_p)?,
@@ -140,10 +140,10 @@ impl Sampling {
     }
 
     /// What a device is told to draw an id: that of the number `index` among those of `seed`.
-    pub fn draw(&self, seed: u64, index: u32) -> Draw {
+    pub fn draw(&self, seed: u64, index: u32) -> DeviceSampling {
         let scale = (std::f64::consts::LOG2_E / f64::from(self.temperature)) as f32;
         let parts = |share: f32, whole: f64| (f64::from(share) * whole).ceil() as u32;
-        Draw {
+        DeviceSampling {
             scale: if self.is_greedy() { 0.0 } else { scale.clamp(f32::MIN_POSITIVE, f32::MAX) },
             top_k: u32::try_from(self.top_k).unwrap_or(u32::MAX),
             // All is more than a word says.
@@ -185,7 +185,7 @@ impl Sampling {
 /// Draws ids.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    sampling: Sampling,
+    sampling: SamplingParams,
     seed: u64,
     /// How many ids chance has chosen.
     drawn: u32,
@@ -196,19 +196,19 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler whose draws follow from `seed`, of an answer to `prompt`.
-    pub fn new(sampling: Sampling, seed: u64, prompt: &[u32]) -> Sampler {
+    pub fn new(sampling: SamplingParams, seed: u64, prompt: &[u32]) -> Sampler {
         let seen =
             if sampling.counts_ids() { prompt.iter().map(|&id| (id, 0)).collect() } else { BTreeMap::new() };
         Sampler { sampling, seed, drawn: 0, seen, weights: Weights::default() }
     }
 
     /// How ids are chosen.
-    pub fn sampling(&self) -> &Sampling {
+    pub fn sampling(&self) -> &SamplingParams {
         &self.sampling
     }
 
     /// How a device draws the next id, if it can: of logits as the model gives them, and without `typical_p`.
-    pub fn next_draw(&self) -> Option<Draw> {
+    pub fn next_draw(&self) -> Option<DeviceSampling> {
         let sampling = &self.sampling;
         let is_known = sampling.leaves_logits() && (sampling.is_greedy() || sampling.typical_p == 1.0);
         is_known.then(|| sampling.draw(self.seed, self.drawn))
@@ -221,7 +221,7 @@ impl Sampler {
 
     /// Makes logits those that ids are chosen by.
     pub fn adjust(&self, logits: &mut [f32]) {
-        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
+        let SamplingParams { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
         for &(id, bias) in &self.sampling.bias {
             if let Some(logit) = logits.get_mut(id as usize) {
                 *logit += bias;

@@ -12,13 +12,13 @@ pub(crate) mod tools;
 
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::error::Failure;
-use crate::model::Info;
-use crate::sampling::sampler::Sampling;
+use crate::error::Error;
+use crate::model::ModelInfo;
+use crate::sampling::sampler::SamplingParams;
 use crate::serve::api::state::Service;
 use crate::serve::batch::queue::Queue;
 use crate::serve::batch::scheduler::Scheduler;
-use crate::serve::http::auth::Access;
+use crate::serve::http::auth::Auth;
 use crate::serve::http::metrics::Metrics;
 use crate::serve::tools::grammar::Grammars;
 use crate::serve::tools::grammar_threads::GrammarThreads;
@@ -72,13 +72,13 @@ impl Stop {
 
 impl Server {
     /// Takes the address, before anything that takes longer.
-    pub fn listen(options: Options) -> Result<Server, Failure> {
+    pub fn listen(options: Options) -> Result<Server, Error> {
         if options.aliases.iter().any(|alias| alias.trim().is_empty()) {
-            return Err(Failure::misuse("an alias is empty: --alias takes a name"));
+            return Err(Error::usage("an alias is empty: --alias takes a name"));
         }
         let (listener, address) = crate::serve::http::listener::listen(&options.host, options.port)?;
         if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
-            return Err(Failure::misuse(format!(
+            return Err(Error::usage(format!(
                 "at {} others can reach the model: --api-key KEY (or MODEL_API_KEY) keeps them out, --no-api-key lets them in",
                 address.ip()
             )));
@@ -92,9 +92,9 @@ impl Server {
     }
 
     /// Whether a model can be served in so many slots, which have a row each in a pass.
-    pub fn check_slots(info: &Info, slots: u32) -> Result<(), Failure> {
+    pub fn check_slots(info: &ModelInfo, slots: u32) -> Result<(), Error> {
         match slots > info.chunk {
-            true => Err(Failure::misuse(format!(
+            true => Err(Error::usage(format!(
                 "{slots} slots; a pass of this model has at most {} rows",
                 info.chunk
             ))),
@@ -116,8 +116,8 @@ impl Server {
         text: Text,
         tokenizer: PathBuf,
         template: Option<Template>,
-        sampling: Sampling,
-    ) -> Result<(), Failure> {
+        sampling: SamplingParams,
+    ) -> Result<(), Error> {
         let Server { options, listener, address, stop } = self;
         Server::check_slots(engine.info(), slots)?;
         let metrics = Arc::new(Metrics::default());
@@ -135,7 +135,7 @@ impl Server {
             grammar_threads: GrammarThreads::default(),
             queue,
             metrics: metrics.clone(),
-            access: Access::new(address.ip(), options.api_keys, options.origins),
+            access: Auth::new(address.ip(), options.api_keys, options.origins),
             is_ready: AtomicBool::new(false),
             aliases: options.aliases,
             created: crate::serve::api::completion_body::now(),
@@ -144,13 +144,13 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("connections".to_owned())
             .spawn(move || crate::serve::http::listener::run(listener, of_thread, &stop))
-            .map_err(|error| Failure::wrong(format!("the server: {error}")))?;
+            .map_err(|error| Error::runtime(format!("the server: {error}")))?;
         let mut scheduler = Scheduler::new(engine, slots, jobs, metrics);
         scheduler.warm_up()?;
         service.is_ready.store(true, Relaxed);
         // The scheduler ends when nobody is left who could send it anything.
         drop(service);
         scheduler.run();
-        thread.join().unwrap_or_else(|_| Err(Failure::wrong("the thread that serves connections has failed")))
+        thread.join().unwrap_or_else(|_| Err(Error::runtime("the thread that serves connections has failed")))
     }
 }

@@ -1,6 +1,6 @@
 //! One text being written, whoever runs the model.
 //!
-//! A [`Completion`] is given what the model says after each id, and gives a [`Piece`] back: the id that it has chosen and
+//! A [`Generation`] is given what the model says after each id, and gives a [`Piece`] back: the id that it has chosen and
 //! the text that may be shown because of it. It owns what one text needs: the sampler, the bytes of characters that are
 //! not whole yet, text that may be the beginning of a stop string, and a constraint if there is one. It knows neither
 //! engine nor slot, so that a lone conversation and a server's scheduler drive it alike:
@@ -14,17 +14,17 @@
 //!
 //! The id of a piece that has an [`Piece::end`] is not to be fed to the model.
 
-use crate::engine::Want;
-use crate::error::Failure;
-use crate::sampling::device_sampling::Draw;
-use crate::sampling::sampler::{Sampler, Sampling};
-use crate::text::tokenizer::{Stops, Text, TextStream};
+use crate::engine::Output;
+use crate::error::Error;
+use crate::sampling::device_sampling::DeviceSampling;
+use crate::sampling::sampler::{Sampler, SamplingParams};
+use crate::text::tokenizer::{Detokenizer, StopStrings, Text};
 
 /// How a text is written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct GenerationParams {
     /// How ids are chosen.
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
     /// Same seed, same text.
     pub seed: u64,
     /// The most ids.
@@ -37,10 +37,10 @@ pub struct Settings {
     pub logprobs: Option<usize>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            sampling: Sampling::greedy(),
+impl Default for GenerationParams {
+    fn default() -> GenerationParams {
+        GenerationParams {
+            sampling: SamplingParams::greedy(),
             seed: 0,
             count: usize::MAX,
             stop: Vec::new(),
@@ -53,16 +53,16 @@ impl Default for Settings {
 /// What a text has to be like: a grammar, for one.
 pub trait Constraint: Send {
     /// Makes the logits of ids that may not come next minus infinity.
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure>;
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error>;
     /// Takes note of the id that came.
-    fn accept(&mut self, id: u32) -> Result<(), Failure>;
+    fn accept(&mut self, id: u32) -> Result<(), Error>;
     /// Whether nothing may follow.
     fn is_complete(&mut self) -> bool;
 }
 
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum FinishReason {
     /// The model ended it.
     EndOfText,
     /// A stop string was met.
@@ -77,23 +77,23 @@ pub enum End {
     Interrupted,
 }
 
-impl End {
+impl FinishReason {
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
-            End::EndOfText => "end of text",
-            End::StopString => "stop string",
-            End::Count => "length",
-            End::Context => "context full",
-            End::Complete => "complete",
-            End::Interrupted => "interrupted",
+            FinishReason::EndOfText => "end of text",
+            FinishReason::StopString => "stop string",
+            FinishReason::Count => "length",
+            FinishReason::Context => "context full",
+            FinishReason::Complete => "complete",
+            FinishReason::Interrupted => "interrupted",
         }
     }
 }
 
 /// What an id gave.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct GeneratedToken {
     /// The id; none where something else than an id ended the text.
     pub id: Option<u32>,
     /// Text that may be shown now; often nothing, when a character or a stop string is not whole yet.
@@ -101,7 +101,7 @@ pub struct Piece {
     /// Probabilities, if they were asked for.
     pub logprobs: Option<Logprobs>,
     /// Why it is the last piece, if it is.
-    pub end: Option<End>,
+    pub end: Option<FinishReason>,
 }
 
 /// Logarithms of probabilities, of the model's own logits.
@@ -140,9 +140,9 @@ pub fn log_sum(logits: &[f32]) -> f64 {
 }
 
 /// A text being written.
-pub struct Completion {
-    text: Option<TextStream>,
-    stops: Stops,
+pub struct Generation {
+    text: Option<Detokenizer>,
+    stops: StopStrings,
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
     end: &'static [u32],
@@ -151,18 +151,18 @@ pub struct Completion {
     left: usize,
 }
 
-impl Completion {
+impl Generation {
     /// Begins a text after `prompt`. Without a tokenizer there are ids only. The ids of `end` end it.
     pub fn new(
         text: Option<&Text>,
         end: &'static [u32],
         prompt: &[u32],
-        settings: Settings,
+        settings: GenerationParams,
         constraint: Option<Box<dyn Constraint>>,
-    ) -> Completion {
-        Completion {
+    ) -> Generation {
+        Generation {
             text: text.map(Text::stream),
-            stops: Stops::new(settings.stop),
+            stops: StopStrings::new(settings.stop),
             sampler: Sampler::new(settings.sampling, settings.seed, prompt),
             constraint,
             end,
@@ -173,16 +173,16 @@ impl Completion {
     }
 
     /// What has to be known of the model for the next piece: the id that it chooses or draws, or all logits.
-    pub fn want(&self) -> Want {
+    pub fn want(&self) -> Output {
         match self.draw() {
-            Some(draw) if draw.is_greedy() => Want::Next,
-            Some(draw) => Want::Drawn(draw),
-            None => Want::Logits,
+            Some(draw) if draw.is_greedy() => Output::Next,
+            Some(draw) => Output::Drawn(draw),
+            None => Output::Logits,
         }
     }
 
     /// How a device chooses the id of the next piece, if nothing else has to be known.
-    pub fn draw(&self) -> Option<Draw> {
+    pub fn draw(&self) -> Option<DeviceSampling> {
         let is_plain = self.constraint.is_none() && self.logprobs.is_none();
         self.sampler.next_draw().filter(|_| is_plain)
     }
@@ -198,7 +198,7 @@ impl Completion {
     }
 
     /// Chooses an id by the logits after the last one, which are changed on the way.
-    pub fn choose(&mut self, logits: &mut [f32]) -> Result<Piece, Failure> {
+    pub fn choose(&mut self, logits: &mut [f32]) -> Result<GeneratedToken, Error> {
         let models = self.logprobs.map(|_| logits.to_vec());
         self.sampler.adjust(logits);
         if let Some(constraint) = &mut self.constraint {
@@ -210,16 +210,16 @@ impl Completion {
         Ok(piece)
     }
 
-    /// Takes an id that has been chosen as [`Completion::want`] says.
-    pub fn next(&mut self, id: u32) -> Result<Piece, Failure> {
+    /// Takes an id that has been chosen as [`Generation::want`] says.
+    pub fn next(&mut self, id: u32) -> Result<GeneratedToken, Error> {
         self.sampler.note();
         self.take(id)
     }
 
-    fn take(&mut self, id: u32) -> Result<Piece, Failure> {
+    fn take(&mut self, id: u32) -> Result<GeneratedToken, Error> {
         if self.end.contains(&id) && !self.ignore_end {
-            let rest = self.finish(End::EndOfText)?;
-            return Ok(Piece { id: Some(id), ..rest });
+            let rest = self.finish(FinishReason::EndOfText)?;
+            return Ok(GeneratedToken { id: Some(id), ..rest });
         }
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(id)?;
@@ -233,30 +233,30 @@ impl Completion {
         let is_complete = self.constraint.as_mut().is_some_and(|constraint| constraint.is_complete());
         let mut end = None;
         if is_stopped {
-            end = Some(End::StopString);
+            end = Some(FinishReason::StopString);
         } else if is_complete || self.left == 0 {
-            let rest = self.finish(if is_complete { End::Complete } else { End::Count })?;
+            let rest = self.finish(if is_complete { FinishReason::Complete } else { FinishReason::Count })?;
             text.push_str(&rest.text);
             end = rest.end;
         }
-        Ok(Piece { id: Some(id), text, logprobs: None, end })
+        Ok(GeneratedToken { id: Some(id), text, logprobs: None, end })
     }
 
     /// Ends the text for a reason that lies outside it, and gives what was held back.
-    pub fn finish(&mut self, end: End) -> Result<Piece, Failure> {
-        let rest = self.text.take().map_or_else(|| Ok(String::new()), TextStream::finish)?;
+    pub fn finish(&mut self, end: FinishReason) -> Result<GeneratedToken, Error> {
+        let rest = self.text.take().map_or_else(|| Ok(String::new()), Detokenizer::finish)?;
         let (mut text, is_stopped) = self.stops.push(&rest);
         if !is_stopped {
             text.push_str(&self.stops.take());
         }
-        let end = if is_stopped { End::StopString } else { end };
-        Ok(Piece { id: None, text, logprobs: None, end: Some(end) })
+        let end = if is_stopped { FinishReason::StopString } else { end };
+        Ok(GeneratedToken { id: None, text, logprobs: None, end: Some(end) })
     }
 }
 
 /// A prompt given back in pieces, as if it had been written.
 pub struct Echo {
-    text: Option<TextStream>,
+    text: Option<Detokenizer>,
     logprobs: Option<usize>,
 }
 
@@ -273,15 +273,15 @@ impl Echo {
     }
 
     /// The next id of the prompt, with the logits that it was chosen from, as it were; of the first id there are none.
-    pub fn piece(&mut self, id: u32, logits: Option<&[f32]>, is_last: bool) -> Result<Piece, Failure> {
+    pub fn piece(&mut self, id: u32, logits: Option<&[f32]>, is_last: bool) -> Result<GeneratedToken, Error> {
         let mut text = match &mut self.text {
             Some(stream) => stream.push(id)?,
             None => String::new(),
         };
         if is_last {
-            text += &self.text.take().map_or_else(|| Ok(String::new()), TextStream::finish)?;
+            text += &self.text.take().map_or_else(|| Ok(String::new()), Detokenizer::finish)?;
         }
         let logprobs = logits.zip(self.logprobs).map(|(logits, count)| Logprobs::of(logits, id, count));
-        Ok(Piece { id: Some(id), text, logprobs, end: None })
+        Ok(GeneratedToken { id: Some(id), text, logprobs, end: None })
     }
 }

@@ -9,12 +9,12 @@
 //! let story = fable.answer(&[Message::user("Tell me a story about a fox")], Settings::default())?;
 //! ```
 
-use crate::device::{Device, Lead};
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
-use crate::load::Setup;
+use crate::device::{Device, RunAhead};
+use crate::engine::{Engine, Output};
+use crate::error::Error;
+use crate::load::LoadOptions;
 use crate::program::Program;
-use crate::session::generation::{Completion, Constraint, End, Piece, Settings};
+use crate::session::generation::{Constraint, FinishReason, GeneratedToken, Generation, GenerationParams};
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Text;
 use std::ops::ControlFlow;
@@ -42,18 +42,18 @@ pub enum Event<'a> {
         total: usize,
     },
     /// An id was chosen.
-    Piece(&'a Piece),
+    Piece(&'a GeneratedToken),
 }
 
 /// What came of a prompt.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct Generated {
     /// The ids, the one that ended the text included.
     pub ids: Vec<u32>,
     /// Their text, as it was shown.
     pub text: String,
     /// Why there are no more.
-    pub end: End,
+    pub end: FinishReason,
     /// How many ids of the prompt had to be read.
     pub read: usize,
     /// How long that took, the first id included.
@@ -67,7 +67,7 @@ const SLOT: u32 = 0;
 
 impl Session {
     /// Opens the model's files and puts it on a device.
-    pub fn open(program: &Program, setup: &Setup) -> Result<Session, Failure> {
+    pub fn open(program: &Program, setup: &LoadOptions) -> Result<Session, Error> {
         let (text, template) = (setup.text(program), setup.template(program)?);
         let engine = setup.engine(program, None)?;
         text.ready()?;
@@ -114,12 +114,12 @@ impl<D: Device> Session<D> {
     }
 
     /// The ids of a conversation up to where its answer begins.
-    pub fn prompt(&self, conversation: &Conversation<'_>) -> Result<Vec<u32>, Failure> {
+    pub fn prompt(&self, conversation: &Conversation<'_>) -> Result<Vec<u32>, Error> {
         prompt(self.text.as_ref(), self.template.as_ref(), conversation)
     }
 
     /// The model's next turn in a conversation.
-    pub fn answer(&mut self, messages: &[Message], settings: Settings) -> Result<String, Failure> {
+    pub fn answer(&mut self, messages: &[Message], settings: GenerationParams) -> Result<String, Error> {
         let prompt = self.prompt(&Conversation::new(messages))?;
         Ok(self.complete(&prompt, settings, None, &mut |_| ControlFlow::Continue(()))?.text)
     }
@@ -128,18 +128,18 @@ impl<D: Device> Session<D> {
     pub fn complete(
         &mut self,
         prompt: &[u32],
-        settings: Settings,
+        settings: GenerationParams,
         constraint: Option<Box<dyn Constraint>>,
         listen: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<Written, Failure> {
+    ) -> Result<Generated, Error> {
         let mut completion =
-            Completion::new(self.text.as_ref(), self.engine.info().end, prompt, settings, constraint);
+            Generation::new(self.text.as_ref(), self.engine.info().end, prompt, settings, constraint);
         let start = Instant::now();
         let (reused, fresh) = self.rewind(prompt)?;
-        let mut written = Written {
+        let mut written = Generated {
             ids: Vec::new(),
             text: String::new(),
-            end: End::Interrupted,
+            end: FinishReason::Interrupted,
             read: fresh.len(),
             read_time: Duration::ZERO,
             write_time: Duration::ZERO,
@@ -157,8 +157,8 @@ impl<D: Device> Session<D> {
         written.read_time = start.elapsed();
         let Some(first) = piece else { return Ok(written) };
         let start = Instant::now();
-        let mut writing = Writing { completion, written, listen };
-        if matches!(writing.completion.want(), Want::Next | Want::Drawn(_)) {
+        let mut writing = InProgress { completion, written, listen };
+        if matches!(writing.completion.want(), Output::Next | Output::Drawn(_)) {
             self.follow(&mut writing, first)?;
         } else {
             let mut next = writing.tell(first, self.is_full())?;
@@ -173,13 +173,13 @@ impl<D: Device> Session<D> {
     }
 
     /// Writes what the device chooses by itself, which may be ahead.
-    fn follow(&mut self, writing: &mut Writing<'_>, first: Piece) -> Result<(), Failure> {
+    fn follow(&mut self, writing: &mut InProgress<'_>, first: GeneratedToken) -> Result<(), Error> {
         let Some(id) = writing.tell(first, self.is_full())? else { return Ok(()) };
         let lead = self.lead();
         let Session { engine, held, .. } = self;
         let context = engine.context() as usize;
         let mut chain = engine.chain(SLOT, id, lead)?;
-        if let Want::Drawn(draw) = writing.completion.want() {
+        if let Output::Drawn(draw) = writing.completion.want() {
             chain = chain.drawing(draw);
         }
         let mut outcome = Ok(Some(id));
@@ -197,12 +197,12 @@ impl<D: Device> Session<D> {
     }
 
     /// How far the device is to be ahead.
-    fn lead(&mut self) -> Lead {
+    fn lead(&mut self) -> RunAhead {
         let devices = self.engine.device().lead();
         match self.ahead {
-            Some(ids) => Lead { ids, ..devices },
+            Some(ids) => RunAhead { ids, ..devices },
             // What memories have learnt beyond the end of an answer could only be unlearnt by reading all of it again.
-            None if self.engine.info().memory_bytes > 0 => Lead::NONE,
+            None if self.engine.info().memory_bytes > 0 => RunAhead::NONE,
             None => devices,
         }
     }
@@ -213,7 +213,7 @@ impl<D: Device> Session<D> {
     }
 
     /// Leaves in the slot what `prompt` begins with; gives how much that is, and the ids that are to be read.
-    fn rewind<'a>(&mut self, prompt: &'a [u32]) -> Result<(usize, &'a [u32]), Failure> {
+    fn rewind<'a>(&mut self, prompt: &'a [u32]) -> Result<(usize, &'a [u32]), Error> {
         let common = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();
         // The last id is always read: what follows it is what is wanted.
         let reused = common.min(prompt.len().saturating_sub(1));
@@ -227,18 +227,18 @@ impl<D: Device> Session<D> {
     /// Feeds ids, and has the next one chosen if it is wanted.
     fn feed(
         &mut self,
-        completion: &mut Completion,
+        completion: &mut Generation,
         ids: &[u32],
         is_wanted: bool,
-    ) -> Result<Option<Piece>, Failure> {
-        let want = if is_wanted { completion.want() } else { Want::Nothing };
+    ) -> Result<Option<GeneratedToken>, Error> {
+        let want = if is_wanted { completion.want() } else { Output::Nothing };
         let mut ids = ids;
         if let (true, Some((last, before))) =
             (self.engine.info().memory_bytes > 0 && is_wanted, ids.split_last())
             && !before.is_empty()
         {
             // A prompt that begins as this one does will want its memories before the last id, which is always read.
-            self.engine.feed(SLOT, before, Want::Nothing)?;
+            self.engine.feed(SLOT, before, Output::Nothing)?;
             self.engine.remember(SLOT);
             self.held.extend(before);
             ids = std::slice::from_ref(last);
@@ -246,28 +246,28 @@ impl<D: Device> Session<D> {
         let mut fed = self.engine.feed(SLOT, ids, want)?;
         self.held.extend(ids);
         match (want, fed.next.last(), fed.logits.last_mut()) {
-            (Want::Nothing, ..) => Ok(None),
-            (Want::Next | Want::Drawn(_), Some(&next), _) => completion.next(next).map(Some),
+            (Output::Nothing, ..) => Ok(None),
+            (Output::Next | Output::Drawn(_), Some(&next), _) => completion.next(next).map(Some),
             (_, _, Some(logits)) => completion.choose(logits).map(Some),
-            _ => Err(Failure::wrong("the device gave no logits")),
+            _ => Err(Error::runtime("the device gave no logits")),
         }
     }
 }
 
 /// A text on its way: what chooses it, what has come of it, and who hears of it.
-struct Writing<'a> {
-    completion: Completion,
-    written: Written,
+struct InProgress<'a> {
+    completion: Generation,
+    written: Generated,
     listen: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 }
 
-impl Writing<'_> {
+impl InProgress<'_> {
     /// Tells of a piece, the last one if there `is_no_room` for more. Gives the id that the text goes on with, if it does.
-    fn tell(&mut self, mut piece: Piece, is_no_room: bool) -> Result<Option<u32>, Failure> {
-        let Writing { completion, written, listen } = self;
+    fn tell(&mut self, mut piece: GeneratedToken, is_no_room: bool) -> Result<Option<u32>, Error> {
+        let InProgress { completion, written, listen } = self;
         written.ids.extend(piece.id);
         if piece.end.is_none() && is_no_room {
-            let rest = completion.finish(End::Context)?;
+            let rest = completion.finish(FinishReason::Context)?;
             piece.text.push_str(&rest.text);
             piece.end = rest.end;
         }
@@ -278,7 +278,7 @@ impl Writing<'_> {
             return Ok(None);
         }
         if is_broken {
-            let rest = completion.finish(End::Interrupted)?;
+            let rest = completion.finish(FinishReason::Interrupted)?;
             written.text.push_str(&rest.text);
             let _ = listen(Event::Piece(&rest));
             return Ok(None);
@@ -292,18 +292,18 @@ pub fn prompt(
     text: Option<&Text>,
     template: Option<&Template>,
     conversation: &Conversation<'_>,
-) -> Result<Vec<u32>, Failure> {
+) -> Result<Vec<u32>, Error> {
     let (Some(text), Some(template)) = (text, template) else { return Err(no_conversations()) };
     let ids = text.encode(&template.render(conversation)?, false)?;
     if ids.is_empty() {
-        return Err(Failure::misuse("the chat template makes nothing of this conversation"));
+        return Err(Error::usage("the chat template makes nothing of this conversation"));
     }
     Ok(ids)
 }
 
 /// Why a model that lacks a tokenizer or a chat template is no partner in conversation.
-pub fn no_conversations() -> Failure {
-    Failure::misuse(
+pub fn no_conversations() -> Error {
+    Error::usage(
         "this model has no chat template (in chat_template.jinja or tokenizer_config.json), so it holds no conversations; \
          generate continues texts",
     )

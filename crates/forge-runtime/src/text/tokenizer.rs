@@ -4,7 +4,7 @@
 //! A file that is no tokenizer, or one that contradicts itself, makes the library that reads it panic as often as it makes it
 //! say so, and some of that only shows in a text. Both become failures here.
 
-use crate::error::{Failure, panic_message};
+use crate::error::{Error, panic_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -14,12 +14,12 @@ use tokenizers::Tokenizer;
 /// The model's tokenizer, shared by its clones: read, or being read.
 #[derive(Clone)]
 pub struct Text {
-    read: Arc<OnceLock<Result<Tokenizer, Failure>>>,
+    read: Arc<OnceLock<Result<Tokenizer, Error>>>,
 }
 
 impl Text {
     /// Reads `tokenizer.json`.
-    pub fn read(path: &Path) -> Result<Text, Failure> {
+    pub fn read(path: &Path) -> Result<Text, Error> {
         let text = Text { read: Arc::new(read(path).into()) };
         text.tokenizer().map(|_| text.clone())
     }
@@ -43,52 +43,52 @@ impl Text {
     }
 
     /// Waits until it is read.
-    pub fn ready(&self) -> Result<(), Failure> {
+    pub fn ready(&self) -> Result<(), Error> {
         self.tokenizer().map(drop)
     }
 
-    fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
-        self.read.wait().as_ref().map_err(Failure::clone)
+    fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.read.wait().as_ref().map_err(Error::clone)
     }
 
     /// The ids of `text`: with the special ids that the tokenizer adds to a text, or without them, as what a chat
     /// template has rendered is encoded. Special tokens that stand in the text are recognised either way.
-    pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Failure> {
+    pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
         let encoding = guarded(|| tokenizer.encode_fast(text, specials))
-            .map_err(|error| Failure::wrong(format!("the text cannot be tokenized: {error}")))?;
+            .map_err(|error| Error::runtime(format!("the text cannot be tokenized: {error}")))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of `ids`, special ids left out.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, Failure> {
+    pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         let tokenizer = self.tokenizer()?;
         guarded(|| tokenizer.decode(ids, true))
-            .map_err(|error| Failure::wrong(format!("ids cannot be made text: {error}")))
+            .map_err(|error| Error::runtime(format!("ids cannot be made text: {error}")))
     }
 
     /// The text of `tokens`, special ones as they are written.
-    pub fn decode_with_special(&self, tokens: &[u32]) -> Result<String, Failure> {
+    pub fn decode_with_special(&self, tokens: &[u32]) -> Result<String, Error> {
         let tokenizer = self.tokenizer()?;
         guarded(|| tokenizer.decode(tokens, false))
-            .map_err(|error| Failure::wrong(format!("the tokens cannot be decoded: {error}")))
+            .map_err(|error| Error::runtime(format!("the tokens cannot be decoded: {error}")))
     }
 
     /// The texts of tokens that control the model, such as those between the turns of a conversation.
-    pub fn control_texts(&self) -> Result<Vec<String>, Failure> {
+    pub fn control_texts(&self) -> Result<Vec<String>, Error> {
         let added = self.tokenizer()?.get_added_vocabulary().get_added_tokens_decoder();
         Ok(added.values().filter(|token| token.special).map(|token| token.content.clone()).collect())
     }
 
     /// Text that grows id by id.
-    pub fn stream(&self) -> TextStream {
-        TextStream { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
+    pub fn stream(&self) -> Detokenizer {
+        Detokenizer { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
     }
 }
 
-fn read(path: &Path) -> Result<Tokenizer, Failure> {
+fn read(path: &Path) -> Result<Tokenizer, Error> {
     usable(|| Tokenizer::from_file(path))
-        .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))
+        .map_err(|error| Error::runtime(format!("{}: cannot be used: {error}", path.display())))
 }
 
 /// A tokenizer as a program uses it.
@@ -113,7 +113,7 @@ fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
 /// What an id adds to a text depends on the ids before it (a leading space, bytes of one character), so it is
 /// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
 /// if it does not begin within a character.
-pub struct TextStream {
+pub struct Detokenizer {
     text: Text,
     /// The ids that gave text last, and those that have given none yet.
     ids: Vec<u32>,
@@ -123,9 +123,9 @@ pub struct TextStream {
     given: String,
 }
 
-impl TextStream {
+impl Detokenizer {
     /// What `id` adds; nothing while a character is incomplete.
-    pub fn push(&mut self, id: u32) -> Result<String, Failure> {
+    pub fn push(&mut self, id: u32) -> Result<String, Error> {
         self.ids.push(id);
         let text = self.text.decode(&self.ids)?;
         if text.ends_with(char::REPLACEMENT_CHARACTER) {
@@ -141,7 +141,7 @@ impl TextStream {
     }
 
     /// What is left when no more ids come: an incomplete character, as the tokenizer writes it.
-    pub fn finish(self) -> Result<String, Failure> {
+    pub fn finish(self) -> Result<String, Error> {
         Ok(rest(&self.text.decode(&self.ids)?, &self.given))
     }
 }
@@ -159,15 +159,15 @@ fn rest(text: &str, given: &str) -> String {
 }
 
 /// Holds text back while it may be the beginning of a stop string.
-pub struct Stops {
+pub struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
-impl Stops {
+impl StopStrings {
     /// Ends text before the first of `strings`.
-    pub fn new(strings: Vec<String>) -> Stops {
-        Stops {
+    pub fn new(strings: Vec<String>) -> StopStrings {
+        StopStrings {
             strings: strings.into_iter().filter(|string| !string.is_empty()).collect(),
             held: String::new(),
         }
@@ -218,7 +218,7 @@ mod tests {
             (&["aab"], &["aa", "ab"], "a", true),
         ];
         for (stops, pieces, shown, stopped) in cases {
-            let mut filter = Stops::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
+            let mut filter = StopStrings::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
             let (mut text, mut met) = (String::new(), false);
             for piece in pieces {
                 let (more, end) = filter.push(piece);

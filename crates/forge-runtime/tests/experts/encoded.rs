@@ -7,9 +7,9 @@ use super::support::{
     Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
     run_kernel_as,
 };
-use forge_runtime::cpu::simd::isa::Level;
+use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{self, Epilogue, ExpertsSum, Format, Squares};
-use forge_runtime::device::Program;
+use forge_runtime::device::Schedule;
 
 const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, Format::Affine { bits: 4, group: 64, bf16: true }];
 
@@ -39,7 +39,7 @@ fn rows_that_meet_experts_are_encoded() {
             let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.inner(1.0);
             let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
             let sum = (&given[..], &before[..], Epilogue::Store);
-            let portable = Run { level: Level::Portable, threads: 1, exact: false, in_strips: false };
+            let portable = Run { level: Isa::Portable, threads: 1, exact: false, in_strips: false };
             let expected = layer.sum_by_row(format, sum, portable);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {sizes:?}");
@@ -108,7 +108,7 @@ fn a_row_leaves_the_same_squares_however_matrices_lie() {
                     true => kernel_in_strips("experts_sum", buffers, layer.laid_out(&layer.down), run_sum),
                     false => kernel("experts_sum", buffers, run_sum),
                 };
-                run_kernel_as(kernel, &arguments, &[1], Program::Decode, level, threads, false)
+                run_kernel_as(kernel, &arguments, &[1], Schedule::Decode, level, threads, false)
             };
             each_level(|level, threads| {
                 let same = left(true, level, threads) == left(false, level, threads);

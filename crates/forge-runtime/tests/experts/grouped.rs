@@ -6,11 +6,11 @@ use super::support::{
     run_kernel_as, words_of,
 };
 use super::{FORMATS, inner, sum};
-use forge_runtime::cpu::simd::isa::Level;
+use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{
     self, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format,
 };
-use forge_runtime::device::Program;
+use forge_runtime::device::Schedule;
 
 fn tiles(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsTiles)) {
     stored!(format, experts_tiles, call, shape);
@@ -30,7 +30,7 @@ macro_rules! ran {
             None => kernel(stringify!($function), names, run),
         };
         let Run { level, threads, exact, .. } = $run;
-        run_kernel_as(kernel, &arguments, &[$rows as u32], Program::Batch, level, threads, exact)
+        run_kernel_as(kernel, &arguments, &[$rows as u32], Schedule::Batch, level, threads, exact)
     }};
 }
 
@@ -44,7 +44,7 @@ const GROUPED: [(usize, [usize; 4], usize); 5] = [
     (33, [5, 5, 33, 40], 32),
 ];
 
-fn exactly(level: Level, threads: usize) -> Run {
+fn exactly(level: Isa, threads: usize) -> Run {
     Run { level, threads, exact: true, in_strips: false }
 }
 

@@ -1,13 +1,13 @@
 //! A layer of experts, and what it is in f64.
 
 use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
-use forge_runtime::cpu::simd::isa::Level;
+use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format};
 
 /// How a layer's kernels are run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    pub(crate) level: Level,
+    pub(crate) level: Isa,
     pub(crate) threads: usize,
     /// Whether the device rounds nothing of x.
     pub(crate) exact: bool,

@@ -24,7 +24,7 @@ mod layer;
 mod routes;
 
 use forge_runtime::cpu::{self, DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Squares};
-use forge_runtime::device::Program;
+use forge_runtime::device::Schedule;
 use layer::Layer;
 use routes::{PLAIN, routed};
 use support::{
@@ -148,7 +148,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
                 arguments.push(Argument::Numbers(layer.x[part(layer.width)].to_vec()));
                 arguments.push(Argument::Output(NAN.repeat(rows.len() * results)));
                 let scalars = [rows.len() as u32];
-                run_kernel_as(kernel, &arguments, &scalars, Program::Batch, level, threads, true).remove(0)
+                run_kernel_as(kernel, &arguments, &scalars, Schedule::Batch, level, threads, true).remove(0)
             };
             let all = of(0..rows);
             for some in [0..1, 6..7, 2..4] {

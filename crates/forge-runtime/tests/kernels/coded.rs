@@ -5,9 +5,9 @@ use super::support::{
     laid_out, matrix, numbers_of, run_kernel_as,
 };
 use super::{FORMATS, cancelled, plain, plane_arguments, planes, project};
-use forge_runtime::cpu::simd::isa::Level;
+use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
-use forge_runtime::device::Program::{self, Batch, Decode};
+use forge_runtime::device::Schedule::{self, Batch, Decode};
 use std::sync::{Mutex, PoisonError};
 
 /// The tests share a shape.
@@ -35,7 +35,7 @@ impl Case {
         Case { format, outputs, inputs, weight, chooses: false }
     }
 
-    fn products(&self, program: Program, x: &[f32], level: Level, threads: usize, exact: bool) -> Vec<f32> {
+    fn products(&self, program: Schedule, x: &[f32], level: Isa, threads: usize, exact: bool) -> Vec<f32> {
         self.laid_out(false, program, x, level, threads, exact)
     }
 
@@ -43,9 +43,9 @@ impl Case {
     fn laid_out(
         &self,
         in_strips: bool,
-        program: Program,
+        program: Schedule,
         x: &[f32],
-        level: Level,
+        level: Isa,
         threads: usize,
         exact: bool,
     ) -> Vec<f32> {
@@ -105,7 +105,7 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
                 false => x.iter().copied().map(f64::from).collect(),
             };
             let wanted = case.wanted(&x, &numbers);
-            let portable = case.products(Batch, &x, Level::Portable, 1, false);
+            let portable = case.products(Batch, &x, Isa::Portable, 1, false);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs}");
                 let found = case.products(Batch, &x, level, threads, false);
@@ -128,7 +128,7 @@ fn sums_have_room_for_the_largest_codes() {
             case.weight.planes[0].fill(byte);
             for (rows, largest) in [(1, 1.0), (3, -1.0), (9, 1.0), (9, -1.0)] {
                 let x = vec![largest; rows * 256];
-                let portable = case.products(Batch, &x, Level::Portable, 1, false);
+                let portable = case.products(Batch, &x, Isa::Portable, 1, false);
                 each_level(|level, threads| {
                     for in_strips in [false, IN_STRIPS.contains(&format)] {
                         let found = case.laid_out(in_strips, Batch, &x, level, threads, false);
@@ -168,9 +168,9 @@ fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
         for format in IN_STRIPS {
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.numbers(rows * inputs);
-            let wanted = bytes_of(&case.products(Batch, &x, Level::Portable, 1, false));
+            let wanted = bytes_of(&case.products(Batch, &x, Isa::Portable, 1, false));
             each_level(|level, threads| {
-                let programs: &[Program] = if rows == 1 { &[Decode, Batch] } else { &[Batch] };
+                let programs: &[Schedule] = if rows == 1 { &[Decode, Batch] } else { &[Batch] };
                 for (&program, in_strips) in programs.iter().flat_map(|it| [(it, false), (it, true)]) {
                     let found = case.laid_out(in_strips, program, &x, level, threads, false);
                     let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs} {program:?}");
@@ -233,7 +233,7 @@ fn strips_leave_what_rows_leave_to_the_bit() {
                 };
                 run_kernel_as(kernel, &arguments, &[1], Decode, level, threads, false)
             };
-            let portable = left(false, Level::Portable, 1);
+            let portable = left(false, Isa::Portable, 1);
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {outputs}x{inputs} {epilogue:?}");
                 let by_rows = left(false, level, threads);

@@ -8,8 +8,8 @@
 mod support;
 
 use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
-use forge_runtime::device::Program;
-use forge_runtime::sampling::sampler::{Sampler, Sampling};
+use forge_runtime::device::Schedule;
+use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use support::{
     Argument, IN_STRIPS, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips,
     laid_out, matrix, numbers_of, run_kernel, run_kernel_as, silu, words_of,
@@ -222,7 +222,7 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
                 arguments.push(Argument::Numbers(x[rows.start * inputs..rows.end * inputs].to_vec()));
                 arguments.push(Argument::Output(vec![0; rows.len() * outputs * 4]));
                 let scalars = [rows.len() as u32];
-                run_kernel_as(kernel, &arguments, &scalars, Program::Batch, level, threads, exact).remove(0)
+                run_kernel_as(kernel, &arguments, &scalars, Schedule::Batch, level, threads, exact).remove(0)
             };
             each_level(|level, threads| {
                 for exact in [true, false] {
@@ -303,7 +303,7 @@ fn embed_widens_rows_exactly() {
                         kernel,
                         &arguments,
                         &[ids.len() as u32],
-                        Program::Batch,
+                        Schedule::Batch,
                         level,
                         threads,
                         !in_strips,
@@ -518,14 +518,14 @@ fn the_best_candidate_is_the_lowest_of_equals() {
 #[test]
 fn ids_are_those_that_the_sampler_draws() {
     kernel_under_test!(SHAPE, cpu::Sample, cpu::sample);
-    let plain = Sampling::default();
+    let plain = SamplingParams::default();
     let settings = [
         plain.clone(),
-        Sampling { temperature: 0.2, top_k: 7, ..plain.clone() },
-        Sampling { temperature: 1.5, top_p: 0.4, ..plain.clone() },
-        Sampling { min_p: 0.1, ..plain.clone() },
-        Sampling { temperature: 3.0, top_k: 40, top_p: 0.9, min_p: 0.3, ..plain },
-        Sampling::greedy(),
+        SamplingParams { temperature: 0.2, top_k: 7, ..plain.clone() },
+        SamplingParams { temperature: 1.5, top_p: 0.4, ..plain.clone() },
+        SamplingParams { min_p: 0.1, ..plain.clone() },
+        SamplingParams { temperature: 3.0, top_k: 40, top_p: 0.9, min_p: 0.3, ..plain },
+        SamplingParams::greedy(),
     ];
     let mut random = Random(12);
     for vocabulary in [1, 17, 500, 32_001] {

@@ -2,12 +2,12 @@
 
 use crate::model::Tiny;
 use crate::runtime::cpu::CpuDevice;
-use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 use crate::runtime::engine::Engine;
-use crate::runtime::error::Failure;
+use crate::runtime::error::Error;
 use crate::runtime::model::LoadModel;
 use crate::runtime::offload::Counts;
-use crate::runtime::sampling::sampler::Sampling;
+use crate::runtime::sampling::sampler::SamplingParams;
 use crate::runtime::serve::{Options, Server, Stop};
 use crate::runtime::text::chat_template::Template;
 use crate::runtime::text::tokenizer::Text;
@@ -55,7 +55,7 @@ impl Device for Slow {
         self.inner.read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         std::thread::sleep(self.pace);
         self.passes += 1;
         if self.broken.load(Ordering::Relaxed) {
@@ -103,7 +103,7 @@ impl Pass for First<'_> {
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) stop: Stop,
-    pub(crate) thread: Option<JoinHandle<Result<(), Failure>>>,
+    pub(crate) thread: Option<JoinHandle<Result<(), Error>>>,
     _folder: TempDir,
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
         let device = Slow { inner: device, pace: Duration::from_millis(pace), broken, passes: 0 };
         let engine = Engine::new(model, device, context, slots);
-        let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
+        let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)
     });
     let served = Served { address, stop, thread: Some(thread), _folder: folder };

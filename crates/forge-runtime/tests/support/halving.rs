@@ -3,11 +3,11 @@
 
 use forge_runtime::cpu::Call;
 use forge_runtime::device::kernel_cost::Work;
-use forge_runtime::device::{Buffer, Kernel, Pass, Program, Span};
+use forge_runtime::device::{Buffer, Kernel, Pass, Schedule, Span};
 use forge_runtime::engine::golden::largest;
-use forge_runtime::error::Failure;
+use forge_runtime::error::Error;
 use forge_runtime::model::state::State;
-use forge_runtime::model::{Cost, Info, Layout, Model, Rows, Wanted};
+use forge_runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
 use forge_runtime::weights::WeightFile;
 
 const VOCABULARY: usize = 50;
@@ -85,7 +85,7 @@ const NOTHING: Cost = Cost {
     more_when_split: &[0],
 };
 
-static INFO: Info = Info {
+static INFO: ModelInfo = ModelInfo {
     name: "halving",
     architecture: "HalvingForCausalLM",
     parameters: 0,
@@ -108,7 +108,7 @@ static INFO: Info = Info {
 };
 
 impl Halving {
-    pub(crate) fn load(_: &WeightFile, _: u32, slots: u32) -> Result<Box<dyn Model>, Failure> {
+    pub(crate) fn load(_: &WeightFile, _: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
         let mut state = State::new(slots);
         let memory = state.memory(1);
         Ok(Box::new(Halving { memory, layout: Layout::new(&INFO, state, 1024, LOGITS) }))
@@ -116,7 +116,7 @@ impl Halving {
 }
 
 impl Model for Halving {
-    fn info(&self) -> &'static Info {
+    fn info(&self) -> &'static ModelInfo {
         &INFO
     }
 
@@ -124,14 +124,14 @@ impl Model for Halving {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, rows: &Rows) {
-        let &Rows { ids, slots, positions, count, .. } = rows;
+    fn forward(&self, pass: &mut dyn Pass, rows: &Batch) {
+        let &Batch { ids, slots, positions, count, .. } = rows;
         let bindings = [ids.read(), slots.read(), positions.read(), self.memory.write(), SUMS.write()];
         let slots = self.memory.bytes as u32 / 4;
         pass.dispatch(&LEARN, &bindings, &[count, slots], [1, 1, 1]);
     }
 
-    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: &Wanted) {
+    fn head(&self, pass: &mut dyn Pass, _program: Schedule, wanted: &LogitRows) {
         pass.barrier();
         let bindings = [SUMS.read(), wanted.wanted.read(), LOGITS.write(), wanted.next.write()];
         pass.dispatch(&TELL, &bindings, &[wanted.rows], [1, 1, 1]);

@@ -6,13 +6,13 @@ pub mod halving;
 pub mod http;
 pub mod reference;
 
-use forge_runtime::cpu::format::repacked::Strips;
-use forge_runtime::cpu::simd::isa::Level;
+use forge_runtime::cpu::format::repacked::RepackedMatrix;
+use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
 use forge_runtime::device::kernel_cost::Work;
-use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, Schedule, Span};
 use forge_runtime::model::state::State;
-use forge_runtime::model::{Layout, Wheel};
+use forge_runtime::model::{Layout, TokenRing};
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
 use std::path::Path;
@@ -68,8 +68,8 @@ pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
 }
 
 /// Runs a check with every set of instructions, on one thread or a few.
-pub fn each_level(mut check: impl FnMut(Level, usize)) {
-    for (index, level) in Level::available().into_iter().enumerate() {
+pub fn each_level(mut check: impl FnMut(Isa, usize)) {
+    for (index, level) in Isa::available().into_iter().enumerate() {
         check(level, index % 3 + 1);
     }
 }
@@ -390,10 +390,10 @@ pub fn run_kernel(
     kernel: &'static Kernel,
     arguments: &[Argument],
     scalars: &[u32],
-    level: Level,
+    level: Isa,
     threads: usize,
 ) -> Vec<Vec<u8>> {
-    let program = if scalars[0] == 1 { Program::Decode } else { Program::Batch };
+    let program = if scalars[0] == 1 { Schedule::Decode } else { Schedule::Batch };
     run_kernel_as(kernel, arguments, scalars, program, level, threads, true)
 }
 
@@ -402,8 +402,8 @@ pub fn run_kernel_as(
     kernel: &'static Kernel,
     arguments: &[Argument],
     scalars: &[u32],
-    program: Program,
-    level: Level,
+    program: Schedule,
+    level: Isa,
     threads: usize,
     exact: bool,
 ) -> Vec<Vec<u8>> {
@@ -452,7 +452,7 @@ pub fn run_kernel_as(
         next: nothing,
         experts: Vec::new(),
         seats: nothing,
-        wheel: Wheel { ids: nothing, positions: nothing, draws: nothing },
+        wheel: TokenRing { ids: nothing, positions: nothing, draws: nothing },
     };
     let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);
     for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {
@@ -469,9 +469,9 @@ pub fn run_kernel_as(
     if let Some(shape) = kernel.strips {
         let apart = match arguments[0] {
             Argument::Stack(_, apart) => apart,
-            _ => Strips::ALONE,
+            _ => RepackedMatrix::ALONE,
         };
-        let matrix = Strips::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
+        let matrix = RepackedMatrix::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
         device = device.with_copied_weights(&file, vec![matrix]);
         while device.settle(Duration::MAX).unwrap().is_some() {}
     }

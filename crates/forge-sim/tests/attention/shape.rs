@@ -4,7 +4,7 @@ use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated,
 use forge_ir::{Format, Long, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, RotateAppend, Rows,
+    Attend, AttendJoin, AttentionKnobs, Brings, Gates, HeadNorm, Prologue, RotateAppend, Rows,
 };
 use forge_sim::Exactness;
 use half::f16;
@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
     /// How kernels of attention are laid out, if not by rule.
-    pub(crate) knobs: Option<AttendKnobs>,
+    pub(crate) knobs: Option<AttentionKnobs>,
 }
 
 impl Shape {
@@ -52,7 +52,7 @@ impl Shape {
     fn attend(&self) -> Attend {
         let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
         let (scale, gates, prologue) = (self.scale(), self.gates(), None);
-        let by_rule = || AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+        let by_rule = || AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
         let knobs = self.knobs.unwrap_or_else(by_rule);
         Attend {
             query_heads,
@@ -255,14 +255,14 @@ pub(crate) fn record(head: &[f32]) -> Vec<u8> {
 pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
     let of_shape = |(index, shape): (usize, Shape)| {
         let Shape { query_heads, key_heads, width, cache, .. } = shape;
-        let by_rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
-        let tried = |rows| AttendKnobs::tried(rows, query_heads, key_heads, width, cache).into_iter();
+        let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
+        let tried = |rows| AttentionKnobs::tried(rows, query_heads, key_heads, width, cache).into_iter();
         let few: Vec<_> = tried(Rows::Few).filter(|knobs| *knobs != by_rule).collect();
         let many: Vec<_> = tried(Rows::Many).collect();
         let picked = few.into_iter().skip(index % 4).step_by(4).enumerate();
         let knobs = picked.map(move |(place, few)| {
-            let AttendKnobs { tile, lines, .. } = many[place % many.len()];
-            AttendKnobs { tile, lines, ..few }
+            let AttentionKnobs { tile, lines, .. } = many[place % many.len()];
+            AttentionKnobs { tile, lines, ..few }
         });
         knobs.map(move |knobs| Shape { knobs: Some(knobs), ..shape.clone() }).collect::<Vec<_>>()
     };
@@ -272,9 +272,9 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
 /// Shapes whose cache matrix units meet: fewer heads than they meet at once, as many, and more; with every option that their text knows.
 pub(crate) fn met_by_units() -> Vec<Shape> {
     let by_units = |query_heads, key_heads, width, simdgroups| {
-        let by_rule = AttendKnobs::for_heads(query_heads, key_heads, width, Format::F16);
+        let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
         let group = query_heads / key_heads;
-        let knobs = AttendKnobs { heads_each: group.min(8), units: true, loads: 1, simdgroups, ..by_rule };
+        let knobs = AttentionKnobs { heads_each: group.min(8), units: true, loads: 1, simdgroups, ..by_rule };
         let knobs = Some(knobs);
         Shape { knobs, ..plain(query_heads, key_heads, width, Format::F16) }
     };

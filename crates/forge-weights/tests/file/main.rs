@@ -4,7 +4,7 @@ mod refusals;
 
 use forge_ir::{
     Apply, Blocks, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
-    ParamId, ParamKind, Record, Records, Specials, Stack, ValueId, Weight, WeightId,
+    ParamId, ParamKind, Record, Records, SpecialTokens, Stack, ValueId, Weight, WeightId,
 };
 use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, measure, write};
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
             vocabulary: 4,
             hidden: 4,
             context: 4,
-            specials: Specials::default(),
+            specials: SpecialTokens::default(),
         },
         weights: all.iter().enumerate().map(weight).collect(),
         states: Vec::new(),

@@ -37,7 +37,7 @@ pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), Stri
         "//! Every program in one: the first argument says which.\n\nmod fill;\n\nuse forge_runtime::cli;\n\nfn main() -> std::process::ExitCode {{\n    \
          let mut arguments = std::env::args_os();\n    arguments.next();\n    let name = std::env::args().nth(1);\n    \
          let outcome = match name.as_deref() {{\n{arms}        Some(\"fill\") => fill::main(),\n        \
-         _ => Err(forge_runtime::error::Failure::misuse(\"which program? They are the folders here\")),\n    }};\n    \
+         _ => Err(forge_runtime::error::Error::usage(\"which program? They are the folders here\")),\n    }};\n    \
          match outcome {{\n        Ok(code) => code.into(),\n        Err(failure) => {{\n            \
          eprintln!(\"{{failure}}\");\n            failure.exit_code().into()\n        }}\n    }}\n}}\n"
     );

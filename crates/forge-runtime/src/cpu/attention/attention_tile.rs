@@ -7,7 +7,9 @@ use crate::cpu::attention::attend::{Attend, Gates, Own, Prologue, Queries};
 use crate::cpu::attention::kv_append::{Room, store};
 use crate::cpu::attention::kv_format::Cached;
 use crate::cpu::attention::kv_tile::Beside;
-use crate::cpu::attention::online_softmax::{STEP, Softening, Step, Total, cap_scores, total_from, total_of};
+use crate::cpu::attention::online_softmax::{
+    STEP, SoftmaxUpdate, Step, Total, cap_scores, total_from, total_of,
+};
 use crate::cpu::attention::rope_tables::{prepare, prepare_value};
 use crate::cpu::device::kernel_args::Output;
 use crate::cpu::simd::vectors::Simd;
@@ -294,7 +296,7 @@ impl<'s> Share<'s> {
             }
             let (largest, totals) = (&mut self.largest[queries.clone()], &mut self.totals[queries.clone()]);
             let corrections = &mut *self.corrections;
-            Softening { scores, largest, totals, corrections }.soften::<S>(seen);
+            SoftmaxUpdate { scores, largest, totals, corrections }.soften::<S>(seen);
         }
         let sums = &mut self.sums[queries.start * self.padded..queries.end * self.padded];
         for (sums, correction) in sums.chunks_exact_mut(self.padded).zip(&*self.corrections) {

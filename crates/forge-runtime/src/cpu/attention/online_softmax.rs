@@ -219,7 +219,7 @@ pub(crate) unsafe fn total_of<S: Simd>(total: &Total) -> f32 {
 }
 
 /// Queries whose scores become weights, all at once: what one of them would wait for, others have done meanwhile.
-pub(crate) struct Softening<'a> {
+pub(crate) struct SoftmaxUpdate<'a> {
     /// `[query, STEP]`
     pub(crate) scores: &'a mut [f32],
     /// The largest score of each so far.
@@ -230,12 +230,12 @@ pub(crate) struct Softening<'a> {
     pub(crate) corrections: &'a mut [f32],
 }
 
-impl Softening<'_> {
+impl SoftmaxUpdate<'_> {
     /// Turns the scores of the positions that are seen to exp(score - largest), and others to 0, where `largest` counts these scores
     /// too. As many queries as there are for each of `seen` see the same.
     #[inline(always)]
     pub(crate) unsafe fn soften<S: Simd>(self, seen: &[Range<usize>]) {
-        let Softening { scores, largest, totals, corrections } = self;
+        let SoftmaxUpdate { scores, largest, totals, corrections } = self;
         let group = largest.len() / seen.len();
         // SAFETY: scores and corrections are whole numbers of vectors.
         unsafe {

@@ -1,17 +1,17 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
-use crate::cpu::device::kernel_args::{Call, Region, Room, Round, Seated};
+use crate::cpu::device::kernel_args::{Call, Phase, Region, Room, Seated};
 use crate::cpu::device::peak_bandwidth::read_speed;
 use crate::cpu::device::peak_flops::compute_speed;
 use crate::cpu::device::thread_pool::Pool;
 use crate::cpu::device::weights::Weights;
-use crate::cpu::device::work_stealing::Taken;
-use crate::cpu::format::repacked::Strips;
-use crate::cpu::simd::isa::Level;
+use crate::cpu::device::work_stealing::RangeCursor;
+use crate::cpu::format::repacked::RepackedMatrix;
+use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::streaming_store::settle;
-use crate::device::{Binding, Buffer, Device, Kernel, Operations, Pass, Program};
+use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, Schedule};
 use crate::model::Layout;
-use crate::offload::{Bound, Counts, Foresight, Half, Stacks, Streamed, Unarranged};
+use crate::offload::{Bound, Counts, Half, RepackJob, RouterLookahead, Stacks, Streamed};
 use crate::weights::WeightFile;
 use memmap2::MmapMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,11 +24,11 @@ pub struct CpuDevice {
     /// State, scratch and rows.
     memory: [MmapMut; 3],
     pool: Pool,
-    level: Level,
+    level: Isa,
     exact: bool,
     room: Mutex<Room>,
     /// What has been taken of each thread's items, in the round that runs.
-    taken: Vec<Taken>,
+    taken: Vec<RangeCursor>,
     /// Experts that are read from disk; none where all are among the weights.
     experts: Option<Streamed>,
     /// The layer that comes next, and whom it will probably ask for.
@@ -57,9 +57,9 @@ impl CpuDevice {
                 map(layout.scratch_bytes, "scratch")?,
                 map(layout.rows_bytes, "rows")?,
             ],
-            taken: (0..threads.max(1)).map(|_| Taken::default()).collect(),
+            taken: (0..threads.max(1)).map(|_| RangeCursor::default()).collect(),
             pool: Pool::new(threads)?,
-            level: Level::choose()?,
+            level: Isa::choose()?,
             exact: false,
             room: Mutex::default(),
             experts: None,
@@ -76,10 +76,10 @@ impl CpuDevice {
         file: &WeightFile,
         layers: &[Stacks],
         streamed: Option<Streamed>,
-        matrices: Vec<Strips>,
+        matrices: Vec<RepackedMatrix>,
     ) -> CpuDevice {
         let places = Stacks::places(layers);
-        let is_copied = |matrix: &Strips| {
+        let is_copied = |matrix: &RepackedMatrix| {
             let starts = matrix.starts();
             !places.iter().any(|place| starts.iter().any(|start| place.contains(start)))
         };
@@ -98,13 +98,13 @@ impl CpuDevice {
 
     /// The same device whose weights are copied to huge pages as it computes, where such can be had, and these of their matrices come
     /// to lie in strips; none if it is exact.
-    pub fn with_copied_weights(mut self, file: &WeightFile, matrices: Vec<Strips>) -> CpuDevice {
+    pub fn with_copied_weights(mut self, file: &WeightFile, matrices: Vec<RepackedMatrix>) -> CpuDevice {
         self.weights.copy(file, Vec::new(), if self.exact { Vec::new() } else { matrices });
         self
     }
 
     /// The same device with other instructions.
-    pub fn with_level(mut self, level: Level) -> CpuDevice {
+    pub fn with_level(mut self, level: Isa) -> CpuDevice {
         self.level = level;
         self
     }
@@ -152,13 +152,13 @@ impl CpuDevice {
     /// Runs a dispatch; where it is of a router and experts are streamed, after the next layer's router has been shown the same.
     fn dispatch(
         &mut self,
-        program: Program,
+        program: Schedule,
         kernel: &Kernel,
         bindings: &[Binding],
         scalars: &[u32],
     ) -> Result<(), String> {
         let rows = scalars.first().map_or(0, |rows| *rows as usize);
-        let foresight = self.experts.as_ref().and_then(|it| Foresight::of(it.layers(), bindings, rows));
+        let foresight = self.experts.as_ref().and_then(|it| RouterLookahead::of(it.layers(), bindings, rows));
         if let Some(foresight) = foresight {
             // Its logits lie where the router's own will.
             self.run_rounds(program, kernel, &foresight.bindings, scalars)?;
@@ -175,7 +175,7 @@ impl CpuDevice {
 
     fn run_rounds(
         &mut self,
-        program: Program,
+        program: Schedule,
         kernel: &Kernel,
         bindings: &[Binding],
         scalars: &[u32],
@@ -194,7 +194,7 @@ impl CpuDevice {
             }));
             stack = stack.or(bound);
         }
-        let mut round = Round {
+        let mut round = Phase {
             kernel,
             regions: &regions,
             scalars,
@@ -218,7 +218,7 @@ impl CpuDevice {
             }),
         };
         loop {
-            self.taken.iter().for_each(|Taken(taken)| taken.store(0, Ordering::Relaxed));
+            self.taken.iter().for_each(|RangeCursor(taken)| taken.store(0, Ordering::Relaxed));
             let job = Job(&round);
             self.pool.run(&|worker| job.run(worker))?;
             if !round.another.load(Ordering::Relaxed) {
@@ -251,7 +251,7 @@ impl CpuDevice {
 }
 
 /// Has all threads arrange what is in the file's order, each some pieces of it.
-fn arrange(pool: &mut Pool, some: &[Unarranged]) -> Result<(), String> {
+fn arrange(pool: &mut Pool, some: &[RepackJob]) -> Result<(), String> {
     if some.is_empty() {
         return Ok(());
     }
@@ -266,7 +266,7 @@ fn arrange(pool: &mut Pool, some: &[Unarranged]) -> Result<(), String> {
 }
 
 /// A round of a dispatch, as threads are given it.
-struct Job<'a>(&'a Round<'a>);
+struct Job<'a>(&'a Phase<'a>);
 
 // SAFETY: the regions' pointers go to memory that outlives the dispatch; kernels write it only through
 // `Output::part`, whose promise is that parts are not shared.
@@ -285,7 +285,7 @@ impl Job<'_> {
 /// A pass that has not failed yet, or why it has.
 struct Running<'a> {
     device: &'a mut CpuDevice,
-    program: Program,
+    program: Schedule,
     outcome: Result<(), String>,
 }
 
@@ -339,7 +339,7 @@ impl Device for CpuDevice {
         bytes.copy_from_slice(&from[offset..offset + bytes.len()]);
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         // The first pass is all that the first id waits for, and what ids take is known of the second. From then on weights are copied
         // for as long as passes take: that ends soon, and a text that ends sooner has waited no longer than it was computed.
         if let [Some(last), Some(before)] = self.passes {
@@ -362,7 +362,7 @@ impl Device for CpuDevice {
         self.weights.all().map_or(Ok(None), |weights| read_speed(weights, self.level, &mut self.pool))
     }
 
-    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
         compute_speed(self.level, &mut self.pool).map(Some)
     }
 

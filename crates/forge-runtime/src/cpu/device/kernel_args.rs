@@ -1,9 +1,9 @@
 //! One dispatch, as a CPU kernel sees it: its buffers by name, its scalars, and its share of the work.
 
 use crate::cpu::device::scratch::Line;
-use crate::cpu::device::work_stealing::{Neighbours, Taken, own};
-use crate::cpu::simd::isa::Level;
-use crate::device::{Kernel, Program};
+use crate::cpu::device::work_stealing::{RangeCursor, WorkRanges, own};
+use crate::cpu::simd::isa::Isa;
+use crate::device::{Kernel, Schedule};
 use half::{bf16, f16};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -39,21 +39,21 @@ unsafe impl Number for i8 {}
 unsafe impl Number for u8 {}
 
 /// What the threads share that run one round of a dispatch.
-pub(crate) struct Round<'a> {
+pub(crate) struct Phase<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) regions: &'a [Region],
     pub(crate) scalars: &'a [u32],
     /// How many threads there are.
     pub(crate) workers: usize,
-    pub(crate) level: Level,
+    pub(crate) level: Isa,
     /// Whether x is never made codes.
     pub(crate) exact: bool,
     /// Of which the dispatch is a part.
-    pub(crate) program: Program,
+    pub(crate) program: Schedule,
     /// Rounds before this one.
     pub(crate) number: usize,
     /// What has been taken of each thread's items.
-    pub(crate) taken: &'a [Taken],
+    pub(crate) taken: &'a [RangeCursor],
     /// Whether there is to be another round.
     pub(crate) another: AtomicBool,
     /// The device's, for what one round leaves to the next.
@@ -102,7 +102,7 @@ pub(crate) struct Seated {
 }
 
 /// Experts whose matrices are multiplied in a round.
-pub(crate) struct AtHand {
+pub(crate) struct ReadyExperts {
     /// Their places among those that rows have, in order.
     pub(crate) places: Vec<usize>,
     /// Whether nobody comes after them.
@@ -111,7 +111,7 @@ pub(crate) struct AtHand {
 
 /// A dispatch, seen by one of the threads that run it.
 pub struct Call<'a> {
-    round: &'a Round<'a>,
+    round: &'a Phase<'a>,
     /// Which of the threads.
     worker: usize,
     /// Bytes that every buffer has to have beyond those that are asked for.
@@ -124,7 +124,7 @@ impl<'a> Call<'a> {
     /// # Safety
     /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
     /// dispatch must be given the same round, of which nothing is taken yet, and numbers of their own.
-    pub(crate) unsafe fn new(round: &'a Round<'a>, worker: usize) -> Call<'a> {
+    pub(crate) unsafe fn new(round: &'a Phase<'a>, worker: usize) -> Call<'a> {
         Call { round, worker, beyond: 0 }
     }
 
@@ -134,7 +134,7 @@ impl<'a> Call<'a> {
     }
 
     /// The instructions to compute with.
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> Isa {
         self.round.level
     }
 
@@ -145,7 +145,7 @@ impl<'a> Call<'a> {
 
     /// Whether there is one row that no others will be compared with, so that its sums may be in any order.
     pub(crate) fn alone(&self) -> bool {
-        self.round.program == Program::Decode
+        self.round.program == Schedule::Decode
     }
 
     /// How many threads run this dispatch.
@@ -165,9 +165,9 @@ impl<'a> Call<'a> {
 
     /// Of the experts that rows have, which are in order, those whose matrices are multiplied in this round: all, or where experts have
     /// seats those that have come. Then the first round has none. When all who were asked for have had their round others are.
-    pub(crate) fn at_hand(&self, experts: &[usize]) -> AtHand {
+    pub(crate) fn at_hand(&self, experts: &[usize]) -> ReadyExperts {
         let Some(seated) = &self.round.seated else {
-            return AtHand { places: (0..experts.len()).collect(), is_last: true };
+            return ReadyExperts { places: (0..experts.len()).collect(), is_last: true };
         };
         let is_last = seated.begun == experts.len();
         if !is_last {
@@ -179,7 +179,7 @@ impl<'a> Call<'a> {
             }
         }
         let places = (0..experts.len()).filter(|place| seated.here.contains(&experts[*place])).collect();
-        AtHand { places, is_last }
+        ReadyExperts { places, is_last }
     }
 
     /// Which of the matrices that are bound is an expert's: its seat, or its own.
@@ -266,14 +266,14 @@ impl<'a> Call<'a> {
 
     /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them: first those of this thread, which are
     /// neighbours, and then what others have left.
-    pub fn share(&self, items: usize, grain: usize) -> Neighbours<'a> {
-        Neighbours::new(self.round.taken, self.worker, items, grain)
+    pub fn share(&self, items: usize, grain: usize) -> WorkRanges<'a> {
+        WorkRanges::new(self.round.taken, self.worker, items, grain)
     }
 
     /// The same where items are parts of rows of a batch, in order: threads have the same rows in one dispatch after the other, and a core
     /// finds in its caches what it wrote. Cores that share no cache wait long for what another one wrote, so the last of a thread's
     /// rows are left to it.
-    pub fn share_rows(&self, items: usize, grain: usize) -> Neighbours<'a> {
+    pub fn share_rows(&self, items: usize, grain: usize) -> WorkRanges<'a> {
         self.share(items, grain).that_stay()
     }
 

@@ -1,7 +1,7 @@
 //! In place of `weight_repack` where weights are not copied: only on Linux can huge pages and free memory be asked for.
 
 use crate::cpu::device::thread_pool::Pool;
-use crate::cpu::format::repacked::Strips;
+use crate::cpu::format::repacked::RepackedMatrix;
 use memmap2::Mmap;
 use std::convert::Infallible;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) struct Copying(Infallible);
 
 impl Copying {
-    pub(crate) fn new(_: usize, _: &[usize], _: &[Range<usize>], _: Vec<Strips>) -> Option<Copying> {
+    pub(crate) fn new(_: usize, _: &[usize], _: &[Range<usize>], _: Vec<RepackedMatrix>) -> Option<Copying> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! How fast this machine reads memory: what bounds a token, which reads every weight once.
 
 use crate::cpu::device::thread_pool::Pool;
-use crate::cpu::simd::isa::{Level, Task};
+use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +13,7 @@ const MOST: usize = 1 << 30;
 /// How often they are read.
 const RUNS: usize = 9;
 
-/// How far ahead lines are asked for, in bytes: not at all, or as rows are ([`crate::cpu::simd::prefetch_policy::Asking`]).
+/// How far ahead lines are asked for, in bytes: not at all, or as rows are ([`crate::cpu::simd::prefetch_policy::PrefetchDistance`]).
 #[derive(Clone, Copy)]
 enum Ahead {
     Nothing,
@@ -23,7 +23,7 @@ enum Ahead {
 
 /// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts; lines are asked for in one way after the
 /// other that rows are. Nothing of fewer bytes than caches may have.
-pub(crate) fn read_speed(bytes: &[u8], level: Level, pool: &mut Pool) -> Result<Option<f64>, String> {
+pub(crate) fn read_speed(bytes: &[u8], level: Isa, pool: &mut Pool) -> Result<Option<f64>, String> {
     if bytes.len() < LEAST {
         return Ok(None);
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn caches_are_not_measured_and_memory_is() {
         let mut pool = Pool::new(2).unwrap();
-        for level in Level::available() {
+        for level in Isa::available() {
             assert_eq!(read_speed(&[1; 1000], level, &mut pool), Ok(None));
             let speed = read_speed(&vec![1; LEAST], level, &mut pool).unwrap().expect("it is memory");
             assert!((1e8..1e13).contains(&speed), "{speed}");
@@ -101,7 +101,7 @@ mod tests {
         let words = bytes[..192].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         let expected = words.fold(0_u64, u64::wrapping_add);
         let ways = [Ahead::Nothing, Ahead::Far(64), Ahead::Once(8192)];
-        for (level, ahead) in Level::available().into_iter().zip(ways.into_iter().cycle()) {
+        for (level, ahead) in Isa::available().into_iter().zip(ways.into_iter().cycle()) {
             let mut sums = [0; 8];
             level.run(Sum { bytes: &bytes, ahead, sums: &mut sums });
             assert_eq!(sums.into_iter().fold(0, u64::wrapping_add), expected);

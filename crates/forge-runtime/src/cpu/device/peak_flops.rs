@@ -4,9 +4,9 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::device::thread_pool::Pool;
-use crate::cpu::simd::isa::{Level, Task};
+use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
-use crate::device::Operations;
+use crate::device::PeakOps;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -19,7 +19,7 @@ const TILES: usize = 1 << 16;
 const RUNS: usize = 40;
 
 /// Additions and multiplications a second of all threads, from the nearest cache.
-pub(crate) fn compute_speed(level: Level, pool: &mut Pool) -> Result<Operations, String> {
+pub(crate) fn compute_speed(level: Isa, pool: &mut Pool) -> Result<PeakOps, String> {
     let lanes = &AtomicUsize::new(0);
     let mut best = |codes: bool| {
         let mut best = f64::INFINITY;
@@ -32,7 +32,7 @@ pub(crate) fn compute_speed(level: Level, pool: &mut Pool) -> Result<Operations,
         let products = TILES * ROWS * VECTORS * lanes.load(Ordering::Relaxed) * if codes { 4 } else { 1 };
         Ok::<f64, String>((2 * products * pool.threads()) as f64 / best)
     };
-    Ok(Operations { codes: best(true)?, singles: best(false)? })
+    Ok(PeakOps { codes: best(true)?, singles: best(false)? })
 }
 
 /// Products of tiles, all of the same numbers.
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn every_level_multiplies_so_and_so_fast() {
         let mut pool = Pool::new(2).unwrap();
-        for level in Level::available() {
-            let Operations { codes, singles } = compute_speed(level, &mut pool).unwrap();
+        for level in Isa::available() {
+            let PeakOps { codes, singles } = compute_speed(level, &mut pool).unwrap();
             assert!(
                 [codes, singles].iter().all(|speed| (1e6..1e16).contains(speed)),
                 "{level:?}: {codes} {singles}"

@@ -18,8 +18,8 @@
 
 use crate::cpu::device::reserved_memory::Room;
 use crate::cpu::device::thread_pool::Pool;
-use crate::cpu::device::work_stealing::{Neighbours, Taken};
-use crate::cpu::format::repacked::Strips;
+use crate::cpu::device::work_stealing::{RangeCursor, WorkRanges};
+use crate::cpu::format::repacked::RepackedMatrix;
 use crate::model::memory::available;
 use memmap2::{Mmap, UncheckedAdvice};
 use std::io;
@@ -42,7 +42,7 @@ pub(crate) struct Copying {
     /// How many bytes are, and how many there are to be.
     bytes: [usize; 2],
     /// Matrices that come to lie in strips.
-    matrices: Vec<Strips>,
+    matrices: Vec<RepackedMatrix>,
     length: usize,
 }
 
@@ -54,7 +54,7 @@ impl Copying {
         length: usize,
         tensors: &[usize],
         left_out: &[Range<usize>],
-        matrices: Vec<Strips>,
+        matrices: Vec<RepackedMatrix>,
     ) -> Option<Copying> {
         // What is copied in part is copied for its own sake: the file's pages could be taken away.
         let for_its_order = !left_out.is_empty() || !matrices.is_empty();
@@ -76,7 +76,7 @@ impl Copying {
         let to = Start(self.room.start_mut());
         let steps = &self.steps[self.copied..];
         let threads = pool.threads();
-        let taken: Vec<Taken> = (0..steps.len() * threads).map(|_| Taken::default()).collect();
+        let taken: Vec<RangeCursor> = (0..steps.len() * threads).map(|_| RangeCursor::default()).collect();
         // What one thread begins is done when all have returned: whoever begins a step stays until nothing of it is left.
         let begun = AtomicUsize::new(1);
         pool.run(&|thread| {
@@ -88,7 +88,7 @@ impl Copying {
                     }
                     begun.fetch_max(number + 1, Ordering::Relaxed);
                 }
-                for piece in Neighbours::new(taken, thread, step.pieces.len(), 1).flatten() {
+                for piece in WorkRanges::new(taken, thread, step.pieces.len(), 1).flatten() {
                     // SAFETY: the copy is as long as the file, and every piece is one thread's.
                     unsafe { step.pieces[piece].copy(&self.matrices, file, to.0) };
                 }
@@ -122,8 +122,8 @@ impl Copying {
 }
 
 /// Where a copy can stop: at the start of the file and of every tensor, but within no matrix, whose codes and scales are tensors.
-fn cuts(length: usize, tensors: &[usize], matrices: &[Strips]) -> Vec<usize> {
-    let mut matrices: Vec<Range<usize>> = matrices.iter().map(Strips::extent).collect();
+fn cuts(length: usize, tensors: &[usize], matrices: &[RepackedMatrix]) -> Vec<usize> {
+    let mut matrices: Vec<Range<usize>> = matrices.iter().map(RepackedMatrix::extent).collect();
     matrices.sort_unstable_by_key(|matrix| matrix.start);
     let mut cuts = vec![0];
     let mut first = 0;
@@ -157,8 +157,8 @@ enum Piece {
     InStrips(usize, Range<usize>),
 }
 
-fn steps(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[Strips]) -> Vec<Step> {
-    let mut others: Vec<Range<usize>> = matrices.iter().flat_map(Strips::planes).collect();
+fn steps(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[RepackedMatrix]) -> Vec<Step> {
+    let mut others: Vec<Range<usize>> = matrices.iter().flat_map(RepackedMatrix::planes).collect();
     others.extend(left_out.iter().cloned());
     others.extend(cuts.iter().map(|cut| *cut..*cut));
     others.sort_unstable_by_key(|other| (other.start, other.end));
@@ -201,7 +201,7 @@ fn steps(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[S
 
 impl Piece {
     /// Copies it to where a copy of the file begins, and lets the file's pages go.
-    unsafe fn copy(&self, matrices: &[Strips], file: &Mmap, to: *mut u8) {
+    unsafe fn copy(&self, matrices: &[RepackedMatrix], file: &Mmap, to: *mut u8) {
         let let_go = |range: Range<usize>| {
             // SAFETY: the mapping is of a file, which is read again if somebody asks for it.
             let _ =
@@ -313,7 +313,8 @@ mod tests {
                 let (offset, bytes) = (starts[tensor], sizes[tensor]);
                 Binding { buffer: Buffer::Weights, offset, bytes, written: false }
             };
-            Strips::new(SHAPE, &plane(codes), &plane(scales), Strips::ALONE).expect("whole strips")
+            RepackedMatrix::new(SHAPE, &plane(codes), &plane(scales), RepackedMatrix::ALONE)
+                .expect("whole strips")
         };
         let (tensors, length) = (&starts[..sizes.len()], starts[sizes.len()]);
         let file = file_of(length);

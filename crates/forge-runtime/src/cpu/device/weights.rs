@@ -6,7 +6,7 @@
 
 use crate::cpu::device::thread_pool::Pool;
 use crate::cpu::device::weight_repack::Copying;
-use crate::cpu::format::repacked::Strips;
+use crate::cpu::format::repacked::RepackedMatrix;
 use crate::weights::WeightFile;
 use memmap2::Mmap;
 use std::ops::Range;
@@ -44,8 +44,13 @@ impl Weights {
     }
 
     /// Has the file copied from now on, but for what is `left_out`, and these of its matrices come to lie in strips.
-    pub(crate) fn copy(&mut self, file: &WeightFile, left_out: Vec<Range<usize>>, matrices: Vec<Strips>) {
-        self.strips = matrices.iter().flat_map(Strips::starts).collect();
+    pub(crate) fn copy(
+        &mut self,
+        file: &WeightFile,
+        left_out: Vec<Range<usize>>,
+        matrices: Vec<RepackedMatrix>,
+    ) {
+        self.strips = matrices.iter().flat_map(RepackedMatrix::starts).collect();
         self.strips.sort_unstable();
         if let Some(copying) = Copying::new(file.bytes(), &file.starts(), &left_out, matrices) {
             self.copy = Copy::Coming(copying);

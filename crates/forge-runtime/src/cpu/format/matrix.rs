@@ -83,7 +83,7 @@ pub(crate) trait Matrix: Copy {
     /// Asks for a block to be brought near; it need not exist.
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
-    /// Bytes of a block, where rows are read far ahead ([`Level::asking`](crate::cpu::simd::isa::Level::asking)); else 0.
+    /// Bytes of a block, where rows are read far ahead ([`Isa::asking`](crate::cpu::simd::isa::Isa::asking)); else 0.
     const OF_BLOCK: usize = 0;
 
     /// Where such a block lies, which need not exist.

@@ -192,9 +192,9 @@ impl Matrix for Q4_0 {
 mod tests {
     use super::*;
     use crate::cpu::matmul::int8::quantized_rows::encoded_rows;
-    use crate::cpu::matmul::int8::repacked_gemv::OfStrips;
-    use crate::cpu::simd::isa::{Level, Task};
-    use crate::cpu::simd::prefetch_policy::Streams;
+    use crate::cpu::matmul::int8::repacked_gemv::RepackedRows;
+    use crate::cpu::simd::isa::{Isa, Task};
+    use crate::cpu::simd::prefetch_policy::ReadPattern;
 
     /// Strips of a matrix, and blocks of each.
     const STRIPS: usize = 5;
@@ -203,7 +203,7 @@ mod tests {
     /// What some rows make of all strips, into `to`.
     struct Products<'a, M> {
         matrix: M,
-        streams: Streams,
+        streams: ReadPattern,
         x: &'a [f32],
         to: &'a mut [f32],
     }
@@ -213,7 +213,7 @@ mod tests {
         fn run<S: Simd>(self) {
             let Products { matrix, streams, x, to } = self;
             let rows = encoded_rows::<S>(x, BLOCKS * BLOCK);
-            let of = OfStrips { matrix, first: 0, strips: STRIPS, blocks: BLOCKS, streams };
+            let of = RepackedRows { matrix, first: 0, strips: STRIPS, blocks: BLOCKS, streams };
             // SAFETY: the matrix has as many strips, and rows as many blocks.
             unsafe { of.few::<S>(&rows[..x.len() / BLOCKS / BLOCK], to, STRIPS * OUTPUTS) };
         }
@@ -222,16 +222,18 @@ mod tests {
     fn come_to_the_same<M: Matrix>(matrix: M) {
         let x: Vec<f32> = (0..4 * BLOCKS * BLOCK).map(|i| (i as f32 * 0.37).sin()).collect();
         for rows in 1..=4 {
-            let made = |level: Level, streams| {
+            let made = |level: Isa, streams| {
                 let mut sums = vec![0.0; rows * STRIPS * OUTPUTS];
                 let x = &x[..rows * BLOCKS * BLOCK];
                 level.run(Products { matrix, streams, x, to: &mut sums });
                 sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
             };
-            let expected = made(Level::Portable, Streams::Several);
+            let expected = made(Isa::Portable, ReadPattern::Several);
             assert!(expected.iter().all(|sum| *sum != 0));
-            for level in Level::available() {
-                for streams in [Streams::InOrder, Streams::Once, Streams::Foreseen, Streams::Several] {
+            for level in Isa::available() {
+                for streams in
+                    [ReadPattern::InOrder, ReadPattern::Once, ReadPattern::Foreseen, ReadPattern::Several]
+                {
                     assert!(made(level, streams) == expected, "{rows} rows, {level:?}, {streams:?}");
                 }
             }

@@ -15,9 +15,9 @@
 
 use crate::cpu::format::matrix;
 use crate::cpu::format::matrix::BLOCK;
-use crate::device::{Binding, Buffer, Kernel, Pass, Program};
+use crate::device::{Binding, Buffer, Kernel, Pass, Schedule};
 use crate::model::Model;
-use crate::offload::{Arrangement, Stacks};
+use crate::offload::{Repacking, Stacks};
 use std::collections::{BTreeSet, HashMap};
 #[cfg(target_os = "linux")]
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(crate) const OUTPUTS: usize = 16;
 
 /// A matrix of the weight file that can lie in strips, or one of each expert.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Strips {
+pub struct RepackedMatrix {
     /// Where its codes begin in the file and end, and its scales: of experts, the first one's.
     planes: [[usize; 2]; 2],
     /// How many strips it has.
@@ -40,10 +40,12 @@ pub struct Strips {
 }
 
 /// What `model` reads in strips wherever it reads it.
-pub fn survey(model: &dyn Model) -> Vec<Strips> {
+pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
     let layout = model.layout();
-    let mut survey = Survey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
-    for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, model.info().chunk)]
+    let mut survey =
+        RepackSurvey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
+    for (program, count) in
+        [(Schedule::Decode, 1), (Schedule::Batch, 1), (Schedule::Batch, model.info().chunk)]
     {
         model.forward(&mut survey, &layout.rows(program, count, count));
         model.head(&mut survey, program, &layout.heads(count.min(model.info().head_rows), false));
@@ -52,19 +54,19 @@ pub fn survey(model: &dyn Model) -> Vec<Strips> {
 }
 
 /// A pass that computes nothing, and notes what is read of the weights: planes, which are known by where they begin.
-struct Survey<'a> {
+struct RepackSurvey<'a> {
     experts: &'a [Stacks],
-    in_strips: BTreeSet<Strips>,
+    in_strips: BTreeSet<RepackedMatrix>,
     /// What is read in other ways.
     others: BTreeSet<usize>,
 }
 
-impl Survey<'_> {
+impl RepackSurvey<'_> {
     /// Matrices that nobody reads in another way, be it as a matrix of another shape.
-    fn found(self) -> Vec<Strips> {
-        let Survey { in_strips, others, .. } = self;
-        let alone = |matrix: &&Strips| {
-            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(Strips::starts);
+    fn found(self) -> Vec<RepackedMatrix> {
+        let RepackSurvey { in_strips, others, .. } = self;
+        let alone = |matrix: &&RepackedMatrix| {
+            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(RepackedMatrix::starts);
             let mut others = shaped.chain(others.iter().copied());
             !others.any(|other| matrix.starts().contains(&other))
         };
@@ -72,7 +74,7 @@ impl Survey<'_> {
     }
 }
 
-impl Pass for Survey<'_> {
+impl Pass for RepackSurvey<'_> {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], _: &[u32], _: [u32; 3]) {
         let plane = |name: &str| {
             let slot = kernel.buffers.iter().position(|buffer| buffer.ends_with(name));
@@ -82,12 +84,12 @@ impl Pass for Survey<'_> {
             (Some(shape), Some(codes), Some(scales)) => {
                 let has = |stacks: &&Stacks| stacks.planes().any(|plane| plane.offset == codes.offset);
                 let stacks = self.experts.iter().find(has);
-                let apart = stacks.map_or(Strips::ALONE, |stacks| [stacks.experts, stacks.record()]);
-                Strips::new(shape, codes, scales, apart)
+                let apart = stacks.map_or(RepackedMatrix::ALONE, |stacks| [stacks.experts, stacks.record()]);
+                RepackedMatrix::new(shape, codes, scales, apart)
             }
             _ => None,
         };
-        let starts = strips.as_ref().map(Strips::starts);
+        let starts = strips.as_ref().map(RepackedMatrix::starts);
         for binding in bindings.iter().filter(|binding| binding.buffer == Buffer::Weights) {
             if !starts.is_some_and(|starts| starts.contains(&binding.offset)) {
                 self.others.insert(binding.offset);
@@ -107,7 +109,7 @@ impl Pass for Survey<'_> {
     }
 }
 
-impl Strips {
+impl RepackedMatrix {
     /// One matrix, and nothing after it.
     pub const ALONE: [usize; 2] = [1, 0];
 
@@ -117,7 +119,7 @@ impl Strips {
         codes: &Binding,
         scales: &Binding,
         [matrices, record]: [usize; 2],
-    ) -> Option<Strips> {
+    ) -> Option<RepackedMatrix> {
         let (count, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
         // What is bound of experts reaches to the last one's.
         let own = |plane: &Binding| plane.bytes.checked_sub((matrices - 1) * record);
@@ -128,7 +130,7 @@ impl Strips {
         let is_whole = count * OUTPUTS == rows && (of_nibbles || of_bytes);
         let plane = |plane: &Binding, bytes: usize| [plane.offset, plane.offset + bytes];
         let planes = [plane(codes, of_codes), plane(scales, of_scales)];
-        is_whole.then_some(Strips { planes, count, blocks, matrices, record })
+        is_whole.then_some(RepackedMatrix { planes, count, blocks, matrices, record })
     }
 
     /// Where its planes begin.
@@ -143,10 +145,10 @@ impl Strips {
 }
 
 /// How planes of these matrices come to lie in strips where they are read from disk, by where they begin in the file.
-pub fn arrangements(matrices: &[Strips]) -> HashMap<usize, Arrangement> {
-    let of_matrix = |matrix: &Strips| {
+pub fn arrangements(matrices: &[RepackedMatrix]) -> HashMap<usize, Repacking> {
+    let of_matrix = |matrix: &RepackedMatrix| {
         let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
-        let arrangement = |bytes, arrange| Arrangement { bytes, arrange };
+        let arrangement = |bytes, arrange| Repacking { bytes, arrange };
         [(codes, arrangement(of_codes, in_place::<4>)), (scales, arrangement(of_scales, in_place::<2>))]
     };
     matrices.iter().flat_map(of_matrix).collect()
@@ -160,7 +162,7 @@ fn in_place<const N: usize>(rows: &mut [u8], room: &mut [u8]) {
 
 /// How they come about, where weights are copied.
 #[cfg(target_os = "linux")]
-impl Strips {
+impl RepackedMatrix {
     /// The numbers of the strips of each matrix.
     pub(crate) fn of_each(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         (0..self.matrices).map(|matrix| matrix * self.count..(matrix + 1) * self.count)
@@ -239,7 +241,7 @@ mod tests {
 
     /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
     fn found(reads: &[Option<[usize; 2]>]) -> usize {
-        let mut survey = Survey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
+        let mut survey = RepackSurvey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
         for strips in reads {
             let buffers = &["weight_codes", "weight_scales", "bias", "y"];
             let kernel = Kernel {

@@ -4,7 +4,7 @@ use crate::cpu::device::kernel_args::Call;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use crate::engine::golden::largest;
-use crate::sampling::device_sampling::{Draw, Weights};
+use crate::sampling::device_sampling::{DeviceSampling, Weights};
 use std::cell::Cell;
 
 /// What the compiler decided.
@@ -23,13 +23,13 @@ thread_local! {
 pub fn sample(call: &Call<'_>, shape: &Sample) {
     let (rows, vocabulary) = (call.scalar(0), shape.vocabulary);
     let logits = call.input::<f32>("logits", rows * vocabulary);
-    let draws = call.input::<u32>("draws", rows * Draw::WORDS);
+    let draws = call.input::<u32>("draws", rows * DeviceSampling::WORDS);
     let ids = call.output::<u32>("ids", rows);
     let (draws, _) = draws.as_chunks();
     let mut weights = KEPT.take();
     for row in call.share(rows, 1).flatten() {
         let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
-        let draw = Draw::of(draws[row]);
+        let draw = DeviceSampling::of(draws[row]);
         let id = if draw.is_greedy() {
             largest(logits) as u32
         } else {

@@ -3,10 +3,10 @@
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::{Call, Output};
 use crate::cpu::elementwise::activation::{Activation, Each};
-use crate::cpu::matmul::epilogue_kernels::{Ending, EndingOfPanel, dot, multiply};
+use crate::cpu::matmul::epilogue_kernels::{Ending, PanelEpilogue, dot, multiply};
 use crate::cpu::matmul::gemv::FEW;
 use crate::cpu::matmul::linear::Project;
-use crate::cpu::simd::isa::Level;
+use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
 
 /// What becomes of the result v for output o of row r.
@@ -119,8 +119,8 @@ impl DeferredNorm {
 pub(crate) const GRAIN: usize = 64;
 
 /// Where results go.
-pub(crate) struct Finish<'a> {
-    level: Level,
+pub(crate) struct EpilogueContext<'a> {
+    level: Isa,
     /// The deferred norm.
     pub(crate) factor: Option<f32>,
     bias: &'a [f32],
@@ -130,7 +130,7 @@ pub(crate) struct Finish<'a> {
     pub(crate) y: Output<'a, f32>,
     pub(crate) width: usize,
     pub(crate) epilogue: Epilogue,
-    pub(crate) left: Left<'a>,
+    pub(crate) left: SideOutput<'a>,
     /// Whether results are written past the caches ([`crate::cpu::simd::streaming_store`]).
     pub(crate) past: bool,
 }
@@ -139,7 +139,7 @@ pub(crate) struct Finish<'a> {
 pub(crate) const ROWS_AHEAD: usize = 8;
 
 /// What is left beside y.
-pub(crate) enum Left<'a> {
+pub(crate) enum SideOutput<'a> {
     Nothing,
     Squares { gained: Option<(&'a [f32], Output<'a, f32>)>, squares: Output<'a, f32> },
     Candidates(Output<'a, u32>),
@@ -147,22 +147,22 @@ pub(crate) enum Left<'a> {
 
 /// What one share of the outputs leaves.
 #[derive(Clone, Copy)]
-pub(crate) struct OfShare {
+pub(crate) struct PartialResults {
     pub(crate) squares: f32,
     pub(crate) key: u32,
     pub(crate) id: u32,
 }
 
-impl OfShare {
-    pub(crate) const NOTHING: OfShare = OfShare { squares: 0.0, key: 0, id: u32::MAX };
+impl PartialResults {
+    pub(crate) const NOTHING: PartialResults = PartialResults { squares: 0.0, key: 0, id: u32::MAX };
 }
 
-impl<'a> Finish<'a> {
+impl<'a> EpilogueContext<'a> {
     #[inline(always)]
-    pub(crate) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> Finish<'a> {
+    pub(crate) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> EpilogueContext<'a> {
         let Project { outputs, inputs, norm, own_norm, bias, each, epilogue, .. } = *shape;
         let width = outputs / epilogue.of_one();
-        Finish {
+        EpilogueContext {
             level: call.level(),
             factor: match own_norm {
                 // SAFETY: the level exists, as this runs by it.
@@ -179,12 +179,14 @@ impl<'a> Finish<'a> {
             width,
             epilogue,
             left: match epilogue {
-                Epilogue::AddSquares(Squares { partials, gain }) => Left::Squares {
+                Epilogue::AddSquares(Squares { partials, gain }) => SideOutput::Squares {
                     gained: gain.then(|| (call.input("gain", outputs), call.output("gained", outputs))),
                     squares: call.output("squares_out", partials),
                 },
-                Epilogue::Best { candidates } => Left::Candidates(call.output("candidates", 2 * candidates)),
-                _ => Left::Nothing,
+                Epilogue::Best { candidates } => {
+                    SideOutput::Candidates(call.output("candidates", 2 * candidates))
+                }
+                _ => SideOutput::Nothing,
             },
             past: call.scalar(0) <= FEW && call.workers() > 1,
         }
@@ -218,7 +220,13 @@ impl<'a> Finish<'a> {
 
     /// Puts the results of outputs `first..` of a row where they belong, and counts them in what their share leaves. No
     /// other thread may have them.
-    pub(crate) unsafe fn outputs(&self, row: usize, first: usize, values: &mut [f32], share: &mut OfShare) {
+    pub(crate) unsafe fn outputs(
+        &self,
+        row: usize,
+        first: usize,
+        values: &mut [f32],
+        share: &mut PartialResults,
+    ) {
         let bias = self.bias.get(first..).unwrap_or_default();
         // SAFETY: the caller's promise.
         unsafe { self.biased(row, (first, bias), values, share) };
@@ -230,7 +238,7 @@ impl<'a> Finish<'a> {
         row: usize,
         (first, bias): (usize, &[f32]),
         values: &mut [f32],
-        share: &mut OfShare,
+        share: &mut PartialResults,
     ) {
         self.level.run(Ending { finish: self, row, first, bias, values, share });
     }
@@ -245,18 +253,18 @@ impl<'a> Finish<'a> {
         (values, pitch): (&mut [f32], usize),
     ) {
         let bias = bias.unwrap_or(self.bias.get(outputs.0..).unwrap_or_default());
-        self.level.run(EndingOfPanel { finish: self, rows, outputs, bias, values, pitch });
+        self.level.run(PanelEpilogue { finish: self, rows, outputs, bias, values, pitch });
     }
 
     /// Leaves what share number `index` has counted. No other thread may have that share.
     #[inline(always)]
-    pub(crate) unsafe fn leave(&self, index: usize, share: OfShare) {
+    pub(crate) unsafe fn leave(&self, index: usize, share: PartialResults) {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.left {
-                Left::Nothing => {}
-                Left::Squares { squares, .. } => squares.part(index..index + 1)[0] = share.squares,
-                Left::Candidates(pairs) => {
+                SideOutput::Nothing => {}
+                SideOutput::Squares { squares, .. } => squares.part(index..index + 1)[0] = share.squares,
+                SideOutput::Candidates(pairs) => {
                     pairs.part(2 * index..2 * index + 2).copy_from_slice(&[share.key, share.id]);
                 }
             }

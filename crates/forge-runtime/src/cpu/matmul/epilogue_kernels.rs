@@ -5,14 +5,16 @@
 
 use crate::cpu::elementwise::activation::Activation;
 use crate::cpu::head::argmax::ordered;
-use crate::cpu::matmul::epilogue::{Epilogue, Finish, GRAIN, Left, OfShare, ROWS_AHEAD};
+use crate::cpu::matmul::epilogue::{
+    Epilogue, EpilogueContext, GRAIN, PartialResults, ROWS_AHEAD, SideOutput,
+};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::streaming_store::write_past;
 use crate::cpu::simd::vectors::Simd;
 
 /// Results of some rows that are put where they belong, those of a panel.
-pub(crate) struct EndingOfPanel<'a> {
-    pub(crate) finish: &'a Finish<'a>,
+pub(crate) struct PanelEpilogue<'a> {
+    pub(crate) finish: &'a EpilogueContext<'a>,
     /// By number.
     pub(crate) rows: &'a [usize],
     /// The first output, and how many there are.
@@ -24,12 +26,12 @@ pub(crate) struct EndingOfPanel<'a> {
     pub(crate) pitch: usize,
 }
 
-impl Task for EndingOfPanel<'_> {
+impl Task for PanelEpilogue<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let EndingOfPanel { finish, rows, outputs: (first, count), bias, values, pitch } = self;
+        let PanelEpilogue { finish, rows, outputs: (first, count), bias, values, pitch } = self;
         // Where there are panels, shares leave nothing.
-        let share = &mut { OfShare::NOTHING };
+        let share = &mut { PartialResults::NOTHING };
         for (place, (row, values)) in rows.iter().zip(values.chunks_mut(pitch)).enumerate() {
             if let Some(coming) = rows.get(place + ROWS_AHEAD) {
                 // SAFETY: the level exists, as this runs by it.
@@ -42,7 +44,7 @@ impl Task for EndingOfPanel<'_> {
 
 /// Results of a row that are put where they belong.
 pub(crate) struct Ending<'a> {
-    pub(crate) finish: &'a Finish<'a>,
+    pub(crate) finish: &'a EpilogueContext<'a>,
     pub(crate) row: usize,
     /// The first of these outputs.
     pub(crate) first: usize,
@@ -50,7 +52,7 @@ pub(crate) struct Ending<'a> {
     pub(crate) bias: &'a [f32],
     pub(crate) values: &'a mut [f32],
     /// What their share of the outputs leaves.
-    pub(crate) share: &'a mut OfShare,
+    pub(crate) share: &'a mut PartialResults,
 }
 
 impl Task for Ending<'_> {
@@ -103,8 +105,8 @@ impl Task for Ending<'_> {
             false => &*y,
         };
         match &finish.left {
-            Left::Nothing => {}
-            Left::Squares { gained, .. } => {
+            SideOutput::Nothing => {}
+            SideOutput::Squares { gained, .. } => {
                 if let Some((gain, gained)) = gained {
                     // SAFETY: as y.
                     multiply(unsafe { gained.part(first..first + count) }, results, &gain[first..]);
@@ -114,7 +116,7 @@ impl Task for Ending<'_> {
                     share.squares += dot::<S>(some, some);
                 }
             }
-            Left::Candidates(_) => {
+            SideOutput::Candidates(_) => {
                 // The best of some is found at once, and where it is only if it is the best of all so far.
                 for (first, some) in (first..).step_by(GRAIN).zip(results.chunks(GRAIN)) {
                     let best = some.iter().map(|result| ordered(*result)).fold(0, u32::max);

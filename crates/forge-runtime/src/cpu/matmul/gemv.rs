@@ -1,7 +1,7 @@
 //! A few rows of a projection, share by share, and the ways in which their products come about.
 
 use crate::cpu::format::matrix::{BLOCK, Matrix};
-use crate::cpu::matmul::epilogue::{GRAIN, OfShare};
+use crate::cpu::matmul::epilogue::{GRAIN, PartialResults};
 use crate::cpu::matmul::f32::microkernel::{stored_product, stored_products};
 use crate::cpu::matmul::f32::transposed_gemv;
 use crate::cpu::matmul::int8::int8_gemv;
@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) const FEW: usize = 4;
 
 /// How outputs are computed of rows that are few. Ways are types, so that each is compiled where it is taken, and nowhere else.
-pub(crate) trait Way<M: Matrix>: Copy {
+pub(crate) trait GemvKernel<M: Matrix>: Copy {
     /// The products of a range of outputs with `X` rows of x. `W` of them are computed at once if each is by itself.
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
@@ -27,10 +27,10 @@ pub(crate) trait Way<M: Matrix>: Copy {
 
 /// Outputs are computed each by itself, as the way that it holds does.
 #[derive(Clone, Copy)]
-pub(crate) struct OneByOne<T>(pub(crate) T);
+pub(crate) struct PerOutput<T>(pub(crate) T);
 
 /// How an output is computed by itself.
-pub(crate) trait OfOne<M: Matrix>: Copy {
+pub(crate) trait OutputKernel<M: Matrix>: Copy {
     /// The products of `W` outputs, whose rows begin with blocks `first`, with `X` rows of x.
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
@@ -40,7 +40,7 @@ pub(crate) trait OfOne<M: Matrix>: Copy {
     ) -> [[f32; X]; W];
 }
 
-impl<M: Matrix, T: OfOne<M>> Way<M> for OneByOne<T> {
+impl<M: Matrix, T: OutputKernel<M>> GemvKernel<M> for PerOutput<T> {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
@@ -72,7 +72,7 @@ pub(crate) struct InOrder;
 
 /// In f32, in the order that is fastest where several rows of the matrix are read at once.
 #[derive(Clone, Copy)]
-pub(crate) struct AsStored;
+pub(crate) struct RowMajor;
 
 /// Of codes, block after block, as panels are.
 #[derive(Clone, Copy)]
@@ -82,7 +82,7 @@ pub(crate) struct Blocks<'a>(pub(crate) &'a [Row]);
 #[derive(Clone, Copy)]
 pub(crate) struct Turned;
 
-impl<M: Matrix> OfOne<M> for AsStored {
+impl<M: Matrix> OutputKernel<M> for RowMajor {
     #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
@@ -103,7 +103,7 @@ impl<M: Matrix> OfOne<M> for AsStored {
     }
 }
 
-impl<M: Matrix> OfOne<M> for Blocks<'_> {
+impl<M: Matrix> OutputKernel<M> for Blocks<'_> {
     #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
@@ -117,7 +117,7 @@ impl<M: Matrix> OfOne<M> for Blocks<'_> {
     }
 }
 
-impl<M: Matrix> Way<M> for InOrder {
+impl<M: Matrix> GemvKernel<M> for InOrder {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
@@ -138,7 +138,7 @@ impl<M: Matrix> Way<M> for InOrder {
     }
 }
 
-impl<M: Matrix> Way<M> for Turned {
+impl<M: Matrix> GemvKernel<M> for Turned {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
@@ -159,14 +159,14 @@ impl<M: Matrix> Way<M> for Turned {
 impl<M: Matrix> Work<'_, M> {
     /// `X` rows of x, `W` outputs at once.
     #[inline(always)]
-    pub(crate) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: impl Way<M>) {
+    pub(crate) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: impl GemvKernel<M>) {
         let Work { call, outputs, blocks, x, .. } = *self;
         let rows = x.len() / (blocks * BLOCK);
         let x: [*const f32; X] = std::array::from_fn(|row| x[row.min(rows - 1) * blocks * BLOCK..].as_ptr());
         let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
         let mut values = [[0.0_f32; GRAIN]; X];
         for share in call.share(shares, at_once).flatten() {
-            let mut left = OfShare::NOTHING;
+            let mut left = PartialResults::NOTHING;
             let end = outputs.min((share + 1) * size);
             for start in (share * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);

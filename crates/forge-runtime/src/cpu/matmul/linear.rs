@@ -7,7 +7,7 @@
 //!
 //! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
 //! ([`crate::cpu::matmul::int8::int8_gemm`], and of a few [`crate::cpu::matmul::int8::int8_gemv`]), unless the device is exact; otherwise products in f32 are summed
-//! column after column ([`panel`]). A row that is alone, in a program of its own, may be summed in another order ([`AsStored`]). Of a matrix
+//! column after column ([`panel`]). A row that is alone, in a program of its own, may be summed in another order ([`RowMajor`]). Of a matrix
 //! in strips rows are computed by [`crate::cpu::matmul::int8::repacked_gemv`].
 
 use crate::cpu::device::kernel_args::Call;
@@ -15,12 +15,12 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::elementwise::activation::Each;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::weight_format::Stored;
-use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, Finish, OwnNorm};
+use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, OwnNorm};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::matmul::f32::bf16_split_amx;
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::f32::gemm::PANEL;
-use crate::cpu::matmul::gemv::{AsStored, Blocks, FEW, InOrder, OneByOne, Turned};
+use crate::cpu::matmul::gemv::{Blocks, FEW, InOrder, PerOutput, RowMajor, Turned};
 use crate::cpu::matmul::int8::int8_gemm;
 use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
 use crate::cpu::matmul::int8::repacked_gemv;
@@ -117,7 +117,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             outputs,
             blocks,
             x,
-            finish: Finish::new::<S>(call, self.shape, rows),
+            finish: EpilogueContext::new::<S>(call, self.shape, rows),
         };
         let is_short = blocks < LONG;
         // What is no number yet is slower than memory.
@@ -128,12 +128,12 @@ impl<M: Matrix> Task for Products<'_, M> {
             // SAFETY: as below.
             unsafe {
                 match rows {
-                    1 if is_short => work.few_rows::<S, 1, 1>(OneByOne(Blocks(&x))),
-                    1 => work.few_rows::<S, 4, 1>(OneByOne(Blocks(&x))),
-                    2 if is_short => work.few_rows::<S, 1, 2>(OneByOne(Blocks(&x))),
-                    2 => work.few_rows::<S, 4, 2>(OneByOne(Blocks(&x))),
-                    3 => work.few_rows::<S, 2, 3>(OneByOne(Blocks(&x))),
-                    _ => work.few_rows::<S, 2, FEW>(OneByOne(Blocks(&x))),
+                    1 if is_short => work.few_rows::<S, 1, 1>(PerOutput(Blocks(&x))),
+                    1 => work.few_rows::<S, 4, 1>(PerOutput(Blocks(&x))),
+                    2 if is_short => work.few_rows::<S, 1, 2>(PerOutput(Blocks(&x))),
+                    2 => work.few_rows::<S, 4, 2>(PerOutput(Blocks(&x))),
+                    3 => work.few_rows::<S, 2, 3>(PerOutput(Blocks(&x))),
+                    _ => work.few_rows::<S, 2, FEW>(PerOutput(Blocks(&x))),
                 }
             }
             return keep(x);
@@ -143,7 +143,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         unsafe {
             match rows {
                 1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(InOrder),
-                1 if call.alone() => work.few_rows::<S, 4, 1>(OneByOne(AsStored)),
+                1 if call.alone() => work.few_rows::<S, 4, 1>(PerOutput(RowMajor)),
                 1 => work.few_rows::<S, 1, 1>(Turned),
                 2 => work.few_rows::<S, 1, 2>(Turned),
                 3 => work.few_rows::<S, 1, 3>(Turned),
@@ -165,7 +165,7 @@ pub(crate) struct Work<'a, M> {
     pub(crate) blocks: usize,
     /// Rows of whole blocks.
     pub(crate) x: &'a [f32],
-    pub(crate) finish: Finish<'a>,
+    pub(crate) finish: EpilogueContext<'a>,
 }
 
 impl<M: Matrix> Work<'_, M> {

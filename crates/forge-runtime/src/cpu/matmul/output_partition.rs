@@ -1,11 +1,11 @@
 //! How the outputs of few rows are shared among threads.
 
 use crate::cpu::format::repacked::OUTPUTS;
-use crate::cpu::matmul::epilogue::{Finish, Left};
+use crate::cpu::matmul::epilogue::{EpilogueContext, SideOutput};
 
 /// Outputs as threads take them.
 pub(crate) struct Pieces {
-    /// Shares that leave something ([`Finish::shares`]).
+    /// Shares that leave something ([`EpilogueContext::shares`]).
     pub(crate) shares: usize,
     /// Outputs of each.
     pub(crate) size: usize,
@@ -15,15 +15,20 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Of a matrix whose rows lie one after the other.
-    pub(crate) fn of_rows(finish: &Finish<'_>, outputs: usize, workers: usize) -> Pieces {
+    pub(crate) fn of_rows(finish: &EpilogueContext<'_>, outputs: usize, workers: usize) -> Pieces {
         let (shares, size, at_once) = finish.shares(outputs, workers);
         Pieces { shares, size, piece: size * at_once }
     }
 
     /// Of a matrix in strips, of `wanted` outputs if shares are no larger: a thread takes whole strips, too.
-    pub(crate) fn of_strips(finish: &Finish<'_>, outputs: usize, workers: usize, wanted: usize) -> Pieces {
+    pub(crate) fn of_strips(
+        finish: &EpilogueContext<'_>,
+        outputs: usize,
+        workers: usize,
+        wanted: usize,
+    ) -> Pieces {
         let (shares, size) = match (finish.shares(outputs, workers), &finish.left) {
-            ((_, size, _), Left::Nothing) => {
+            ((_, size, _), SideOutput::Nothing) => {
                 let size = size.next_multiple_of(OUTPUTS);
                 (outputs.div_ceil(size), size)
             }

@@ -6,8 +6,8 @@ use crate::cpu::matmul::f32::microkernel::stored_product;
 use crate::cpu::matmul::f32::transposed_gemv;
 use crate::cpu::matmul::int8::int8_gemv;
 use crate::cpu::matmul::int8::quantized_rows::Row;
-use crate::cpu::matmul::int8::repacked_gemv::OfStrips;
-use crate::cpu::simd::isa::Level;
+use crate::cpu::matmul::int8::repacked_gemv::RepackedRows;
+use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
 
 /// Rows of x that are multiplied at once.
@@ -22,7 +22,7 @@ pub(crate) struct Products<'a, M> {
     pub(crate) blocks: usize,
     pub(crate) x: Rows<'a>,
     /// Which says how they are read.
-    pub(crate) level: Level,
+    pub(crate) level: Isa,
 }
 
 /// Rows of x, of whole blocks, and how they are multiplied.
@@ -57,7 +57,7 @@ impl<M: Matrix> Products<'_, M> {
                 Rows::Codes(x) if self.in_strips => {
                     let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
                     let (matrix, blocks, streams) = (self.matrix, self.blocks, self.level.streams());
-                    let of = OfStrips { matrix, first, strips, blocks, streams };
+                    let of = RepackedRows { matrix, first, strips, blocks, streams };
                     let [a, b, c, d] = some.map(|row| &x[row]);
                     match is_one {
                         true => of.of_one::<S>(a, values, pitch),

@@ -7,7 +7,7 @@
 //! each line is loaded once for all of them.
 
 use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::online_softmax::{STEP, Softening, Step, Total, total_from, total_of};
+use crate::cpu::attention::online_softmax::{STEP, SoftmaxUpdate, Step, Total, total_from, total_of};
 use crate::cpu::device::kernel_args::Call;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
@@ -172,7 +172,7 @@ impl Softmax<'_> {
             step.scores::<S>(queries, weights);
             let mut corrections = [0.0; HEADS];
             let (scores, corrections) = (&mut **weights, &mut corrections);
-            Softening { scores, largest, totals, corrections }.soften::<S>(from_ref(&(0..positions)));
+            SoftmaxUpdate { scores, largest, totals, corrections }.soften::<S>(from_ref(&(0..positions)));
             for (sums, correction) in sums.chunks_exact_mut(padded).zip(corrections) {
                 sums.iter_mut().for_each(|sum| *sum *= *correction);
             }

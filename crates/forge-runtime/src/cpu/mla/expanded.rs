@@ -3,7 +3,7 @@
 //! their order of shares.
 
 use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::online_softmax::{STEP, Softening, Step, total_from, total_of};
+use crate::cpu::attention::online_softmax::{STEP, SoftmaxUpdate, Step, total_from, total_of};
 use crate::cpu::device::kernel_args::Call;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
@@ -136,7 +136,7 @@ impl Task for Heads<'_> {
                     let (largest, totals) = (from_mut(&mut largest), from_mut(&mut total));
                     let mut corrections = [0.0; 16];
                     let of_query =
-                        Softening { scores: weights, largest, totals, corrections: &mut corrections };
+                        SoftmaxUpdate { scores: weights, largest, totals, corrections: &mut corrections };
                     of_query.soften::<S>(from_ref(&(0..count)));
                     sums.iter_mut().for_each(|sum| *sum *= corrections[0]);
                     step.add_values::<S>(weights, sums);

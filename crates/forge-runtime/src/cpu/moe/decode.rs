@@ -10,7 +10,7 @@ use crate::cpu::format::expert_stack::Stack;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::format::weight_format::Stored;
-use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
+use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, GRAIN, PartialResults};
 use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
 use crate::cpu::matmul::linear::{Project, whole_rows};
 use crate::cpu::matmul::output_partition::Pieces;
@@ -181,7 +181,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let chooses = false;
         let project =
             Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
-        let finish = Finish::new::<S>(call, &project, of_y);
+        let finish = EpilogueContext::new::<S>(call, &project, of_y);
         let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
         let is_in_strips =
             |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
@@ -244,7 +244,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                                 Some(each) => unsafe { each.part(of_pair(*pair)) }.copy_from_slice(values),
                             }
                         } else {
-                            let nothing = &mut { OfShare::NOTHING };
+                            let nothing = &mut { PartialResults::NOTHING };
                             // SAFETY: this thread alone has these outputs of this pair.
                             unsafe { finish.biased(*pair, (first, bias), values, nothing) };
                         }
@@ -262,7 +262,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                 }
             }
             for share in first / size..shares.min((first + piece) / size) {
-                let mut left = OfShare::NOTHING;
+                let mut left = PartialResults::NOTHING;
                 let of_share = (share * size).min(outputs)..((share + 1) * size).min(outputs);
                 for (row, sums) in sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_share.is_empty()) {
                     let sums = &mut sums[of_share.start - first..of_share.end - first];

@@ -13,10 +13,10 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::expert_stack::Stack;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::weight_format::Stored;
-use crate::cpu::matmul::epilogue::{Epilogue, Finish};
+use crate::cpu::matmul::epilogue::{Epilogue, EpilogueContext};
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::int8::int8_gemm;
-use crate::cpu::matmul::int8::int8_gemm::{Coded, Sixteen, encode_rows};
+use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, encode_rows};
 use crate::cpu::matmul::int8::int8_panel;
 use crate::cpu::matmul::int8::int8_panel::{EMPTY, Panels};
 use crate::cpu::matmul::linear::{Project, whole_rows};
@@ -165,7 +165,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
         let is_encoded = M::LACKING.is_some() && !call.exact();
-        let coded = is_encoded.then(|| call.room::<Sixteen>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
+        let coded = is_encoded.then(|| call.room::<BlockScales>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
         if let Some(coded) = coded.filter(|_| call.round() == 0) {
             encode_rows(call, x, inputs, blocks, (&coded, blocks));
             return call.another_round();
@@ -183,7 +183,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
         // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
-        let coded = coded.map(|coded| Coded { x: unsafe { coded.whole() }, pitch: blocks });
+        let coded = coded.map(|coded| QuantizedBatch { x: unsafe { coded.whole() }, pitch: blocks });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Project {
             outputs,
@@ -195,7 +195,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             epilogue: ending,
             chooses: false,
         };
-        let finish = Finish::new::<S>(call, &project, rows * chosen);
+        let finish = EpilogueContext::new::<S>(call, &project, rows * chosen);
         let count_of_panels = outputs.div_ceil(width);
         for item in call.share(runs.len() * count_of_panels, 1).flatten() {
             let [expert, first, count] = runs[item / count_of_panels];

@@ -7,7 +7,7 @@
 use crate::cpu::device::kernel_args::{Call, Output};
 use crate::cpu::elementwise::activation::{Activation, Each};
 use crate::cpu::recurrent::delta_rule::{DeltaRule, MOST_VALUES, decay, sigmoid};
-use crate::cpu::recurrent::delta_update::{Brought, learn, make_unit};
+use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -76,7 +76,7 @@ impl Task for Step<'_> {
             let likeness = unsafe { make_unit::<S>(query, key, rule.scale, rule.epsilon) };
             let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
             let strength = sigmoid(after[heads * values + head]);
-            let brought = Brought { query, key, likeness, decay, strength };
+            let brought = RowUpdate { query, key, likeness, decay, strength };
             let start = (slot * heads + head) * values * keys;
             // SAFETY: this thread alone has this head of this slot.
             let (memory, said) = unsafe {

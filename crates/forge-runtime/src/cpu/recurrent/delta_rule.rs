@@ -10,7 +10,7 @@
 
 use crate::cpu::device::kernel_args::Call;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::recurrent::delta_update::{Brought, learn, make_unit};
+use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -134,7 +134,7 @@ impl Task for Rule<'_> {
                         }
                         let (query, key) = pair.split_at(keys);
                         let Given { value, decay, strength, .. } = given[i];
-                        let brought = Brought { query, key, likeness: likeness[i], decay, strength };
+                        let brought = RowUpdate { query, key, likeness: likeness[i], decay, strength };
                         // SAFETY: as many columns as values.
                         unsafe { learn::<S>(&brought, &value[columns.clone()], memory, said) };
                     }

@@ -12,7 +12,7 @@ use crate::cpu::simd::vectors::Simd;
 
 /// What a row brings to a memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Brought<'a> {
+pub(crate) struct RowUpdate<'a> {
     /// Of unit length, times what the answer is multiplied by.
     pub(crate) query: &'a [f32],
     /// Of unit length.
@@ -49,7 +49,7 @@ pub(crate) unsafe fn make_unit<S: Simd>(query: &mut [f32], key: &mut [f32], scal
 /// Columns forget, learn what they do not know of the values, and are asked.
 #[inline(always)]
 pub(crate) unsafe fn learn<S: Simd>(
-    brought: &Brought<'_>,
+    brought: &RowUpdate<'_>,
     values: &[f32],
     columns: &mut [f32],
     said: &mut [f32],
@@ -72,12 +72,12 @@ pub(crate) unsafe fn learn<S: Simd>(
 /// `N` columns.
 #[inline(always)]
 unsafe fn meet<S: Simd, const N: usize>(
-    brought: &Brought<'_>,
+    brought: &RowUpdate<'_>,
     values: &[f32],
     columns: &mut [f32],
     said: &mut [f32],
 ) {
-    let Brought { query, key, likeness, decay, strength } = *brought;
+    let RowUpdate { query, key, likeness, decay, strength } = *brought;
     let keys = key.len();
     let whole = keys / S::LANES * S::LANES;
     assert!(query.len() == keys && columns.len() == N * keys);

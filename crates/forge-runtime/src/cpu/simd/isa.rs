@@ -5,7 +5,7 @@ use crate::cpu::simd::vectors::Simd;
 
 /// A set of vector instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum Isa {
     /// What every machine has.
     Portable,
     /// AVX2 with FMA and F16C.
@@ -28,41 +28,41 @@ pub enum Level {
     I8mm,
 }
 
-impl Level {
+impl Isa {
     /// Every level of this kind of machine, best first.
-    const ALL: &[Level] = &[
+    const ALL: &[Isa] = &[
         #[cfg(target_arch = "x86_64")]
-        Level::Amx,
+        Isa::Amx,
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512,
+        Isa::Avx512,
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2,
+        Isa::Avx2,
         #[cfg(target_arch = "aarch64")]
-        Level::I8mm,
+        Isa::I8mm,
         #[cfg(target_arch = "aarch64")]
-        Level::Dot,
+        Isa::Dot,
         #[cfg(target_arch = "aarch64")]
-        Level::Neon,
-        Level::Portable,
+        Isa::Neon,
+        Isa::Portable,
     ];
 
     /// The levels that this machine has, best first.
-    pub fn available() -> Vec<Level> {
-        Level::ALL.iter().copied().filter(|level| level.is_here()).collect()
+    pub fn available() -> Vec<Isa> {
+        Isa::ALL.iter().copied().filter(|level| level.is_here()).collect()
     }
 
     fn is_here(self) -> bool {
         match self {
-            Level::Portable => true,
+            Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => {
+            Isa::Avx2 => {
                 use std::arch::is_x86_feature_detected as has;
                 has!("avx2") && has!("fma") && has!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => {
+            Isa::Avx512 => {
                 use std::arch::is_x86_feature_detected as has;
-                Level::Avx2.is_here()
+                Isa::Avx2.is_here()
                     && has!("avx512f")
                     && has!("avx512bw")
                     && has!("avx512dq")
@@ -70,19 +70,19 @@ impl Level {
                     && has!("avx512vnni")
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Amx => Level::Avx512.is_here() && crate::cpu::simd::amx::is_here(),
+            Isa::Amx => Isa::Avx512.is_here() && crate::cpu::simd::amx::is_here(),
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => true,
+            Isa::Neon => true,
             #[cfg(target_arch = "aarch64")]
-            Level::Dot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            Isa::Dot => std::arch::is_aarch64_feature_detected!("dotprod"),
             #[cfg(target_arch = "aarch64")]
-            Level::I8mm => Level::Dot.is_here() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            Isa::I8mm => Isa::Dot.is_here() && std::arch::is_aarch64_feature_detected!("i8mm"),
         }
     }
 
     /// The best level, or the one that `FORGE_ISA` names.
-    pub fn choose() -> Result<Level, String> {
-        let available = Level::available();
+    pub fn choose() -> Result<Isa, String> {
+        let available = Isa::available();
         match std::env::var("FORGE_ISA") {
             Err(_) => Ok(available[0]),
             Ok(name) => available.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
@@ -95,45 +95,45 @@ impl Level {
     /// The name that `FORGE_ISA` takes.
     pub fn name(self) -> &'static str {
         match self {
-            Level::Portable => "portable",
+            Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => "avx2",
+            Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => "avx512",
+            Isa::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
-            Level::Amx => "amx",
+            Isa::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => "neon",
+            Isa::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
-            Level::Dot => "dot",
+            Isa::Dot => "dot",
             #[cfg(target_arch = "aarch64")]
-            Level::I8mm => "i8mm",
+            Isa::I8mm => "i8mm",
         }
     }
 
     /// The name for people.
     pub fn title(self) -> &'static str {
         match self {
-            Level::Portable => "portable vectors",
+            Isa::Portable => "portable vectors",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => "AVX2",
+            Isa::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => "AVX-512",
+            Isa::Avx512 => "AVX-512",
             #[cfg(target_arch = "x86_64")]
-            Level::Amx => "AVX-512 with AMX",
+            Isa::Amx => "AVX-512 with AMX",
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => "NEON",
+            Isa::Neon => "NEON",
             #[cfg(target_arch = "aarch64")]
-            Level::Dot => "NEON with dot products",
+            Isa::Dot => "NEON with dot products",
             #[cfg(target_arch = "aarch64")]
-            Level::I8mm => "NEON with products of matrices",
+            Isa::I8mm => "NEON with products of matrices",
         }
     }
 
     /// Whether products of codes are made by tiles.
     pub(crate) fn has_tiles(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self == Level::Amx;
+        return self == Isa::Amx;
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -142,21 +142,21 @@ impl Level {
     /// or it is compiled without the level's instructions: still right, and far slower.
     pub(crate) fn run<T: Task>(self, task: T) {
         match self {
-            Level::Portable => task.run::<Portable>(),
+            Isa::Portable => task.run::<Portable>(),
             // SAFETY: a level exists only where `available` found all its features.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { avx2(task) },
+            Isa::Avx2 => unsafe { avx2(task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => unsafe { avx512(task) },
+            Isa::Avx512 | Isa::Amx => unsafe { avx512(task) },
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => task.run::<crate::cpu::simd::neon::Neon<false, false>>(),
+            Isa::Neon => task.run::<crate::cpu::simd::neon::Neon<false, false>>(),
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Level::Dot => unsafe { dot(task) },
+            Isa::Dot => unsafe { dot(task) },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Level::I8mm => unsafe { i8mm(task) },
+            Isa::I8mm => unsafe { i8mm(task) },
         }
     }
 }

@@ -3,13 +3,13 @@
 //! Every weight is read once, so it is memory that a token waits for, and what it gives depends on what the processor
 //! foresees of it: of one kind several stretches that are read at once, of another one that is asked for long before.
 
-use crate::cpu::simd::isa::Level;
+use crate::cpu::simd::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
 /// How many stretches of a matrix are read at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Streams {
+pub(crate) enum ReadPattern {
     /// One, and what lies far ahead is asked for.
     #[cfg_attr(
         not(target_arch = "x86_64"),
@@ -27,10 +27,10 @@ pub(crate) enum Streams {
     Several,
 }
 
-impl Streams {
+impl ReadPattern {
     /// Whether there is one.
     pub(crate) fn is_one(self) -> bool {
-        matches!(self, Streams::InOrder | Streams::Once)
+        matches!(self, ReadPattern::InOrder | ReadPattern::Once)
     }
 
     /// How many blocks of a strip are asked for ahead, whose codes are bytes, or halves of them. Bytes are foreseen better: by twice as
@@ -38,54 +38,54 @@ impl Streams {
     #[inline(always)]
     pub(crate) fn blocks_ahead(self, of_bytes: bool) -> usize {
         match self {
-            Streams::InOrder | Streams::Once if of_bytes => 8,
-            Streams::InOrder | Streams::Once => 32,
-            Streams::Foreseen => 0,
-            Streams::Several => 2,
+            ReadPattern::InOrder | ReadPattern::Once if of_bytes => 8,
+            ReadPattern::InOrder | ReadPattern::Once => 32,
+            ReadPattern::Foreseen => 0,
+            ReadPattern::Several => 2,
         }
     }
 }
 
 /// How far ahead rows are asked for that lie as they are stored, in bytes: 0 where nothing is.
 #[derive(Clone, Copy)]
-pub(crate) struct Asking {
+pub(crate) struct PrefetchDistance {
     /// Where there are several at once, or several that they meet: no nearer than the second cache.
     pub(crate) far: usize,
     /// A row by itself, into the nearest cache: not as far, so that there is room for it beside x. Where x takes two thirds of that cache, a
     /// line that comes no nearer than the second waits there, and two threads of a Zen 5 read 86% of what they read of shorter rows, for
     /// 97%.
     pub(crate) near: usize,
-    /// Whether nothing else keeps that, as for [`Streams::Once`].
+    /// Whether nothing else keeps that, as for [`ReadPattern::Once`].
     pub(crate) once: bool,
 }
 
-impl Level {
+impl Isa {
     /// What is fastest here. AVX2 has no registers for several strips or rows at once. AMD's processors with AVX-512 foresee strips by
     /// themselves, and up to Zen 4 are slower where they are asked as well: two threads of an EPYC of 2022 read the 1.1B in q8_0 with 52 GB
     /// a second for 40. From Zen 5 on they want to be asked, and long before: two threads of an EPYC of 2024 read the 1.1B in q4_0 with 68
     /// GB a second for 56, and by AVX2 with 72 for 27; in f16 with 67 for 63. Where their cores lie together, so that one way to memory is
     /// all they have, what is kept nowhere else takes less of it: q4_0 with 49 GB for 45. Intel's foresee too few.
-    pub(crate) fn streams(self) -> Streams {
+    pub(crate) fn streams(self) -> ReadPattern {
         #[cfg(target_arch = "x86_64")]
         return match (self, amd_family()) {
-            (Level::Avx2 | Level::Avx512, Some(family)) if family >= ZEN_5 => Streams::Once,
-            (Level::Avx2, _) => Streams::InOrder,
-            (Level::Avx512, Some(_)) => Streams::Foreseen,
-            _ => Streams::Several,
+            (Isa::Avx2 | Isa::Avx512, Some(family)) if family >= ZEN_5 => ReadPattern::Once,
+            (Isa::Avx2, _) => ReadPattern::InOrder,
+            (Isa::Avx512, Some(_)) => ReadPattern::Foreseen,
+            _ => ReadPattern::Several,
         };
         #[cfg(not(target_arch = "x86_64"))]
-        Streams::Several
+        ReadPattern::Several
     }
 
     /// How rows are asked for that lie as they are stored. Machines with tiles foresee too few of them, too; on a Zen 4 asking made ids
     /// slower, and of others nobody has tried.
-    pub(crate) fn asking(self) -> Asking {
+    pub(crate) fn asking(self) -> PrefetchDistance {
         match self.streams() {
-            Streams::Once => Asking { far: 8 << 10, near: 6 << 10, once: true },
+            ReadPattern::Once => PrefetchDistance { far: 8 << 10, near: 6 << 10, once: true },
             streams if streams.is_one() || self.has_tiles() => {
-                Asking { far: 8 << 10, near: 4 << 10, once: false }
+                PrefetchDistance { far: 8 << 10, near: 4 << 10, once: false }
             }
-            _ => Asking { far: 0, near: 0, once: false },
+            _ => PrefetchDistance { far: 0, near: 0, once: false },
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn settle() {
 mod tests {
     use super::*;
     use crate::cpu::device::scratch::Scratch;
-    use crate::cpu::simd::isa::{Level, Task};
+    use crate::cpu::simd::isa::{Isa, Task};
 
     struct Writes<'a> {
         results: &'a [f32],
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn results_go_where_they_belong_wherever_lines_begin() {
         let results: Vec<f32> = (1..=100).map(|number| number as f32).collect();
-        for level in Level::available() {
+        for level in Isa::available() {
             for (start, count) in [(0, 64), (0, 100), (3, 70), (15, 17), (8, 8), (5, 0), (16, 16)] {
                 let mut y = Scratch::take(128);
                 y.fill(0.0);

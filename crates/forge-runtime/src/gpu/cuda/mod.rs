@@ -11,7 +11,7 @@ pub(crate) mod driver;
 pub(crate) mod event_timing;
 pub(crate) mod gpu;
 
-use crate::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
+use crate::device::{Binding, Buffer, Device, Kernel, Pass, RunAhead, Schedule};
 use crate::gpu::cuda::cuda_graph::{Launches, Starter};
 use crate::gpu::cuda::driver::{Address, Driver, Handle, call};
 use crate::gpu::cuda::gpu::Card;
@@ -255,12 +255,12 @@ impl Device for CudaDevice {
         .unwrap_or_else(|error| panic!("{}: {error}", self.card));
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.begin(program, encode)?;
         self.wait(0)
     }
 
-    fn begin(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, _program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let launches = std::mem::take(&mut self.launches);
         self.launches = self.collected(launches, encode)?;
         self.send_rows()?;
@@ -292,7 +292,7 @@ impl Device for CudaDevice {
 
     fn timed(
         &mut self,
-        _program: Program,
+        _program: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
@@ -309,8 +309,8 @@ impl Device for CudaDevice {
     }
 
     /// While one pass runs the host has the next ready. More ids in a pass are no faster: measured on an H200.
-    fn lead(&self) -> Lead {
-        Lead { ids: 1, passes: 2 }
+    fn lead(&self) -> RunAhead {
+        RunAhead { ids: 1, passes: 2 }
     }
 }
 

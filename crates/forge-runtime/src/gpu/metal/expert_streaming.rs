@@ -6,7 +6,7 @@
 //! dispatch is for. A dispatch that reads matrices which are multiplied first waits for all before it; the host reads the
 //! routes, has who is missing fetched and writes the words. The dispatch that reads the second matrices finds those of the same
 //! experts beside them. With the routes come the logits of the next layer's router, which is shown what this layer's is
-//! ([`Foresight`]), and while the GPU goes on, whom they speak of is read.
+//! ([`RouterLookahead`]), and while the GPU goes on, whom they speak of is read.
 //!
 //! Where rows have more experts than there are seats, the same dispatch is made several times, each time with some of the
 //! experts; what belongs to others a kernel leaves alone. So every result is written once, by the same operations as if all were in memory.
@@ -17,7 +17,7 @@ use crate::gpu::metal::MetalDevice;
 use crate::gpu::metal::buffers::{Mapped, Place, Region};
 use crate::gpu::metal::encoder::{Dispatch, Encoding};
 use crate::model::{Arena, Layout};
-use crate::offload::{Bound, Counts, Foresight, Half, Stacks, Streamed};
+use crate::offload::{Bound, Counts, Half, RouterLookahead, Stacks, Streamed};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice};
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ pub(crate) struct Streaming {
     experts: Streamed,
     /// Logits of the next layer, and what is known of it.
     logits: Region,
-    foresight: Option<Foresight>,
+    foresight: Option<RouterLookahead>,
     /// The layer whose rows were asked last who their experts are, and what they said, in order.
     asked: Option<(usize, Vec<Vec<usize>>)>,
     /// The layer and its experts that the words tell of.
@@ -87,7 +87,7 @@ impl Streaming {
         let (memory, _) = words.place(0, 2 * bytes)?;
         // SAFETY: shared buffers have contents, of so many bytes.
         unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0xff, 2 * bytes) };
-        let most = experts.layers().iter().map(Foresight::most_logits).max().unwrap_or(0);
+        let most = experts.layers().iter().map(RouterLookahead::most_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "logits of a next layer")?;
         let (foresight, asked, seated) = (None, None, None);
         Ok(Streaming { seats, words, bytes, model: layout.seats, experts, logits, foresight, asked, seated })
@@ -215,7 +215,7 @@ impl Encoding<'_> {
     pub(crate) fn foresee(&mut self, dispatch: Dispatch<'_>) -> Result<(), String> {
         let Some(streaming) = &self.device.streaming else { return Ok(()) };
         let rows = dispatch.scalars.first().map_or(0, |rows| *rows as usize);
-        let Some(foresight) = Foresight::of(streaming.experts.layers(), dispatch.bindings, rows) else {
+        let Some(foresight) = RouterLookahead::of(streaming.experts.layers(), dispatch.bindings, rows) else {
             return Ok(());
         };
         let dispatch = Dispatch { bindings: &foresight.bindings, ..dispatch };

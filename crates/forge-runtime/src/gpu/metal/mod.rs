@@ -11,7 +11,7 @@ pub(crate) mod encoder;
 pub(crate) mod expert_streaming;
 pub(crate) mod pipelines;
 
-use crate::device::{Binding, Buffer, Device, Lead, Pass, Program as Which};
+use crate::device::{Binding, Buffer, Device, Lead, Pass, Program as ExpertMatrix};
 use crate::gpu::chip_bandwidth;
 use crate::gpu::metal::buffers::{Mapped, Place, Region, keep_resident};
 use crate::gpu::metal::encoder::Encoding;
@@ -182,12 +182,12 @@ impl Device for MetalDevice {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    fn run(&mut self, program: Which, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: ExpertMatrix, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.begin(program, encode)?;
         self.wait(0)
     }
 
-    fn begin(&mut self, _program: Which, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, _program: ExpertMatrix, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         autoreleasepool(|_| self.submit(encode).map(|_| ()))
     }
 
@@ -209,7 +209,7 @@ impl Device for MetalDevice {
     /// Each stretch is a pass, whose command buffers have times without any counters.
     fn timed(
         &mut self,
-        _program: Which,
+        _program: ExpertMatrix,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {

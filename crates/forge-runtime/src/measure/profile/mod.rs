@@ -10,9 +10,9 @@ pub use crate::measure::profile::trace::trace;
 
 use crate::device::kernel_cost::Done;
 use crate::device::{Binding, Buffer, Device};
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
-use crate::measure::capture::{Noted, NotedPass};
+use crate::engine::{Engine, Output};
+use crate::error::Error;
+use crate::measure::capture::{CapturedPass, CapturingDevice};
 use crate::weights::WeightFile;
 use std::time::Instant;
 
@@ -56,30 +56,30 @@ pub struct Subject {
     /// What they compute, for people.
     pub name: String,
     /// The passes, and to how many positions the last row of each attends.
-    pub passes: Vec<(NotedPass, u32)>,
+    pub passes: Vec<(CapturedPass, u32)>,
 }
 
 impl Subject {
     /// The pass of an id that sees so many positions, its own included.
-    pub fn id<D: Device>(engine: &mut Engine<Noted<D>>, length: u32) -> Result<Subject, Failure> {
+    pub fn id<D: Device>(engine: &mut Engine<CapturingDevice<D>>, length: u32) -> Result<Subject, Error> {
         engine.truncate(0, 0);
         let ids = engine.info().some_ids(length);
-        let (last, before) = ids.split_last().ok_or_else(|| Failure::misuse("a text has at least one id"))?;
+        let (last, before) = ids.split_last().ok_or_else(|| Error::usage("a text has at least one id"))?;
         if !before.is_empty() {
-            engine.feed(0, before, Want::Nothing)?;
+            engine.feed(0, before, Output::Nothing)?;
         }
-        let passes = noted(engine, &[*last], Want::Next)?;
+        let passes = noted(engine, &[*last], Output::Next)?;
         Ok(Subject { name: format!("an id at the end of {length}"), passes })
     }
 
     /// The passes of a prompt, after which the next id is known.
-    pub fn prompt<D: Device>(engine: &mut Engine<Noted<D>>, count: u32) -> Result<Subject, Failure> {
+    pub fn prompt<D: Device>(engine: &mut Engine<CapturingDevice<D>>, count: u32) -> Result<Subject, Error> {
         engine.truncate(0, 0);
         let ids = engine.info().some_ids(count);
         let mut passes = Vec::new();
         let mut chunks = ids.chunks(engine.info().chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
-            let want = if chunks.peek().is_some() { Want::Nothing } else { Want::Next };
+            let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Next };
             passes.extend(noted(engine, chunk, want)?);
         }
         Ok(Subject { name: format!("a prompt of {count} ids"), passes })
@@ -144,10 +144,10 @@ impl Subject {
 
 /// The passes of ids, and to how many positions the last of them attends.
 fn noted<D: Device>(
-    engine: &mut Engine<Noted<D>>,
+    engine: &mut Engine<CapturingDevice<D>>,
     ids: &[u32],
-    want: Want,
-) -> Result<Vec<(NotedPass, u32)>, Failure> {
+    want: Output,
+) -> Result<Vec<(CapturedPass, u32)>, Error> {
     engine.device().take();
     engine.feed(0, ids, want)?;
     let length = engine.length(0);

@@ -7,7 +7,7 @@ use crate::device::Binding;
 use crate::measure::tune::Sums;
 
 /// What was written, by the name that the kernel has for it, and where.
-pub(crate) type Written = Vec<(&'static str, Binding, Vec<u8>)>;
+pub(crate) type OutputSnapshot = Vec<(&'static str, Binding, Vec<u8>)>;
 
 /// What kernels leave for one that joins it.
 pub(crate) const JOINED: &str = "partials";
@@ -45,7 +45,7 @@ pub(crate) fn bound(sums: Sums, positions: u32) -> f64 {
 }
 
 /// The first buffer in which two kernels have not written the same.
-pub(crate) fn difference(own: &Written, others: &Written, bound: f64) -> Option<Difference> {
+pub(crate) fn difference(own: &OutputSnapshot, others: &OutputSnapshot, bound: f64) -> Option<Difference> {
     let compared = own.iter().zip(others).filter(|((buffer, ..), _)| *buffer != JOINED);
     let compared = compared.map(|((buffer, _, own), (_, _, other))| {
         if EXACT.contains(buffer) {

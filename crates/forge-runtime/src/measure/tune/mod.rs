@@ -1,5 +1,5 @@
 //! Which layouts of a model's products and of its attention are fastest on a device. A program that was compiled for it has, beside
-//! its kernels, others that may stand in for them; [`Tuning`] has each do what the plan's kernels do in passes of the model, on the same
+//! its kernels, others that may stand in for them; [`Tuner`] has each do what the plan's kernels do in passes of the model, on the same
 //! bytes, and times them in turns. One that computes something else is told of and never chosen. The table that comes of it is for
 //! `forge compile --tuned`: a program's own kernels stay what they are.
 //!
@@ -24,4 +24,4 @@ pub use crate::measure::tune::result::{Chosen, Times, Wrong};
 #[cfg(feature = "tune")]
 pub use crate::measure::tune::table::{line, table};
 #[cfg(feature = "tune")]
-pub use crate::measure::tune::tuner::Tuning;
+pub use crate::measure::tune::tuner::Tuner;

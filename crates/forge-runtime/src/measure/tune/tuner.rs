@@ -1,14 +1,14 @@
 //! Times the candidate layouts of a model's kernels in passes of the model.
 
 use crate::device::{Binding, Buffer, Device};
-use crate::engine::{Engine, Want};
-use crate::error::Failure;
-use crate::measure::capture::{Note, Noted, NotedPass};
+use crate::engine::{Engine, Output};
+use crate::error::Error;
+use crate::measure::capture::{CapturedPass, CapturingDevice, Note};
 use crate::measure::profile::middle;
 use crate::measure::tune::candidates::{Choice, Other, StandIn, Sums};
-use crate::measure::tune::compare::{JOINED, Written, bound, difference};
+use crate::measure::tune::compare::{JOINED, OutputSnapshot, bound, difference};
 use crate::measure::tune::result::{Chosen, Times, Wrong};
-use crate::model::Info;
+use crate::model::ModelInfo;
 
 /// What has to be gained for a layout to be chosen: less is within what turns differ by.
 const WORTH: f64 = 0.98;
@@ -23,63 +23,63 @@ const FEW: u32 = 8;
 const LONG: u32 = 4096;
 
 /// Passes of a model, in which dispatches are found to be measured.
-pub struct Tuning {
+pub struct Tuner {
     /// Of many rows, of few and of one, in a short text and in a long one; and to how many positions the last row of each attends.
-    passes: Vec<(NotedPass, u32)>,
+    passes: Vec<(CapturedPass, u32)>,
     /// Turns that count.
     turns: usize,
 }
 
 /// A kernel's dispatches with each layout in a pass.
-struct Turns {
+struct InterleavedTimings {
     /// Seconds with the plan's layout.
     own: f64,
     /// What each other takes of that.
     gains: Vec<f64>,
 }
 
-impl Tuning {
+impl Tuner {
     /// Rows of the pass of many: at most a quarter of the context, so that there is a longer text to be had.
-    fn many(info: &Info) -> u32 {
+    fn many(info: &ModelInfo) -> u32 {
         let most = info.context.saturating_sub(FEW + 1);
         info.chunk.min((info.context / 4).max(2 * FEW + 1)).min(most).max(1)
     }
 
     /// Positions of the short text, and those of the long one, if there is one: no longer than twice the short one it would tell
     /// nothing new.
-    fn lengths(info: &Info) -> (u32, Option<u32>) {
-        let short = Tuning::many(info) + FEW + 1;
+    fn lengths(info: &ModelInfo) -> (u32, Option<u32>) {
+        let short = Tuner::many(info) + FEW + 1;
         let long = info.context.min(LONG);
         (short, (long >= 2 * short).then_some(long))
     }
 
     /// Positions that the passes take.
-    pub fn positions(info: &Info) -> u32 {
-        let (short, long) = Tuning::lengths(info);
+    pub fn positions(info: &ModelInfo) -> u32 {
+        let (short, long) = Tuner::lengths(info);
         long.unwrap_or(short)
     }
 
     /// Has the passes done that are to be measured.
-    pub fn new<D: Device>(engine: &mut Engine<Noted<D>>, turns: usize) -> Result<Tuning, Failure> {
-        let (short, long) = Tuning::lengths(&engine.info());
+    pub fn new<D: Device>(engine: &mut Engine<CapturingDevice<D>>, turns: usize) -> Result<Tuner, Error> {
+        let (short, long) = Tuner::lengths(&engine.info());
         let mut passes = Vec::new();
         for length in [Some(short), long].into_iter().flatten() {
             engine.truncate(0, 0);
             let ids = engine.info().some_ids(length);
             let (before, last) = ids.split_at((length - short) as usize);
-            let (prompt, rest) = last.split_at(Tuning::many(&engine.info()) as usize);
+            let (prompt, rest) = last.split_at(Tuner::many(&engine.info()) as usize);
             let (few, one) = rest.split_at(FEW as usize);
             if !before.is_empty() {
-                engine.feed(0, before, Want::Nothing)?;
+                engine.feed(0, before, Output::Nothing)?;
                 engine.device().take();
             }
-            for (ids, want) in [(prompt, Want::Next), (few, Want::AllLogits), (one, Want::Next)] {
+            for (ids, want) in [(prompt, Output::Next), (few, Output::AllLogits), (one, Output::Next)] {
                 engine.feed(0, ids, want)?;
                 let positions = engine.length(0);
                 passes.extend(engine.device().take().into_iter().map(|pass| (pass, positions)));
             }
         }
-        Ok(Tuning { passes, turns })
+        Ok(Tuner { passes, turns })
     }
 
     /// Measures a choice; nothing where no pass has a kernel of it. `goes_on` is asked between turns, and nothing comes of a choice
@@ -90,12 +90,12 @@ impl Tuning {
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Chosen>, String> {
-        let has_any = |pass: &&(NotedPass, u32)| pass.0.notes.iter().any(|note| choice.makes(note));
+        let has_any = |pass: &&(CapturedPass, u32)| pass.0.notes.iter().any(|note| choice.makes(note));
         let most = match choice.subject.sums {
             Sums::Products(_) | Sums::Codes(_) => 1,
             Sums::Attention { .. } => self.passes.len(),
         };
-        let passes: Vec<&(NotedPass, u32)> = self.passes.iter().filter(has_any).take(most).collect();
+        let passes: Vec<&(CapturedPass, u32)> = self.passes.iter().filter(has_any).take(most).collect();
         if passes.is_empty() {
             return Ok(None);
         }
@@ -136,12 +136,12 @@ impl Tuning {
     /// Times all dispatches of a choice in a pass, in turns; nothing if these do not go on.
     fn measure(
         &self,
-        pass: &NotedPass,
+        pass: &CapturedPass,
         choice: &Choice,
         right: &[&'static Other],
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Turns>, String> {
+    ) -> Result<Option<InterleavedTimings>, String> {
         let notes: Vec<&Note> = pass.notes.iter().filter(|note| choice.makes(note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
         // The plan's own is the first of each turn; of the others those come first that came last in the turn before.
@@ -177,7 +177,7 @@ impl Tuning {
             middle(each.map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect())
         };
         let gains = times[1..].iter().map(gained).collect();
-        Ok(Some(Turns { own: middle(times[0].clone()), gains }))
+        Ok(Some(InterleavedTimings { own: middle(times[0].clone()), gains }))
     }
 }
 
@@ -196,7 +196,7 @@ fn best(gains: &[&[f64]]) -> Option<usize> {
 
 /// Whether a layout computes what the plan's kernels do, where they come first in the pass; if not, what is wrong.
 fn check(
-    (pass, positions): &(NotedPass, u32),
+    (pass, positions): &(CapturedPass, u32),
     choice: &Choice,
     other: &'static Other,
     device: &mut dyn Device,
@@ -225,7 +225,7 @@ fn check(
                     join.encode(to);
                 }
             })?;
-            Ok::<Written, String>(read(note, device))
+            Ok::<OutputSnapshot, String>(read(note, device))
         };
         let (own, others) = (written_by(note)?, written_by(&stand_in)?);
         if let Some(difference) = difference(&own, &others, bound(choice.subject.sums, *positions)) {
@@ -236,7 +236,7 @@ fn check(
 }
 
 /// What a dispatch may write, as it is now.
-fn read(note: &Note, device: &mut dyn Device) -> Written {
+fn read(note: &Note, device: &mut dyn Device) -> OutputSnapshot {
     let named = note.kernel.buffers.iter().zip(&note.bindings);
     let written = named.filter(|(_, binding)| binding.written && binding.buffer != Buffer::Weights);
     let bytes = |(name, binding): (&&'static str, &Binding)| {

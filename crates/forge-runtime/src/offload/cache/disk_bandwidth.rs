@@ -4,7 +4,7 @@
 
 use crate::offload::cache::Streamed;
 use crate::offload::eviction::Expert;
-use crate::offload::io_pool::{Ticket, When};
+use crate::offload::io_pool::{Priority, ReadId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -41,10 +41,10 @@ impl Streamed {
                 && let Some(&expert) = absent.front()
                 && let Some(seat) = self.seats[self.room.class_of[expert.0]].take(expert)
             {
-                self.read(expert, seat, When::Now);
+                self.read(expert, seat, Priority::Now);
                 reading.extend(absent.pop_front());
             }
-            let tickets: Vec<Ticket> = self.coming.iter().map(|coming| coming.ticket).collect();
+            let tickets: Vec<ReadId> = self.coming.iter().map(|coming| coming.ticket).collect();
             self.readers.wait_for_any(&tickets)?;
             self.note_who_has_come();
             // They make room for the next.

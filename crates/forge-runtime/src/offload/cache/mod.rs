@@ -12,9 +12,9 @@ use crate::device::offload_stats::Counts;
 use crate::offload::cache_layout::Room;
 use crate::offload::direct_io::Source;
 use crate::offload::eviction::{Expert, Seats};
-use crate::offload::io_pool::{Read, Readers, Ticket, When};
-use crate::offload::repack::{Arrangement, Unarranged};
-use crate::offload::usage::Habits;
+use crate::offload::io_pool::{IoPool, Priority, Read, ReadId};
+use crate::offload::repack::{RepackJob, Repacking};
+use crate::offload::usage::UsageStats;
 use crate::offload::{Half, Stacks};
 use memmap2::MmapMut;
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ pub struct Bound {
 
 /// A seat that may still be read to.
 struct Coming {
-    ticket: Ticket,
+    ticket: ReadId,
     class: usize,
     seat: usize,
     /// Who will sit there; none if nobody wants it any more.
@@ -55,22 +55,22 @@ pub struct Streamed {
     layers: Vec<Stacks>,
     room: Room,
     // Before the region that they write to, so that they end before it goes.
-    readers: Readers,
+    readers: IoPool,
     region: MmapMut,
     seats: Vec<Seats>,
     /// The layer that has a plane, and of which matrices it is, by where it lies in the weight file.
     planes: HashMap<usize, (usize, Half)>,
     /// How the device wants some planes, by where they lie in the weight file.
-    arrangements: HashMap<usize, Arrangement>,
+    arrangements: HashMap<usize, Repacking>,
     source: Arc<dyn Source>,
     /// Reads that may not be done.
     coming: Vec<Coming>,
     /// Reads that have been asked for.
-    tickets: Ticket,
+    tickets: ReadId,
     /// Those of a layer that nobody asked for before it: they lie as they came from the file.
     fresh: Vec<Expert>,
     counts: Counts,
-    habits: Option<Habits>,
+    habits: Option<UsageStats>,
 }
 
 impl Streamed {
@@ -80,7 +80,7 @@ impl Streamed {
         layers: &[Stacks],
         room: Room,
         source: Arc<dyn Source>,
-        arrangements: HashMap<usize, Arrangement>,
+        arrangements: HashMap<usize, Repacking>,
     ) -> Result<Streamed, String> {
         let region = MmapMut::map_anon(room.bytes().max(1).next_multiple_of(PAGE))
             .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
@@ -95,7 +95,7 @@ impl Streamed {
             planes,
             arrangements,
             seats: room.classes.iter().map(|class| Seats::new(class.seats)).collect(),
-            readers: Readers::new(source.clone())?,
+            readers: IoPool::new(source.clone())?,
             layers: layers.to_vec(),
             room,
             region,
@@ -122,7 +122,7 @@ impl Streamed {
     /// been read.
     pub fn with_habits(
         mut self,
-        habits: Habits,
+        habits: UsageStats,
         told: &mut dyn FnMut(usize, usize),
     ) -> Result<Streamed, String> {
         let mut likely: Vec<Vec<usize>> = vec![Vec::new(); self.layers.len()];
@@ -218,7 +218,7 @@ impl Streamed {
         bound: Bound,
         experts: &[usize],
         seats: &mut [u32],
-    ) -> Result<Vec<Unarranged>, String> {
+    ) -> Result<Vec<RepackJob>, String> {
         if bound.half == Half::Inner {
             self.fresh.clear();
         }
@@ -250,7 +250,7 @@ impl Streamed {
     }
 
     /// What is in the file's order of those experts who are in their seats. It counts as arranged from now on.
-    fn unarranged(&mut self, layer: usize, experts: &[usize]) -> Vec<Unarranged> {
+    fn unarranged(&mut self, layer: usize, experts: &[usize]) -> Vec<RepackJob> {
         let index = self.room.class_of[layer];
         let (class, stacks, region) =
             (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
@@ -266,7 +266,7 @@ impl Streamed {
             for (place, arrangement) in &planes {
                 let first = class.start + seat * class.record + place.start;
                 // SAFETY: the seat lies inside the region.
-                let pieces = unsafe { Unarranged::pieces(region.add(first), place.len(), *arrangement) };
+                let pieces = unsafe { RepackJob::pieces(region.add(first), place.len(), *arrangement) };
                 unarranged.extend(pieces);
             }
         }
@@ -283,7 +283,7 @@ impl Streamed {
             if !Vec::is_empty(&here) || coming.is_empty() {
                 return Ok(here);
             }
-            let tickets: Vec<Ticket> = coming.iter().filter_map(ticket).collect();
+            let tickets: Vec<ReadId> = coming.iter().filter_map(ticket).collect();
             self.waiting(|streamed| streamed.readers.wait_for_any(&tickets))?;
         }
     }
@@ -297,7 +297,7 @@ impl Streamed {
     }
 
     /// The read of an expert, if it may not be done.
-    fn ticket(&self, expert: Expert) -> Option<Ticket> {
+    fn ticket(&self, expert: Expert) -> Option<ReadId> {
         self.coming.iter().find(|coming| coming.expert == Some(expert)).map(|coming| coming.ticket)
     }
 
@@ -351,7 +351,7 @@ impl Streamed {
                         .ok_or("a layer asks for more experts than there are seats")?
                 }
             };
-            self.read(expert, seat, When::Now);
+            self.read(expert, seat, Priority::Now);
             self.fresh.push(expert);
         }
         Ok(())
@@ -369,13 +369,13 @@ impl Streamed {
         self.source.check()?;
         for expert in missing {
             let Some(seat) = self.seats[index].foresee(expert) else { break };
-            self.read(expert, seat, When::Ahead);
+            self.read(expert, seat, Priority::Ahead);
         }
         Ok(())
     }
 
     /// Has an expert read to its seat.
-    fn read(&mut self, expert: Expert, seat: usize, when: When) {
+    fn read(&mut self, expert: Expert, seat: usize, when: Priority) {
         let (layer, number) = expert;
         let (index, ticket) = (self.room.class_of[layer], self.tickets);
         let class = &self.room.classes[index];

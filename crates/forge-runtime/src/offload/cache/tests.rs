@@ -50,7 +50,7 @@ fn streamed(seats: usize) -> (Streamed, Arc<Disk>) {
 }
 
 /// The same, of which the device wants some planes in an order of its own.
-fn arranged(seats: usize, arrangements: HashMap<usize, Arrangement>) -> (Streamed, Arc<Disk>) {
+fn arranged(seats: usize, arrangements: HashMap<usize, Repacking>) -> (Streamed, Arc<Disk>) {
     let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
     let room = Room::new(&layers(), (seats * RECORD) as u64).unwrap();
     assert_eq!(room.seats(), seats);
@@ -100,7 +100,7 @@ fn whoever_is_fetched_is_whole_and_who_was_lately_is_not_read_again() {
 #[test]
 fn whoever_is_found_again_is_arranged_once() {
     let layers = layers();
-    let backwards = Arrangement { bytes: 8, arrange: |some, _| some.reverse() };
+    let backwards = Repacking { bytes: 8, arrange: |some, _| some.reverse() };
     let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
     let (mut streamed, _) = arranged(5, arrangements);
     let mut fetched = |layer: usize, expert: usize| {
@@ -141,7 +141,7 @@ fn whoever_is_found_again_is_arranged_once() {
 #[test]
 fn a_run_begins_with_those_who_were_asked_for_most() {
     let folder = tempfile::tempdir().unwrap();
-    let habits = || Habits::beside(&folder.path().join("weights.safetensors"), &layers());
+    let habits = || UsageStats::beside(&folder.path().join("weights.safetensors"), &layers());
     let mut told = Vec::new();
     let begin = |told: &mut Vec<(usize, usize)>| {
         streamed(5).0.with_habits(habits(), &mut |done, all| told.push((done, all))).unwrap()

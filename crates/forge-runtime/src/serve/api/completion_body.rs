@@ -4,8 +4,8 @@ use crate::serve::api::logprobs::Tokens;
 use crate::serve::api::request::Asked;
 use crate::serve::api::response::{Event, Shape, Usage};
 use crate::serve::tools::token_bytes::TokenBytes;
-use crate::serve::tools::tool_call_parser::{Calls, Part};
-use crate::session::generation::{End, Piece};
+use crate::serve::tools::tool_call_parser::{Part, ToolCallParser};
+use crate::session::generation::{FinishReason, GeneratedToken};
 use crate::text::tokenizer::Text;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
 }
 
 /// A completion of either kind: its texts so far.
-pub(crate) struct CompletionShape {
+pub(crate) struct CompletionBody {
     kind: Kind,
     id: String,
     created: u64,
@@ -37,7 +37,7 @@ pub(crate) struct CompletionShape {
 struct Choice {
     text: String,
     /// Tells calls from words, where there may be calls.
-    reader: Option<Calls>,
+    reader: Option<ToolCallParser>,
     calls: Vec<Call>,
     /// Lists that grow with every id, if probabilities were asked for.
     logprobs: Option<Tokens>,
@@ -65,7 +65,7 @@ impl Call {
     }
 }
 
-impl CompletionShape {
+impl CompletionBody {
     /// `choices` texts.
     pub(crate) fn new(
         kind: Kind,
@@ -74,14 +74,14 @@ impl CompletionShape {
         bytes: Arc<TokenBytes>,
         choices: usize,
         asked: &Asked,
-    ) -> CompletionShape {
+    ) -> CompletionBody {
         let choice = Choice {
             reader: asked.calls.clone(),
             logprobs: asked.settings.logprobs.map(|_| Tokens::default()),
             ..Choice::default()
         };
         let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
-        CompletionShape {
+        CompletionBody {
             kind,
             id: random_id(prefix),
             created: now(),
@@ -166,7 +166,7 @@ enum Delta {
 
 impl Choice {
     /// Takes a piece, and tells what has changed.
-    fn push(&mut self, piece: &Piece) -> Vec<Delta> {
+    fn push(&mut self, piece: &GeneratedToken) -> Vec<Delta> {
         let Some(reader) = &mut self.reader else {
             self.text.push_str(&piece.text);
             return if piece.text.is_empty() { Vec::new() } else { vec![Delta::Words(piece.text.clone())] };
@@ -200,16 +200,20 @@ impl Choice {
     }
 
     /// Why the text ended, in OpenAI's words.
-    fn reason(&self, end: End) -> &'static str {
+    fn reason(&self, end: FinishReason) -> &'static str {
         match end {
-            End::EndOfText | End::StopString | End::Complete if !self.calls.is_empty() => "tool_calls",
-            End::EndOfText | End::StopString | End::Complete => "stop",
-            End::Count | End::Context | End::Interrupted => "length",
+            FinishReason::EndOfText | FinishReason::StopString | FinishReason::Complete
+                if !self.calls.is_empty() =>
+            {
+                "tool_calls"
+            }
+            FinishReason::EndOfText | FinishReason::StopString | FinishReason::Complete => "stop",
+            FinishReason::Count | FinishReason::Context | FinishReason::Interrupted => "length",
         }
     }
 }
 
-impl Shape for CompletionShape {
+impl Shape for CompletionBody {
     fn begin(&mut self) -> Vec<Event> {
         if self.kind == Kind::Plain {
             return Vec::new();
@@ -219,11 +223,11 @@ impl Shape for CompletionShape {
         choices.map(|index| self.event(json!([self.choice(index, role.clone(), None, None)]), None)).collect()
     }
 
-    fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Event> {
+    fn piece(&mut self, index: usize, piece: &GeneratedToken) -> Vec<Event> {
         let choice = &mut self.choices[index];
         let told = match (piece.id, &choice.logprobs) {
             // The id that ends a text is none of the text's.
-            (Some(id), Some(_)) if piece.end != Some(End::EndOfText) => {
+            (Some(id), Some(_)) if piece.end != Some(FinishReason::EndOfText) => {
                 Some(Tokens(vec![(id, piece.logprobs.clone())]))
             }
             _ => None,

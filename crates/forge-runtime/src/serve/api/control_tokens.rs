@@ -6,7 +6,7 @@
 //! control token's text that reaches into content is cut after its first character, and the parts are encoded one by one.
 //! A conversation without such text is encoded as a whole.
 
-use crate::error::Failure;
+use crate::error::Error;
 use crate::serve::api::completion_body::random_id;
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Text;
@@ -18,7 +18,7 @@ pub(crate) fn encode(
     text: &Text,
     template: &Template,
     conversation: &Conversation<'_>,
-) -> Result<Vec<u32>, Failure> {
+) -> Result<Vec<u32>, Error> {
     let rendered = template.render(conversation)?;
     let controls = text.control_texts()?;
     let mut contents = conversation.messages.iter().filter_map(|message| message.content.as_str());

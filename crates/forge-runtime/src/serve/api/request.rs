@@ -1,22 +1,22 @@
 //! What every request for text has in common: how it is to be written, how often, and how it is to be sent.
 
-use crate::error::Failure;
-use crate::sampling::sampler::Sampling;
+use crate::error::Error;
+use crate::sampling::sampler::SamplingParams;
 use crate::serve::api::state::Service;
 use crate::serve::http::error::Refusal;
 use crate::serve::http::fields::Fields;
 use crate::serve::tools::choice::Tools;
 use crate::serve::tools::grammar::Grammar;
 use crate::serve::tools::grammar_limits::{check_lark, check_regex, check_schema};
-use crate::serve::tools::tool_call_parser::Calls;
-use crate::session::generation::Settings;
+use crate::serve::tools::tool_call_parser::ToolCallParser;
+use crate::session::generation::GenerationParams;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 
 /// What was asked for.
 pub(crate) struct Asked {
     /// How each text is written; the seed of the first.
-    pub(crate) settings: Settings,
+    pub(crate) settings: GenerationParams,
     /// How many texts for each prompt.
     pub(crate) texts: usize,
     /// Whether each begins with its prompt.
@@ -28,7 +28,7 @@ pub(crate) struct Asked {
     /// The field that says so.
     pub(crate) grammar_field: &'static str,
     /// Tells calls of functions from words, where functions may be called.
-    pub(crate) calls: Option<Calls>,
+    pub(crate) calls: Option<ToolCallParser>,
     /// Whether the answer is sent piece by piece.
     pub(crate) stream: bool,
     /// Whether a streamed answer ends with its usage.
@@ -50,7 +50,7 @@ impl Asked {
         let texts = fields.count("n", 1, service.queue.most() as u64)?.unwrap_or(1);
         let [old, new] =
             ["max_tokens", "max_completion_tokens"].map(|name| fields.count_or_unlimited(name, least));
-        let settings = Settings {
+        let settings = GenerationParams {
             sampling: sampling(fields, &service.sampling, service.info.vocabulary)?,
             seed,
             count: new?.or(old?).unwrap_or(count),
@@ -77,11 +77,11 @@ impl Asked {
     /// Lets functions be called.
     pub(crate) fn offer(&mut self, tools: &Tools, service: &Service) -> Result<(), Refusal> {
         let opening = tools.dialect.opening_id(&service.text);
-        self.calls = Some(Calls::new(tools.dialect, opening));
+        self.calls = Some(ToolCallParser::new(tools.dialect, opening));
         let grammar = tools.grammar(self.grammar.take(), &service.text, &service.grammars);
         self.grammar = Some(grammar.map_err(|failure| match failure {
-            Failure::Misuse(message) => Refusal::of("tools", message),
-            failure @ Failure::Wrong(_) => failure.into(),
+            Error::Usage(message) => Refusal::of("tools", message),
+            failure @ Error::Runtime(_) => failure.into(),
         })?);
         Ok(())
     }
@@ -107,7 +107,11 @@ fn new_seed() -> u64 {
     RandomState::new().hash_one(0) >> 11
 }
 
-fn sampling(fields: &mut Fields, ordinary: &Sampling, vocabulary: u32) -> Result<Sampling, Refusal> {
+fn sampling(
+    fields: &mut Fields,
+    ordinary: &SamplingParams,
+    vocabulary: u32,
+) -> Result<SamplingParams, Refusal> {
     let mut bias = Vec::new();
     for (id, value) in fields.take::<Map<String, Value>>("logit_bias")?.unwrap_or_default() {
         match (id.parse::<u32>(), value.as_f64()) {
@@ -123,7 +127,7 @@ fn sampling(fields: &mut Fields, ordinary: &Sampling, vocabulary: u32) -> Result
             }
         }
     }
-    let sampling = Sampling {
+    let sampling = SamplingParams {
         temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(ordinary.temperature),
         top_k: match fields.take::<i64>("top_k")? {
             // -1 is how some clients say that there is none.
@@ -201,7 +205,7 @@ fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), Refus
                 Grammar::After { .. } => Ok(()),
             };
             let refused =
-                |failure: Failure| Refusal::of(field, failure.to_string()).code("grammar_too_complex");
+                |failure: Error| Refusal::of(field, failure.to_string()).code("grammar_too_complex");
             checked.map(|()| (field, Some(grammar))).map_err(refused)
         }
         (_, None) => Ok(("response_format", None)),

@@ -3,10 +3,10 @@
 //! A [`Shape`] says what an answer looks like; it is told of every piece, and is asked for events or for the whole. What
 //! carries updates to it is the same for all shapes.
 
-use crate::serve::batch::job::Update;
+use crate::serve::batch::job::RequestEvent;
 use crate::serve::batch::queue::Updates;
 use crate::serve::http::error::{Refusal, json_response, typed};
-use crate::session::generation::{End, Piece};
+use crate::session::generation::{FinishReason, GeneratedToken};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -70,7 +70,7 @@ pub(crate) trait Shape: Send {
     /// What a stream begins with.
     fn begin(&mut self) -> Vec<Event>;
     /// Takes text number `index` a piece further, and gives what a stream says of it.
-    fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Event>;
+    fn piece(&mut self, index: usize, piece: &GeneratedToken) -> Vec<Event>;
     /// What a stream ends with.
     fn end(&mut self, usage: &Usage) -> Vec<Event>;
     /// The whole answer.
@@ -158,21 +158,22 @@ impl Answer {
     }
 
     /// Takes an update, and gives what a stream says of it.
-    fn take(&mut self, update: Option<(usize, Update)>) -> Result<Vec<Event>, Refusal> {
+    fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<Event>, Refusal> {
         match update {
-            Some((index, Update::Reused(count))) => {
+            Some((index, RequestEvent::Reused(count))) => {
                 if index.is_multiple_of(self.texts) {
                     self.usage.reused += count;
                 }
                 Ok(Vec::new())
             }
-            Some((index, Update::Echo(piece))) => Ok(self.shape.piece(index, &piece)),
-            Some((index, Update::Piece(piece))) => {
+            Some((index, RequestEvent::Echo(piece))) => Ok(self.shape.piece(index, &piece)),
+            Some((index, RequestEvent::Piece(piece))) => {
                 self.left -= usize::from(piece.end.is_some());
-                self.usage.written += usize::from(piece.id.is_some() && piece.end != Some(End::EndOfText));
+                self.usage.written +=
+                    usize::from(piece.id.is_some() && piece.end != Some(FinishReason::EndOfText));
                 Ok(self.shape.piece(index, &piece))
             }
-            Some((_, Update::Failed(failure))) => Err(failure.into()),
+            Some((_, RequestEvent::Failed(failure))) => Err(failure.into()),
             None => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")),
         }
     }

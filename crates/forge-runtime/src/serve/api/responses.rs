@@ -5,7 +5,7 @@
 
 use crate::serve::api::request::Asked;
 use crate::serve::api::response::Answer;
-use crate::serve::api::responses_body::ResponseShape;
+use crate::serve::api::responses_body::ResponsesBody;
 use crate::serve::api::state::Service;
 use crate::serve::http::error::Refusal;
 use crate::serve::http::fields::Fields;
@@ -62,7 +62,7 @@ pub(crate) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
     let prompt = service.conversation(&messages, described, &variables)?;
     settings.insert("temperature".to_owned(), json!(asked.settings.sampling.temperature));
     settings.insert("top_p".to_owned(), json!(asked.settings.sampling.top_p));
-    let shape = ResponseShape::new(service.info.name, settings, asked.calls.clone());
+    let shape = ResponsesBody::new(service.info.name, settings, asked.calls.clone());
     let answer = service.begin(&asked, vec![prompt], Box::new(shape))?;
     Ok((asked, answer))
 }

@@ -2,20 +2,20 @@
 
 use crate::serve::api::completion_body::{call_id, now, random_id};
 use crate::serve::api::response::{Event, Shape, Usage};
-use crate::serve::tools::tool_call_parser::{Calls, Part};
-use crate::session::generation::{End, Piece};
+use crate::serve::tools::tool_call_parser::{Part, ToolCallParser};
+use crate::session::generation::{FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
 
 /// A response: its items so far.
-pub(crate) struct ResponseShape {
+pub(crate) struct ResponsesBody {
     id: String,
     created: u64,
     model: &'static str,
     /// What the request set, as the response repeats it.
     settings: Map<String, Value>,
-    reader: Option<Calls>,
+    reader: Option<ToolCallParser>,
     items: Vec<Item>,
-    end: Option<End>,
+    end: Option<FinishReason>,
     events: u64,
 }
 
@@ -60,14 +60,14 @@ impl Item {
     }
 }
 
-impl ResponseShape {
+impl ResponsesBody {
     /// A response of `model`, with nothing in it yet.
     pub(crate) fn new(
         model: &'static str,
         settings: Map<String, Value>,
-        reader: Option<Calls>,
-    ) -> ResponseShape {
-        ResponseShape {
+        reader: Option<ToolCallParser>,
+    ) -> ResponsesBody {
+        ResponsesBody {
             settings,
             id: random_id("resp_"),
             created: now(),
@@ -82,7 +82,7 @@ impl ResponseShape {
     fn json(&self, usage: Option<&Usage>) -> Value {
         let status = match self.end {
             None => "in_progress",
-            Some(End::Count | End::Context | End::Interrupted) => "incomplete",
+            Some(FinishReason::Count | FinishReason::Context | FinishReason::Interrupted) => "incomplete",
             Some(_) => "completed",
         };
         let details = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
@@ -184,13 +184,13 @@ impl ResponseShape {
     }
 }
 
-impl Shape for ResponseShape {
+impl Shape for ResponsesBody {
     fn begin(&mut self) -> Vec<Event> {
         let response = json!({ "response": self.json(None) });
         vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
     }
 
-    fn piece(&mut self, _: usize, piece: &Piece) -> Vec<Event> {
+    fn piece(&mut self, _: usize, piece: &GeneratedToken) -> Vec<Event> {
         let mut parts = match &mut self.reader {
             Some(reader) => reader.push(piece.id, &piece.text),
             None if piece.text.is_empty() => Vec::new(),
@@ -221,7 +221,10 @@ impl Shape for ResponseShape {
                 self.open(Kind::Message, &mut events);
             }
             if let Some(item) = self.items.last_mut() {
-                item.is_cut = matches!(piece.end, Some(End::Count | End::Context | End::Interrupted));
+                item.is_cut = matches!(
+                    piece.end,
+                    Some(FinishReason::Count | FinishReason::Context | FinishReason::Interrupted)
+                );
             }
             self.close(&mut events);
         }

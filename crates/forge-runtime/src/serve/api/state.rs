@@ -1,21 +1,21 @@
 //! What the endpoints share: the model's words and limits, and the way to the scheduler.
 
-use crate::error::Failure;
-use crate::model::Info;
-use crate::sampling::sampler::Sampling;
-use crate::serve::api::completion_body::{CompletionShape, Kind};
+use crate::error::Error;
+use crate::model::ModelInfo;
+use crate::sampling::sampler::SamplingParams;
+use crate::serve::api::completion_body::{CompletionBody, Kind};
 use crate::serve::api::control_tokens;
 use crate::serve::api::request::Asked;
 use crate::serve::api::response::{Answer, Shape, Usage};
 use crate::serve::batch::queue::Queue;
-use crate::serve::http::auth::Access;
+use crate::serve::http::auth::Auth;
 use crate::serve::http::error::Refusal;
 use crate::serve::http::fields::Fields;
 use crate::serve::http::metrics::Metrics;
 use crate::serve::tools::grammar::{CompiledGrammar, Grammars};
 use crate::serve::tools::grammar_threads::GrammarThreads;
 use crate::serve::tools::token_bytes::TokenBytes;
-use crate::session::generation::{Completion, Echo, Settings};
+use crate::session::generation::{Echo, Generation, GenerationParams};
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Text;
 use axum::http::StatusCode;
@@ -25,20 +25,20 @@ use std::sync::atomic::AtomicBool;
 
 /// One model, served.
 pub(crate) struct Service {
-    pub(crate) info: &'static Info,
+    pub(crate) info: &'static ModelInfo,
     /// Positions of a slot.
     pub(crate) context: u32,
     pub(crate) slots: u32,
     pub(crate) text: Text,
     pub(crate) template: Option<Template>,
     /// How ids are chosen unless a request says otherwise.
-    pub(crate) sampling: Sampling,
+    pub(crate) sampling: SamplingParams,
     pub(crate) grammars: Grammars,
     pub(crate) token_bytes: Arc<TokenBytes>,
     pub(crate) grammar_threads: GrammarThreads,
     pub(crate) queue: Queue,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) access: Access,
+    pub(crate) access: Auth,
     /// Whether the device has warmed up.
     pub(crate) is_ready: AtomicBool,
     /// Other names that the model answers to.
@@ -82,8 +82,8 @@ impl Service {
         };
         let conversation = Conversation { messages, tools, variables, answer: true };
         control_tokens::encode(&self.text, template, &conversation).map_err(|failure| match failure {
-            Failure::Misuse(message) => Refusal::of("messages", message),
-            failure @ Failure::Wrong(_) => failure.into(),
+            Error::Usage(message) => Refusal::of("messages", message),
+            failure @ Error::Runtime(_) => failure.into(),
         })
     }
 
@@ -100,7 +100,7 @@ impl Service {
             let _ = self.token_bytes.all();
         }
         let (text, bytes) = (self.text.clone(), self.token_bytes.clone());
-        let shape = CompletionShape::new(kind, self.info.name, text, bytes, choices, asked);
+        let shape = CompletionBody::new(kind, self.info.name, text, bytes, choices, asked);
         self.begin(asked, prompts, Box::new(shape))
     }
 
@@ -117,16 +117,18 @@ impl Service {
         prompts.iter().try_for_each(|prompt| self.check_prompt(asked.prompt_field, prompt))?;
         let grammar = asked.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
         let grammar = grammar.map_err(|failure| match failure {
-            Failure::Misuse(message) => Refusal::of(asked.grammar_field, message),
-            failure @ Failure::Wrong(_) => failure.into(),
+            Error::Usage(message) => Refusal::of(asked.grammar_field, message),
+            failure @ Error::Runtime(_) => failure.into(),
         })?;
         for prompt in prompts {
             for number in 0..asked.texts as u64 {
-                let settings =
-                    Settings { seed: asked.settings.seed.wrapping_add(number), ..asked.settings.clone() };
+                let settings = GenerationParams {
+                    seed: asked.settings.seed.wrapping_add(number),
+                    ..asked.settings.clone()
+                };
                 let constraint = grammar.as_ref().map(CompiledGrammar::constraint);
                 let end = self.info.end;
-                let completion = Completion::new(Some(&self.text), end, &prompt, settings, constraint);
+                let completion = Generation::new(Some(&self.text), end, &prompt, settings, constraint);
                 let echo = asked.echo.then(|| Echo::new(&self.text, asked.settings.logprobs));
                 texts.push((prompt.clone(), completion, echo));
             }

@@ -1,7 +1,7 @@
 //! What comes to the scheduler, and what goes back.
 
-use crate::error::Failure;
-use crate::session::generation::{Completion, Echo, Piece};
+use crate::error::Error;
+use crate::session::generation::{Echo, GeneratedToken, Generation};
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
@@ -10,11 +10,11 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(crate) struct Job {
     /// What it begins with: 1 id or more, and no more than the context has positions.
     pub(crate) prompt: Vec<u32>,
-    pub(crate) completion: Completion,
+    pub(crate) completion: Generation,
     /// Gives the prompt back before what follows it, where that is asked for.
     pub(crate) echo: Option<Echo>,
     /// Where its updates go, and which of the texts there it is.
-    pub(crate) updates: UnboundedSender<(usize, Update)>,
+    pub(crate) updates: UnboundedSender<(usize, RequestEvent)>,
     pub(crate) index: usize,
     pub(crate) arrived: Instant,
     /// Its place among those who are written to or wait.
@@ -30,15 +30,15 @@ impl Job {
 
 /// What a job is told.
 #[derive(Debug)]
-pub(crate) enum Update {
+pub(crate) enum RequestEvent {
     /// So many more ids of its prompt need not be read.
     Reused(usize),
     /// A piece of its prompt.
-    Echo(Piece),
+    Echo(GeneratedToken),
     /// A piece of its text. One with an end is the last update.
-    Piece(Piece),
+    Piece(GeneratedToken),
     /// It cannot go on. The last update.
-    Failed(Failure),
+    Failed(Error),
 }
 
 /// A job in a slot.
@@ -58,23 +58,23 @@ impl Work {
     }
 
     /// Tells, whoever listens. Whether anybody does is asked before every pass.
-    pub(crate) fn tell(&self, update: Update) {
+    pub(crate) fn tell(&self, update: RequestEvent) {
         let _ = self.job.updates.send((self.job.index, update));
     }
 
     /// Tells of the prompt, where that is wanted, as much as is known before it is read: its first id, or all of them if
     /// nobody asks for more than the text.
-    pub(crate) fn echo_begin(&mut self) -> Result<(), Failure> {
+    pub(crate) fn echo_begin(&mut self) -> Result<(), Error> {
         let known = if self.job.tells_of_prompt() { 1 } else { self.job.prompt.len() };
         (0..known).try_for_each(|position| self.echo(position, None))
     }
 
     /// Tells of the prompt's id at `position`, which had these logits.
-    pub(crate) fn echo(&mut self, position: usize, logits: Option<&[f32]>) -> Result<(), Failure> {
+    pub(crate) fn echo(&mut self, position: usize, logits: Option<&[f32]>) -> Result<(), Error> {
         let Some(echo) = &mut self.job.echo else { return Ok(()) };
         let is_last = position + 1 == self.job.prompt.len();
         let piece = echo.piece(self.job.prompt[position], logits, is_last)?;
-        self.tell(Update::Echo(piece));
+        self.tell(RequestEvent::Echo(piece));
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! The way from requests to the scheduler: so many may be written to or wait, and no more.
 
-use crate::serve::batch::job::{Job, Update};
+use crate::serve::batch::job::{Job, RequestEvent};
 use crate::serve::http::error::Refusal;
 use crate::serve::http::metrics::Metrics;
-use crate::session::generation::{Completion, Echo};
+use crate::session::generation::{Echo, Generation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -21,7 +21,7 @@ pub(crate) struct Queue {
 }
 
 /// What becomes of the texts of one request, each by its number.
-pub(crate) type Updates = UnboundedReceiver<(usize, Update)>;
+pub(crate) type Updates = UnboundedReceiver<(usize, RequestEvent)>;
 
 impl Queue {
     /// A queue for a scheduler of `slots` slots, where `waiting` texts may wait; and the scheduler's end of it.
@@ -39,7 +39,7 @@ impl Queue {
     /// Leaves the texts of one request: all of them, or none if there is not room for all.
     pub(crate) fn submit(
         &self,
-        texts: Vec<(Vec<u32>, Completion, Option<Echo>)>,
+        texts: Vec<(Vec<u32>, Generation, Option<Echo>)>,
     ) -> Result<Updates, Refusal> {
         let Ok(mut places) = self.places.clone().try_acquire_many_owned(texts.len() as u32) else {
             self.metrics.refused.add(1);

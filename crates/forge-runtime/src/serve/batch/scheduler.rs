@@ -1,8 +1,8 @@
 //! Many texts at once: one thread owns the engine, and every pass serves all who are due.
 //!
-//! A [`Job`] comes by the queue: a prompt, and the [`Completion`](crate::session::generation::Completion) that it begins. It gets a slot, its prompt is read
+//! A [`Job`] comes by the queue: a prompt, and the [`Generation`](crate::session::generation::Generation) that it begins. It gets a slot, its prompt is read
 //! there in portions, and from then on it has one row in every pass. What becomes of it goes back by the job's own
-//! channel as [`Update`]s; when nobody listens there any more the slot is free before the next pass. Jobs get slots, and
+//! channel as [`RequestEvent`]s; when nobody listens there any more the slot is free before the next pass. Jobs get slots, and
 //! their prompts are read, in the order in which they came.
 //!
 //! What several prompts begin with is read once: what a slot has read, others copy, also while it is being written to. Of
@@ -12,14 +12,14 @@
 
 use crate::device::Device;
 use crate::engine::golden::largest;
-use crate::engine::{Engine, Row, Told, Want};
-use crate::error::Failure;
+use crate::engine::{Engine, Output, OutputKind, Row};
+use crate::error::Error;
 use crate::load::settle;
-use crate::sampling::device_sampling::Draw;
-use crate::serve::batch::job::{Job, Update, Work};
+use crate::sampling::device_sampling::DeviceSampling;
+use crate::serve::batch::job::{Job, RequestEvent, Work};
 use crate::serve::batch::slots::{Slot, choose, knows_most, promised};
 use crate::serve::http::metrics::Metrics;
-use crate::session::generation::End;
+use crate::session::generation::FinishReason;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,17 +62,17 @@ impl<D: Device> Scheduler<D> {
     }
 
     /// Has the device do once what it will do all the time, so that the first who asks does not wait for it.
-    pub(crate) fn warm_up(&mut self) -> Result<(), Failure> {
+    pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
         settle(self.engine.device())?;
         let context = self.engine.context() as usize;
         let id = self.engine.info().begin.unwrap_or(0).min(self.engine.info().vocabulary - 1);
         for rows in [self.engine.info().chunk as usize, self.engine.info().head_rows as usize, 2, 1] {
             self.engine.truncate(0, 0);
-            self.engine.feed(0, &vec![id; rows.min(context)], Want::Next)?;
+            self.engine.feed(0, &vec![id; rows.min(context)], Output::Next)?;
         }
         self.engine.truncate(0, 0);
         let device = self.engine.device();
-        if let Some(disk) = device.disk_speed().map_err(Failure::from)?
+        if let Some(disk) = device.disk_speed().map_err(Error::from)?
             && let Some(before) = device.streamed()
         {
             self.metrics.stream(disk, before);
@@ -146,7 +146,7 @@ impl<D: Device> Scheduler<D> {
             self.metrics.prompt.add(job.prompt.len());
             self.metrics.reused.add(read);
             let mut work = Work { job, read, next: None, waits: false };
-            work.tell(Update::Reused(read));
+            work.tell(RequestEvent::Reused(read));
             let echoed = work.echo_begin();
             slot.work = Some(work);
             self.touch(index);
@@ -246,7 +246,7 @@ impl<D: Device> Scheduler<D> {
                 work.read = self.engine.copy(from as u32, index as u32, known as u32) as usize;
                 slot.ids = work.job.prompt[..work.read].to_vec();
                 self.metrics.reused.add(work.read - read);
-                work.tell(Update::Reused(work.read - read));
+                work.tell(RequestEvent::Reused(work.read - read));
                 self.remember_before_last(index);
             }
         }
@@ -262,8 +262,8 @@ impl<D: Device> Scheduler<D> {
     }
 
     /// The rows of everybody who is being written to, and portions of prompts.
-    fn compose(&self) -> Composed {
-        let mut pass = Composed { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
+    fn compose(&self) -> ScheduledBatch {
+        let mut pass = ScheduledBatch { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
         for (index, slot) in self.slots.iter().enumerate() {
             let Some((work, id)) = slot.work.as_ref().and_then(|work| Some((work, work.next?))) else {
                 continue;
@@ -301,7 +301,7 @@ impl<D: Device> Scheduler<D> {
     }
 
     /// Goes on in a slot by what the model says after its first `length` ids: tells of the prompt, or writes.
-    fn go_on(&mut self, index: usize, length: usize, next: Chosen<'_>) -> Result<(), Failure> {
+    fn go_on(&mut self, index: usize, length: usize, next: Chosen<'_>) -> Result<(), Error> {
         let slot = &mut self.slots[index];
         let Some(work) = &mut slot.work else { return Ok(()) };
         if length < work.job.prompt.len() {
@@ -312,9 +312,9 @@ impl<D: Device> Scheduler<D> {
         }
         let completion = &mut work.job.completion;
         let piece = match next {
-            _ if completion.is_full() => completion.finish(End::Count)?,
+            _ if completion.is_full() => completion.finish(FinishReason::Count)?,
             Chosen::Id(id) => completion.next(id)?,
-            Chosen::By(logits) if completion.want() == Want::Next => {
+            Chosen::By(logits) if completion.want() == Output::Next => {
                 completion.next(largest(logits) as u32)?
             }
             Chosen::By(logits) => completion.choose(logits)?,
@@ -322,15 +322,17 @@ impl<D: Device> Scheduler<D> {
         if work.job.prompt.len() == slot.ids.len() {
             self.metrics.first.add(work.job.arrived.elapsed());
         }
-        self.metrics.written.add(usize::from(piece.id.is_some() && piece.end != Some(End::EndOfText)));
+        self.metrics
+            .written
+            .add(usize::from(piece.id.is_some() && piece.end != Some(FinishReason::EndOfText)));
         let mut end = piece.end;
         work.next = piece.id;
         let is_full = slot.ids.len() >= self.engine.context() as usize;
-        work.tell(Update::Piece(piece));
+        work.tell(RequestEvent::Piece(piece));
         if end.is_none() && is_full {
-            let last = work.job.completion.finish(End::Context)?;
+            let last = work.job.completion.finish(FinishReason::Context)?;
             end = last.end;
-            work.tell(Update::Piece(last));
+            work.tell(RequestEvent::Piece(last));
         }
         if end.is_some() {
             self.metrics.finish(work.job.arrived.elapsed());
@@ -339,11 +341,11 @@ impl<D: Device> Scheduler<D> {
         Ok(())
     }
 
-    fn fail(&mut self, index: usize, failure: &Failure) {
+    fn fail(&mut self, index: usize, failure: &Error) {
         if let Some(work) = &self.slots[index].work {
             // Whoever is told finds it counted.
             self.metrics.failed.add(1);
-            work.tell(Update::Failed(failure.clone()));
+            work.tell(RequestEvent::Failed(failure.clone()));
             self.free(index);
         }
     }
@@ -356,14 +358,14 @@ enum Chosen<'a> {
 }
 
 /// A pass to be submitted.
-struct Composed {
+struct ScheduledBatch {
     rows: Vec<Row>,
     wanted: Vec<u32>,
     /// How the device chooses an id of each wanted row; none where somebody wants logits.
-    draws: Option<Vec<Draw>>,
+    draws: Option<Vec<DeviceSampling>>,
 }
 
-impl Composed {
+impl ScheduledBatch {
     /// The row that comes next is one of `work`, and what follows it is wanted.
     fn want(&mut self, work: &Work) {
         self.wanted.push(self.rows.len() as u32);
@@ -375,11 +377,11 @@ impl Composed {
     }
 
     /// What is to be told of the wanted rows: logits if anybody wants them, and else ids, which are drawn if anybody's are.
-    fn told(&self) -> Told<'_> {
+    fn told(&self) -> OutputKind<'_> {
         match &self.draws {
-            None => Told::Logits,
-            Some(draws) if draws.iter().all(Draw::is_greedy) => Told::Next,
-            Some(draws) => Told::Drawn(draws),
+            None => OutputKind::Logits,
+            Some(draws) if draws.iter().all(DeviceSampling::is_greedy) => OutputKind::Next,
+            Some(draws) => OutputKind::Drawn(draws),
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const OPEN: [&str; 3] = ["/health", "/ready", "/"];
 
 /// What a request has to show.
-pub(crate) struct Access {
+pub(crate) struct Auth {
     /// Any of these, if there are any.
     keys: Vec<String>,
     /// Origins whose pages may ask; `*`: all.
@@ -26,10 +26,10 @@ pub(crate) struct Access {
     is_local: bool,
 }
 
-impl Access {
+impl Auth {
     /// For a server that listens at `address`.
-    pub(crate) fn new(address: IpAddr, keys: Vec<String>, origins: Vec<String>) -> Access {
-        Access { keys, origins, is_local: address.is_loopback() }
+    pub(crate) fn new(address: IpAddr, keys: Vec<String>, origins: Vec<String>) -> Auth {
+        Auth { keys, origins, is_local: address.is_loopback() }
     }
 
     /// The origin to be named in the response, if a page of another origin asks and may.

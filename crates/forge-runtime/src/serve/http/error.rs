@@ -1,6 +1,6 @@
 //! What is not done, told as OpenAI's clients expect to be told.
 
-use crate::error::Failure;
+use crate::error::Error;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -62,11 +62,11 @@ impl Refusal {
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
+impl From<Error> for Refusal {
+    fn from(failure: Error) -> Refusal {
         let status = match failure {
-            Failure::Misuse(_) => StatusCode::BAD_REQUEST,
-            Failure::Wrong(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Error::Usage(_) => StatusCode::BAD_REQUEST,
+            Error::Runtime(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal::new(status, failure.to_string())
     }

@@ -1,13 +1,13 @@
 //! Connections: how many, how patient the server is with them, and how it ends.
 
-use crate::error::Failure;
+use crate::error::Error;
 use crate::serve::Stop;
 use crate::serve::api::state::Service;
 use crate::serve::http::auth::is_open_path;
 use crate::serve::http::connections::Connections;
 use crate::serve::http::error::Refusal;
 use crate::serve::http::routes::router;
-use crate::serve::http::write_timeout::Patient;
+use crate::serve::http::write_timeout::WriteTimeout;
 use axum::response::IntoResponse;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -32,16 +32,16 @@ const SPARE: usize = 64;
 const RESERVE: usize = 16;
 
 /// Takes an address, or says who may have it.
-pub(crate) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
+pub(crate) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Error> {
     let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Failure::misuse(format!(
+        std::io::ErrorKind::AddrInUse => Error::usage(format!(
             "port {port} of {host} is taken by another program: --port {} would be the next, --port 0 any that is free",
             port.wrapping_add(1)
         )),
         std::io::ErrorKind::PermissionDenied => {
-            Failure::misuse(format!("port {port} of {host} is not for everyone: one above 1023 is"))
+            Error::usage(format!("port {port} of {host} is not for everyone: one above 1023 is"))
         }
-        _ => Failure::misuse(format!("cannot listen at {host} port {port}: {error}")),
+        _ => Error::usage(format!("cannot listen at {host} port {port}: {error}")),
     };
     let listener = TcpListener::bind((host, port)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
@@ -50,8 +50,8 @@ pub(crate) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr),
 }
 
 /// Answers connections until the first signal, and those that are there until their answers have ended or the second.
-pub(crate) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::wrong(format!("the server: {error}"));
+pub(crate) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> Result<(), Error> {
+    let wrong = |error: std::io::Error| Error::runtime(format!("the server: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ASIDE)
@@ -95,7 +95,7 @@ pub(crate) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
                 }
             });
             let connection =
-                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream)), respond));
+                graceful.watch(http.serve_connection(TokioIo::new(WriteTimeout::new(stream)), respond));
             tokio::spawn(async move {
                 // A connection that breaks is the client's business.
                 tokio::select! {

@@ -14,15 +14,15 @@ use tokio::time::{Sleep, sleep};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stream whose writes do not wait for ever.
-pub(crate) struct Patient {
+pub(crate) struct WriteTimeout {
     stream: TcpStream,
     /// Runs while something waits to be written.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
-    pub(crate) fn new(stream: TcpStream) -> Patient {
-        Patient { stream, alarm: None }
+impl WriteTimeout {
+    pub(crate) fn new(stream: TcpStream) -> WriteTimeout {
+        WriteTimeout { stream, alarm: None }
     }
 
     /// A write's outcome, unless it has been awaited for too long.
@@ -39,7 +39,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.within(context, outcome)

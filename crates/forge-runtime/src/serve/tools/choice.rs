@@ -2,18 +2,18 @@
 //!
 //! A call is written under a grammar: its name is one of the functions', its arguments follow that function's schema.
 
-use crate::error::Failure;
+use crate::error::Error;
 use crate::serve::http::error::Refusal;
 use crate::serve::tools::grammar::{Grammar, Grammars, compact, with_few_blanks};
 use crate::serve::tools::grammar_limits::check_schema;
-use crate::serve::tools::tool_call_format::Dialect;
+use crate::serve::tools::tool_call_format::ToolCallFormat;
 use crate::text::chat_template::{Message, Template};
 use crate::text::tokenizer::Text;
 use serde_json::{Value, json};
 
 /// Functions that a request offers.
 pub(crate) struct Tools {
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: ToolCallFormat,
     /// As the template is given them.
     pub(crate) described: Vec<Value>,
     choice: Choice,
@@ -79,7 +79,7 @@ impl Tools {
                 format!("`tool_choice` names {name:?}, which is not among the `tools`"),
             );
         }
-        match template.and_then(Dialect::of) {
+        match template.and_then(ToolCallFormat::of) {
             Some(dialect) => Ok(Some(Tools { dialect, described, choice, several })),
             None => refused("tools", "this model's chat template knows no tools".to_owned()),
         }
@@ -91,7 +91,7 @@ impl Tools {
         answer: Option<Grammar>,
         text: &Text,
         grammars: &Grammars,
-    ) -> Result<Grammar, Failure> {
+    ) -> Result<Grammar, Error> {
         let offered = self.described.iter().map(|tool| &tool["function"]);
         let offered = offered.filter(|function| match &self.choice {
             Choice::Named(name) => function["name"] == name.as_str(),
@@ -111,14 +111,14 @@ impl Tools {
                     "additionalProperties": false,
                 }))
             })
-            .collect::<Result<_, Failure>>()?;
+            .collect::<Result<_, Error>>()?;
         let call = json!({ "anyOf": calls });
         check_schema(&call)?;
         let call = with_few_blanks(call);
         let calls = self.dialect.grammar(&call, self.several && !matches!(self.choice, Choice::Named(_)));
         let opening = match self.dialect.opening_id(text) {
             Some(id) => format!("<[{id}]>"),
-            None if self.dialect == Dialect::Bare => String::new(),
+            None if self.dialect == ToolCallFormat::Bare => String::new(),
             None => Value::from(self.dialect.opening()).to_string(),
         };
         Ok(match (&self.choice, answer) {
@@ -132,7 +132,7 @@ impl Tools {
                 Grammar::Lark(format!("start: answer | {opening} calls\nanswer: %json {schema}\n{calls}"))
             }
             (_, Some(Grammar::Regex(_) | Grammar::Lark(_) | Grammar::After { .. })) => {
-                return Err(Failure::misuse("`tools` go with answers in JSON, and not with other grammars"));
+                return Err(Error::usage("`tools` go with answers in JSON, and not with other grammars"));
             }
             // Whoever has to call has no other answer to give.
             (Choice::Required | Choice::Named(_), _) => {
@@ -143,17 +143,17 @@ impl Tools {
 }
 
 /// The schema of a function's arguments. One that cannot be followed is no schema at all, unless it is meant strictly.
-fn arguments(function: &Value, grammars: &Grammars) -> Result<Value, Failure> {
+fn arguments(function: &Value, grammars: &Grammars) -> Result<Value, Error> {
     let any = json!({ "type": "object" });
     let Some(schema) = function.get("parameters").filter(|schema| !schema.is_null()) else { return Ok(any) };
     let schema = closed(schema);
     check_schema(&schema)?;
     match grammars.compile(&Grammar::Schema(schema.clone())) {
         Ok(_) => Ok(schema),
-        Err(Failure::Misuse(message)) if function["strict"] == true => {
-            Err(Failure::Misuse(format!("function {}: {message}", function["name"])))
+        Err(Error::Usage(message)) if function["strict"] == true => {
+            Err(Error::Usage(format!("function {}: {message}", function["name"])))
         }
-        Err(Failure::Misuse(_)) => Ok(any),
+        Err(Error::Usage(_)) => Ok(any),
         Err(failure) => Err(failure),
     }
 }

@@ -3,8 +3,8 @@
 //! llguidance keeps, for one text, which bytes may come next, and gives the ids whose bytes they are. Making
 //! that ready takes a moment and is done when the first grammar is asked for.
 
-use crate::error::Failure;
-use crate::model::Info;
+use crate::error::Error;
+use crate::model::ModelInfo;
 use crate::serve::batch::watchdog::{Watch, Watchdog};
 use crate::serve::tools::grammar_limits::set_parser_limits;
 use crate::serve::tools::token_bytes::TokenBytes;
@@ -46,7 +46,7 @@ pub(crate) enum Grammar {
 /// Compiles grammars.
 pub(crate) struct Grammars {
     token_bytes: Arc<TokenBytes>,
-    info: &'static Info,
+    info: &'static ModelInfo,
     factory: OnceLock<Result<(ParserFactory, Watchdog), String>>,
 }
 
@@ -67,7 +67,7 @@ struct Opening {
 
 impl Grammars {
     /// For the tokens of the model.
-    pub(crate) fn new(token_bytes: Arc<TokenBytes>, info: &'static Info) -> Grammars {
+    pub(crate) fn new(token_bytes: Arc<TokenBytes>, info: &'static ModelInfo) -> Grammars {
         Grammars { token_bytes, info, factory: OnceLock::new() }
     }
 
@@ -79,16 +79,16 @@ impl Grammars {
         });
     }
 
-    /// Compiles a grammar; [`Failure::Misuse`] if it is not understood, or too complex.
-    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar, Failure> {
+    /// Compiles a grammar; [`Error::Usage`] if it is not understood, or too complex.
+    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar, Error> {
         self.prepare();
         let (factory, watchdog) = match self.factory.get() {
             Some(Ok(factory)) => (&factory.0, &factory.1),
             Some(Err(error)) => {
                 let message = format!("this model's tokenizer leaves no way to follow a grammar: {error}");
-                return Err(Failure::misuse(message));
+                return Err(Error::usage(message));
             }
-            None => return Err(Failure::wrong("the tokenizer has not been read")),
+            None => return Err(Error::runtime("the tokenizer has not been read")),
         };
         let top = match grammar.clone() {
             Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
@@ -97,7 +97,7 @@ impl Grammars {
         };
         let mut matcher = Matcher::new(factory.create_parser(top)).into_cancellable();
         if let Some(error) = matcher.get_error() {
-            return Err(Failure::misuse(described(&error)));
+            return Err(Error::usage(described(&error)));
         }
         let opening = match *grammar {
             Grammar::After { opening, opening_id, .. } => {
@@ -111,10 +111,10 @@ impl Grammars {
         let begins = watch.step(&handle, STEP, || matcher.compute_mask_or_eos());
         match begins {
             Ok(mask) if mask.is_zero() => {
-                Err(Failure::misuse("the grammar is not understood: no text of it has a beginning"))
+                Err(Error::usage("the grammar is not understood: no text of it has a beginning"))
             }
             Ok(_) => Ok(CompiledGrammar { opening, matcher, watch }),
-            Err(error) => Err(Failure::misuse(described(&error.to_string()))),
+            Err(error) => Err(Error::usage(described(&error.to_string()))),
         }
     }
 
@@ -195,19 +195,27 @@ impl CompiledGrammar {
     pub(crate) fn constraint(&self) -> Box<dyn Constraint> {
         let matcher = self.matcher.clone().into_cancellable();
         let handle = matcher.cancellation_handle().unwrap_or_default();
-        let following =
-            Following { matcher, handle, watch: self.watch.clone(), spent: Duration::ZERO, tokens: 0 };
+        let following = GrammarConstraint {
+            matcher,
+            handle,
+            watch: self.watch.clone(),
+            spent: Duration::ZERO,
+            tokens: 0,
+        };
         match &self.opening {
-            Some(opening) => {
-                Box::new(Waiting { opening: opening.clone(), written: Vec::new(), is_open: None, following })
-            }
+            Some(opening) => Box::new(DeferredGrammar {
+                opening: opening.clone(),
+                written: Vec::new(),
+                is_open: None,
+                following,
+            }),
             None => Box::new(following),
         }
     }
 }
 
 /// A text on its way through a grammar.
-struct Following {
+struct GrammarConstraint {
     matcher: Matcher,
     /// Cancels a step of the matcher.
     handle: CancellationHandle,
@@ -217,14 +225,14 @@ struct Following {
     tokens: u32,
 }
 
-impl Following {
+impl GrammarConstraint {
     /// Takes a step, within the limits on time.
     fn step<T, E: std::fmt::Display>(
         &mut self,
         step: impl FnOnce(&mut Matcher) -> Result<T, E>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, Error> {
         let too_complex =
-            || Failure::misuse("the grammar became too complex while the text was written; simplify it");
+            || Error::usage("the grammar became too complex while the text was written; simplify it");
         if self.spent > STEPS + STEPS_FOR_TOKEN * self.tokens {
             return Err(too_complex());
         }
@@ -235,12 +243,12 @@ impl Following {
     }
 }
 
-impl Constraint for Following {
+impl Constraint for GrammarConstraint {
     /// Leaves the logits of the tokens that may follow.
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error> {
         let mask: SimpleVob = self.step(Matcher::compute_mask_or_eos)?;
         if mask.is_zero() {
-            return Err(Failure::wrong("the grammar lets no token of this model's follow"));
+            return Err(Error::runtime("the grammar lets no token of this model's follow"));
         }
         for (id, logit) in (0..).zip(logits.iter_mut()) {
             if !mask.is_allowed(id) {
@@ -250,7 +258,7 @@ impl Constraint for Following {
         Ok(())
     }
 
-    fn accept(&mut self, id: u32) -> Result<(), Failure> {
+    fn accept(&mut self, id: u32) -> Result<(), Error> {
         self.tokens += 1;
         self.step(|matcher| matcher.consume_token(id))
     }
@@ -261,24 +269,24 @@ impl Constraint for Following {
 }
 
 /// A text that is free until an opening.
-struct Waiting {
+struct DeferredGrammar {
     opening: Opening,
     /// The end of what has been written.
     written: Vec<u8>,
     /// Whether the grammar holds; unknown while it may still come to.
     is_open: Option<bool>,
-    following: Following,
+    following: GrammarConstraint,
 }
 
-impl Constraint for Waiting {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
+impl Constraint for DeferredGrammar {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error> {
         match self.is_open {
             Some(true) => self.following.mask(logits),
             _ => Ok(()),
         }
     }
 
-    fn accept(&mut self, id: u32) -> Result<(), Failure> {
+    fn accept(&mut self, id: u32) -> Result<(), Error> {
         match self.is_open {
             Some(true) => return self.following.accept(id),
             Some(false) => return Ok(()),

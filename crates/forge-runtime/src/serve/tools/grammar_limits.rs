@@ -3,7 +3,7 @@
 //! A compilation cannot be interrupted, and its time, stack and memory grow with the grammar. So a grammar's size is checked
 //! before. The numbers are such that the worst grammar within them compiles in one to two seconds.
 
-use crate::error::Failure;
+use crate::error::Error;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -36,12 +36,12 @@ pub(crate) fn set_parser_limits(limits: &mut ParserLimits) {
     limits.verbose_errors = false;
 }
 
-fn too_large(message: String) -> Failure {
-    Failure::misuse(format!("{message}; simplify it"))
+fn too_large(message: String) -> Error {
+    Error::usage(format!("{message}; simplify it"))
 }
 
 /// Refuses a schema that is too large or nested too deeply.
-pub(crate) fn check_schema(schema: &Value) -> Result<(), Failure> {
+pub(crate) fn check_schema(schema: &Value) -> Result<(), Error> {
     let mut size = SchemaSize::default();
     size.measure(schema, false)?;
     let mut depths = Depths { root: schema, open: HashSet::new(), known: Default::default() };
@@ -66,7 +66,7 @@ struct SchemaSize {
 
 impl SchemaSize {
     /// `is_named`: whether the keys of `value` are names rather than keywords.
-    fn measure(&mut self, value: &Value, is_named_member: bool) -> Result<(), Failure> {
+    fn measure(&mut self, value: &Value, is_named_member: bool) -> Result<(), Error> {
         self.values += 1;
         match value {
             Value::String(text) => self.bytes += text.len(),
@@ -122,7 +122,7 @@ struct Depths<'a> {
 
 impl<'a> Depths<'a> {
     /// Levels below `value`, which is `level` levels deep itself.
-    fn depth(&mut self, value: &'a Value, level: usize) -> Result<usize, Failure> {
+    fn depth(&mut self, value: &'a Value, level: usize) -> Result<usize, Error> {
         if level > SCHEMA_DEPTH {
             return Err(too_large(format!("the schema is nested deeper than {SCHEMA_DEPTH} levels")));
         }
@@ -151,7 +151,7 @@ impl<'a> Depths<'a> {
         Ok(deepest)
     }
 
-    fn reference(&mut self, reference: &'a str, level: usize) -> Result<usize, Failure> {
+    fn reference(&mut self, reference: &'a str, level: usize) -> Result<usize, Error> {
         let Some(target) = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) else {
             return Ok(0);
         };
@@ -173,7 +173,7 @@ impl<'a> Depths<'a> {
 }
 
 /// Refuses a regular expression that is too large.
-pub(crate) fn check_regex(expression: &str) -> Result<(), Failure> {
+pub(crate) fn check_regex(expression: &str) -> Result<(), Error> {
     if expression.len() > REGEX_BYTES {
         return Err(too_large(format!("a regular expression has more than {} KiB", REGEX_BYTES >> 10)));
     }
@@ -197,7 +197,7 @@ fn operators(text: &str, characters: &str) -> usize {
 }
 
 /// Refuses a grammar in Lark's notation that is too large, and schemas in it that are.
-pub(crate) fn check_lark(grammar: &str) -> Result<(), Failure> {
+pub(crate) fn check_lark(grammar: &str) -> Result<(), Error> {
     if grammar.len() > LARK_BYTES {
         return Err(too_large(format!("the grammar has more than {} KiB", LARK_BYTES >> 10)));
     }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use serde_json::{Map, json};
 
-    fn refused(result: Result<(), Failure>) -> String {
+    fn refused(result: Result<(), Error>) -> String {
         result.map_or_else(|failure| failure.to_string(), |()| String::new())
     }
 

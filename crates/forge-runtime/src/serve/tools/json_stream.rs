@@ -1,6 +1,6 @@
 //! A call's JSON object, read letter by letter, so that its arguments can be told as they come.
 
-use crate::serve::tools::tool_call_format::Dialect;
+use crate::serve::tools::tool_call_format::ToolCallFormat;
 use crate::serve::tools::tool_call_parser::Part;
 
 /// An object of which the beginning has come.
@@ -24,7 +24,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    pub(crate) fn new(dialect: Dialect) -> Object {
+    pub(crate) fn new(dialect: ToolCallFormat) -> Object {
         Object {
             arguments_key: dialect.arguments(),
             text: String::new(),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// How a model writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum ToolCallFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one after another: Hermes, Qwen.
     Tagged,
     /// `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.
@@ -19,9 +19,9 @@ pub(crate) enum Dialect {
     Listed,
 }
 
-impl Dialect {
+impl ToolCallFormat {
     /// What a template makes of a call.
-    pub(crate) fn of(template: &Template) -> Option<Dialect> {
+    pub(crate) fn of(template: &Template) -> Option<ToolCallFormat> {
         let function = json!({ "name": "probed", "arguments": { "probing": "probe" } });
         let call = json!([{ "id": "probe0000", "type": "function", "function": function }]);
         let mut caller = Message::assistant("");
@@ -56,9 +56,9 @@ impl Dialect {
         let (keyed, parameters) = (after.contains("\"arguments\""), after.contains("\"parameters\""));
         let tag = around.rfind("<tool_call>").is_some_and(|at| !around[at..].contains("</tool_call>"));
         match (tag, around.contains("[TOOL_CALLS]")) {
-            (true, false) if keyed => Some(Dialect::Tagged),
-            (false, true) if keyed => Some(Dialect::Listed),
-            (false, false) if parameters => Some(Dialect::Bare),
+            (true, false) if keyed => Some(ToolCallFormat::Tagged),
+            (false, true) if keyed => Some(ToolCallFormat::Listed),
+            (false, false) if parameters => Some(ToolCallFormat::Bare),
             _ => None,
         }
     }
@@ -66,9 +66,9 @@ impl Dialect {
     /// What comes before calls.
     pub(crate) fn opening(self) -> &'static str {
         match self {
-            Dialect::Tagged => "<tool_call>",
-            Dialect::Bare => "",
-            Dialect::Listed => "[TOOL_CALLS]",
+            ToolCallFormat::Tagged => "<tool_call>",
+            ToolCallFormat::Bare => "",
+            ToolCallFormat::Listed => "[TOOL_CALLS]",
         }
     }
 
@@ -82,21 +82,21 @@ impl Dialect {
 
     /// The key of a call's arguments.
     pub(crate) fn arguments(self) -> &'static str {
-        if self == Dialect::Bare { "parameters" } else { "arguments" }
+        if self == ToolCallFormat::Bare { "parameters" } else { "arguments" }
     }
 
     /// A grammar of calls, after their opening; of one only, unless there may be several.
     pub(crate) fn grammar(self, call: &Value, several: bool) -> String {
         let (line, more) = ("(\"\\n\" | \" \")?", if several { "*" } else { "" });
         let calls = match (self, several) {
-            (Dialect::Tagged, _) => {
+            (ToolCallFormat::Tagged, _) => {
                 let rest = format!("{line} \"<tool_call>\" {line} call {line} \"</tool_call>\"");
                 let rest = if several { format!(" ({rest}){more}") } else { String::new() };
                 format!("{line} call {line} \"</tool_call>\"{rest}")
             }
-            (Dialect::Bare, _) => "call".to_owned(),
-            (Dialect::Listed, true) => "\" \"? \"[\" call (\", \"? call)* \"]\"".to_owned(),
-            (Dialect::Listed, false) => "\" \"? \"[\" call \"]\"".to_owned(),
+            (ToolCallFormat::Bare, _) => "call".to_owned(),
+            (ToolCallFormat::Listed, true) => "\" \"? \"[\" call (\", \"? call)* \"]\"".to_owned(),
+            (ToolCallFormat::Listed, false) => "\" \"? \"[\" call \"]\"".to_owned(),
         };
         format!("calls: {calls}\ncall: %json {call}\n")
     }
@@ -127,18 +127,21 @@ mod tests {
         for (template, dialect) in [
             (
                 calls("", &format!("\n<tool_call>\n{}\n</tool_call>", object("arguments")), ""),
-                Some(Dialect::Tagged),
+                Some(ToolCallFormat::Tagged),
             ),
             (
                 described.to_owned()
                     + &calls("", &format!("<tool_call>{}</tool_call>", object("arguments")), ""),
-                Some(Dialect::Tagged),
+                Some(ToolCallFormat::Tagged),
             ),
-            (calls("<|start|>assistant\n", &object("parameters"), "<|eot|>"), Some(Dialect::Bare)),
-            ("{{ tools | tojson }}".to_owned() + &calls("", &object("parameters"), ""), Some(Dialect::Bare)),
+            (calls("<|start|>assistant\n", &object("parameters"), "<|eot|>"), Some(ToolCallFormat::Bare)),
+            (
+                "{{ tools | tojson }}".to_owned() + &calls("", &object("parameters"), ""),
+                Some(ToolCallFormat::Bare),
+            ),
             (
                 calls("[TOOL_CALLS] [", "{{ (f | tojson)[:-1] }}, \"id\": \"{{ c.id }}\"}", "]"),
-                Some(Dialect::Listed),
+                Some(ToolCallFormat::Listed),
             ),
             // The name stands before the object; a call lies in an object of another kind; nothing is made of calls.
             (calls("[TOOL_CALLS]", "{{ f.name }}[ARGS]{{ f.arguments | tojson }}", ""), None),
@@ -147,7 +150,7 @@ mod tests {
             ("{{ raise_exception('no') }}".to_owned(), None),
         ] {
             let read = Template::new(&template, None, Map::new()).unwrap();
-            assert_eq!(Dialect::of(&read), dialect, "{template}");
+            assert_eq!(ToolCallFormat::of(&read), dialect, "{template}");
         }
     }
     #[test]
@@ -164,22 +167,27 @@ mod tests {
             })
         };
         for (dialect, several, text, whole) in [
-            (Dialect::Tagged, false, "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", true),
-            (Dialect::Tagged, false, "{\"name\":\"f\",\"arguments\":{\"a\":-1}}</tool_call>", true),
-            (Dialect::Tagged, false, "{\"name\": \"g", false),
-            (Dialect::Tagged, false, "{\"name\": \"f\", \"arguments\": {\"b", false),
             (
-                Dialect::Tagged,
+                ToolCallFormat::Tagged,
+                false,
+                "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+                true,
+            ),
+            (ToolCallFormat::Tagged, false, "{\"name\":\"f\",\"arguments\":{\"a\":-1}}</tool_call>", true),
+            (ToolCallFormat::Tagged, false, "{\"name\": \"g", false),
+            (ToolCallFormat::Tagged, false, "{\"name\": \"f\", \"arguments\": {\"b", false),
+            (
+                ToolCallFormat::Tagged,
                 true,
                 "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 2}}\n</tool_call>",
                 true,
             ),
-            (Dialect::Bare, true, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", true),
-            (Dialect::Bare, true, "Words", false),
-            (Dialect::Listed, false, " [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", true),
-            (Dialect::Listed, false, "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {", false),
+            (ToolCallFormat::Bare, true, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", true),
+            (ToolCallFormat::Bare, true, "Words", false),
+            (ToolCallFormat::Listed, false, " [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", true),
+            (ToolCallFormat::Listed, false, "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {", false),
             (
-                Dialect::Listed,
+                ToolCallFormat::Listed,
                 true,
                 "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
                 true,

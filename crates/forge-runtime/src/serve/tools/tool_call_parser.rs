@@ -1,7 +1,7 @@
 //! Calls in a text that comes piece by piece, told from words as soon as they can be.
 
 use crate::serve::tools::json_stream::Object;
-use crate::serve::tools::tool_call_format::Dialect;
+use crate::serve::tools::tool_call_format::ToolCallFormat;
 
 /// What a piece of text turns out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub(crate) enum Part {
 
 /// Reads one text.
 #[derive(Clone, Debug)]
-pub(crate) struct Calls {
-    dialect: Dialect,
+pub(crate) struct ToolCallParser {
+    dialect: ToolCallFormat,
     opening_id: Option<u32>,
     state: State,
     /// Text that may be the beginning of something.
@@ -38,10 +38,10 @@ enum State {
     Inside(Object),
 }
 
-impl Calls {
+impl ToolCallParser {
     /// For a text whose model writes calls so, and opens them with that id, if it is one.
-    pub(crate) fn new(dialect: Dialect, opening_id: Option<u32>) -> Calls {
-        Calls {
+    pub(crate) fn new(dialect: ToolCallFormat, opening_id: Option<u32>) -> ToolCallParser {
+        ToolCallParser {
             dialect,
             opening_id,
             state: State::Words,
@@ -80,7 +80,7 @@ impl Calls {
     fn read(&mut self, parts: &mut Vec<Part>) {
         loop {
             match &mut self.state {
-                State::Words if self.dialect == Dialect::Bare => {
+                State::Words if self.dialect == ToolCallFormat::Bare => {
                     let begin = self.held.trim_start();
                     if self.is_begun || !(begin.is_empty() || begin.starts_with('{')) {
                         return self.words(parts, false);
@@ -121,7 +121,7 @@ impl Calls {
                         let closing = "</tool_call>";
                         let text =
                             self.held.trim_start_matches([' ', '\n', '\t', '\r', ',', '[', ']']).to_owned();
-                        if self.dialect == Dialect::Tagged
+                        if self.dialect == ToolCallFormat::Tagged
                             && closing.starts_with(&text)
                             && text.len() < closing.len()
                         {
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
 
     /// What a text gives, in pieces of `size` letters: words, and calls as `name(arguments)`.
-    fn read(dialect: Dialect, text: &str, size: usize) -> String {
-        let mut calls = Calls::new(dialect, None);
+    fn read(dialect: ToolCallFormat, text: &str, size: usize) -> String {
+        let mut calls = ToolCallParser::new(dialect, None);
         let letters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for piece in letters.chunks(size) {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn calls_are_told_from_words_however_they_come() {
-        use Dialect::{Bare, Listed, Tagged};
+        use ToolCallFormat::{Bare, Listed, Tagged};
         for (dialect, text, told) in [
             (Tagged, "Just words.", "Just words."),
             (Tagged, "a < b <tool", "a < b <tool"),
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn an_opening_without_text_is_known_by_its_id() {
-        let mut calls = Calls::new(Dialect::Listed, Some(9));
+        let mut calls = ToolCallParser::new(ToolCallFormat::Listed, Some(9));
         assert_eq!(calls.push(Some(3), "So: "), [Part::Words("So:".to_owned())]);
         assert_eq!(calls.push(Some(9), ""), []);
         let parts = calls.push(Some(4), "[{\"name\": \"f\", \"arguments\": {}}]");

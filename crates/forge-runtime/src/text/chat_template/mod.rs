@@ -11,10 +11,10 @@ pub(crate) mod methods;
 pub(crate) mod python;
 pub(crate) mod source;
 
-use crate::error::{Failure, panic_message};
+use crate::error::{Error, panic_message};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, merge_maps};
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Environment, Error as JinjaError, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::Path;
@@ -90,15 +90,15 @@ const TOOL_USE: &str = "tool_use";
 
 impl Template {
     /// The template of the checkpoint whose files are in `directory`; none if it has none.
-    pub fn read(directory: &Path) -> Result<Option<Template>, Failure> {
+    pub fn read(directory: &Path) -> Result<Option<Template>, Error> {
         Template::find(|file| text(&directory.join(file)))
     }
 
     /// The template of a checkpoint whose files have the texts that `open` gives; none if it has none.
-    pub fn find(open: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Template>, Failure> {
+    pub fn find(open: impl Fn(&str) -> Result<Option<String>, Error>) -> Result<Option<Template>, Error> {
         let json = |file: &str| match open(file)? {
             Some(text) => serde_json::from_str(&text)
-                .map_err(|error| Failure::wrong(format!("{file} is not JSON: {error}"))),
+                .map_err(|error| Error::runtime(format!("{file} is not JSON: {error}"))),
             None => Ok(Json::Null),
         };
         let config = json("tokenizer_config.json")?;
@@ -127,33 +127,29 @@ impl Template {
 
     /// A template from its text, another from `tool_use` for conversations with tools, and the texts of special tokens
     /// by the names that templates have for them (`bos_token`).
-    pub fn new(
-        source: &str,
-        tool_use: Option<&str>,
-        specials: Map<String, Json>,
-    ) -> Result<Template, Failure> {
+    pub fn new(source: &str, tool_use: Option<&str>, specials: Map<String, Json>) -> Result<Template, Error> {
         let mut environment = environment()?;
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             if let Some(source) = source {
                 on_a_high_stack(|| {
                     environment.add_template_owned(name, crate::text::chat_template::source::prepare(source))
                 })?
-                .map_err(|error| Failure::wrong(format!("the chat template cannot be read: {error:#}")))?;
+                .map_err(|error| Error::runtime(format!("the chat template cannot be read: {error:#}")))?;
             }
         }
         Ok(Template { environment, has_tool_use: tool_use.is_some(), specials })
     }
 
     /// The conversation as the model reads it.
-    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Failure> {
-        let failed = |error: Error| {
+    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
+        let failed = |error: JinjaError| {
             let refused = error.kind() == ErrorKind::InvalidOperation && error.detail().is_some();
             let detail = error.detail().unwrap_or_default().to_owned();
             let message = match detail.strip_prefix(RAISED) {
                 Some(raised) if refused => format!("the model's chat template refuses this: {raised}"),
                 _ => format!("the chat template cannot be rendered: {error:#}"),
             };
-            Failure::misuse(message)
+            Error::usage(message)
         };
         let Conversation { messages, tools, variables, answer } = *conversation;
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { DEFAULT };
@@ -178,13 +174,13 @@ const RAISED: &str = "raised: ";
 const STACK: usize = 64 << 20;
 
 /// What comes of work that goes deep.
-fn on_a_high_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+fn on_a_high_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
         let thread =
-            thread.map_err(|error| Failure::wrong(format!("the chat template has no thread: {error}")))?;
+            thread.map_err(|error| Error::runtime(format!("the chat template has no thread: {error}")))?;
         thread.join().map_err(|panic| {
-            Failure::wrong(format!("the chat template cannot be used: {}", panic_message(&*panic)))
+            Error::runtime(format!("the chat template cannot be used: {}", panic_message(&*panic)))
         })
     })
 }
@@ -192,24 +188,25 @@ fn on_a_high_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failur
 /// Instructions that a template may take: thousands of messages' worth, and less than a second's.
 const FUEL: u64 = 3_000_000;
 
-fn environment() -> Result<Environment<'static>, Failure> {
+fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.map_err(|error| Failure::wrong(error.to_string()))?);
+    environment.set_syntax(syntax.map_err(|error| Error::runtime(error.to_string()))?);
     crate::text::chat_template::python::install(&mut environment);
     environment.add_filter("tojson", crate::text::chat_template::json::tojson);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+    environment.add_function("raise_exception", |message: String| -> Result<Value, JinjaError> {
+        Err(JinjaError::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
     });
-    environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
+    environment.add_function("strftime_now", |format: String| -> Result<String, JinjaError> {
         use std::fmt::Write;
         let mut text = String::new();
         match write!(text, "{}", chrono::Local::now().format(&format)) {
             Ok(()) => Ok(text),
-            Err(_) => {
-                Err(Error::new(ErrorKind::InvalidOperation, format!("{format:?} is not a format of times")))
-            }
+            Err(_) => Err(JinjaError::new(
+                ErrorKind::InvalidOperation,
+                format!("{format:?} is not a format of times"),
+            )),
         }
     });
     Ok(environment)
@@ -226,10 +223,10 @@ fn specials(config: &Json) -> Map<String, Json> {
 }
 
 /// A file's text; none if there is no such file.
-fn text(path: &Path) -> Result<Option<String>, Failure> {
+fn text(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure::wrong(format!("{}: cannot be read: {error}", path.display()))),
+        Err(error) => Err(Error::runtime(format!("{}: cannot be read: {error}", path.display()))),
     }
 }

@@ -16,7 +16,7 @@
 use crate::cpu::device::kernel_args::{Call, Number, Output};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
-use crate::cpu::matmul::epilogue::{Finish, OfShare, ROWS_AHEAD};
+use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults, ROWS_AHEAD};
 use crate::cpu::matmul::linear::Project;
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
 use crate::cpu::simd::isa::{Task, run_with_tiles};
@@ -54,7 +54,7 @@ pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     if call.round() == 0 {
         let x = call.input("x", rows * inputs);
         // SAFETY: whoever calls has found that the machine has tiles.
-        unsafe { run_with_tiles(TakeApart { call, x, inputs, to: &apart, blocks }) };
+        unsafe { run_with_tiles(SplitRows { call, x, inputs, to: &apart, blocks }) };
         return call.another_round();
     }
     // SAFETY: all of it was written in the round before, and nobody writes it in this one.
@@ -64,7 +64,7 @@ pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
 }
 
 /// Takes this thread's share of the rows of x apart.
-struct TakeApart<'a> {
+struct SplitRows<'a> {
     call: &'a Call<'a>,
     x: &'a [f32],
     inputs: usize,
@@ -73,10 +73,10 @@ struct TakeApart<'a> {
     blocks: usize,
 }
 
-impl Task for TakeApart<'_> {
+impl Task for SplitRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let TakeApart { call, x, inputs, to, blocks } = self;
+        let SplitRows { call, x, inputs, to, blocks } = self;
         for item in call.own((x.len() / inputs).div_ceil(SIDE) * blocks, 1) {
             let (rows, column) = (item / blocks * SIDE, item % blocks * BLOCK);
             let mut of_rows = [[[0_u32; BLOCK / 2]; SIDE]; PARTS];
@@ -155,7 +155,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let Products { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
-        let finish = Finish::new::<S>(call, shape, all);
+        let finish = EpilogueContext::new::<S>(call, shape, all);
         let mut panel = [Weights([[[0; BLOCK]; PANEL]; PARTS]); DEPTH];
         let mut sums = vec![[Sums([[0.0; SIDE]; SIDE]); 2]; all.min(ROWS).div_ceil(SIDE)];
         let mut decoded = Scratch::take(DEPTH * BLOCK);
@@ -188,7 +188,7 @@ impl<M: Matrix> Task for Products<'_, M> {
                         *value = of_output[row % SIDE];
                     }
                 }
-                let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
+                let (values, nothing) = (&mut values[..of_panel], &mut { PartialResults::NOTHING });
                 // SAFETY: a panel's outputs of these rows are this thread's.
                 unsafe {
                     if row + ROWS_AHEAD < rows {

@@ -15,7 +15,7 @@
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::transpose::{Columns, of_lanes};
 use crate::cpu::matmul::f32::microkernel::{Ahead, add_tile};
-use crate::cpu::simd::isa::{Level, Task};
+use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub(crate) fn room(rows: usize) -> usize {
 /// The products of some rows of a matrix, the first and how many, with rows of x: [`PANEL`] for each row of x.
 #[inline(always)]
 pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
-    level: Level,
+    level: Isa,
     (matrix, blocks): (M, usize),
     (first, outputs): (usize, usize),
     rows: &[*const f32],

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling, of_half};
-use crate::cpu::simd::prefetch_policy::Asking;
+use crate::cpu::simd::prefetch_policy::PrefetchDistance;
 use crate::cpu::simd::vectors::Simd;
 
 /// The product of a row of a matrix with x, straight from the stored weights: see [`stored_products`]. Numbers of each part of a block are
@@ -15,7 +15,7 @@ pub(crate) unsafe fn stored_product<S: Simd, M: Matrix>(
     first: usize,
     x: *const f32,
     blocks: usize,
-    asking: Asking,
+    asking: PrefetchDistance,
 ) -> f32 {
     // SAFETY: the caller promises that the row and x are as long as said.
     unsafe {

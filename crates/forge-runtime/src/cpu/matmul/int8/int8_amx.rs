@@ -5,8 +5,8 @@
 //! goes as everywhere: times scales, block after block.
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
-use crate::cpu::matmul::int8::int8_gemm::{Coded, Sixteen, TOGETHER};
-use crate::cpu::matmul::int8::int8_panel::{Filled, PANEL};
+use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
+use crate::cpu::matmul::int8::int8_panel::{PANEL, PackedPanel};
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -21,17 +21,17 @@ const SHAPES: [(usize, usize); 8] = {
 };
 
 /// Nothing gathered yet.
-const EMPTY: Sixteen =
-    Sixteen { codes: [[0; BLOCK]; TOGETHER], scales: [0.0; TOGETHER], totals: [0; TOGETHER] };
+const EMPTY: BlockScales =
+    BlockScales { codes: [[0; BLOCK]; TOGETHER], scales: [0.0; TOGETHER], totals: [0; TOGETHER] };
 
 /// A filled panel of at most `AT_ONCE` blocks, and what it is multiplied with.
 pub(crate) struct AddPanel<'a> {
-    pub(crate) panel: &'a [Filled],
+    pub(crate) panel: &'a [PackedPanel],
     /// What has to be added to the panel's codes: nothing but where there are offsets.
     pub(crate) lacking: i32,
     /// Whether there are offsets.
     pub(crate) offset: bool,
-    pub(crate) x: Coded<'a>,
+    pub(crate) x: QuantizedBatch<'a>,
     /// Rows of x, by number.
     pub(crate) rows: &'a [usize],
     /// The block of a row that meets the panel's first.
@@ -82,8 +82,8 @@ impl AddPanel<'_> {
 #[inline(always)]
 unsafe fn add_tile<const OFFSET: bool>(
     tiles: &Tiles,
-    (panel, lacking, output): (&[Filled], i32, usize),
-    (x, ahead): (&[Sixteen], usize),
+    (panel, lacking, output): (&[PackedPanel], i32, usize),
+    (x, ahead): (&[BlockScales], usize),
     sums: &mut [f32],
 ) {
     let mut products = [Sums([[0; SIDE]; SIDE]); 2];
@@ -128,9 +128,9 @@ unsafe fn add_tile<const OFFSET: bool>(
 
 /// Asks for what lies so many blocks after one, which need not exist.
 #[inline(always)]
-unsafe fn near(of_x: &Sixteen, ahead: usize) {
+unsafe fn near(of_x: &BlockScales, ahead: usize) {
     let first = (&raw const *of_x).wrapping_add(ahead).cast::<i8>();
-    for line in 0..size_of::<Sixteen>() / 64 {
+    for line in 0..size_of::<BlockScales>() / 64 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(64 * line)) };
     }
 }
@@ -139,9 +139,9 @@ unsafe fn near(of_x: &Sixteen, ahead: usize) {
 #[inline(always)]
 unsafe fn multiply<const SUMS: usize, const X: usize, const PANEL_TILE: usize>(
     tiles: &Tiles,
-    block: &Filled,
+    block: &PackedPanel,
     output: usize,
-    x: &Sixteen,
+    x: &BlockScales,
     to: &mut Sums<i32>,
 ) {
     // SAFETY: x has 16 rows of 32 bytes, the panel 8 rows of 16 words.

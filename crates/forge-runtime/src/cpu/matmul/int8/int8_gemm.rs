@@ -15,7 +15,7 @@
 use crate::cpu::device::kernel_args::{Call, Number, Output};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix};
-use crate::cpu::matmul::epilogue::Finish;
+use crate::cpu::matmul::epilogue::EpilogueContext;
 use crate::cpu::matmul::int8::int8_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
 use crate::cpu::matmul::int8::quantize::encode;
 use crate::cpu::matmul::linear::Project;
@@ -29,27 +29,27 @@ pub(crate) const TOGETHER: usize = 16;
 /// 32 columns of sixteen rows of x. Sixteen rows lie block after block, then the next sixteen; past the last row is anything.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Sixteen {
+pub(crate) struct BlockScales {
     pub(crate) codes: [[i8; BLOCK]; TOGETHER],
     pub(crate) scales: [f32; TOGETHER],
     pub(crate) totals: [i32; TOGETHER],
 }
 
 // SAFETY: numbers without gaps.
-unsafe impl Number for Sixteen {}
+unsafe impl Number for BlockScales {}
 
 /// Rows of x, encoded.
 #[derive(Clone, Copy)]
-pub(crate) struct Coded<'a> {
-    pub(crate) x: &'a [Sixteen],
+pub(crate) struct QuantizedBatch<'a> {
+    pub(crate) x: &'a [BlockScales],
     /// From sixteen rows to the next: their blocks at least.
     pub(crate) pitch: usize,
 }
 
-impl<'a> Coded<'a> {
+impl<'a> QuantizedBatch<'a> {
     /// So many blocks, from `first` on, of the sixteen rows of which a row is one.
     #[inline(always)]
-    pub(crate) fn of(&self, row: usize, first: usize, blocks: usize) -> &'a [Sixteen] {
+    pub(crate) fn of(&self, row: usize, first: usize, blocks: usize) -> &'a [BlockScales] {
         &self.x[row / TOGETHER * self.pitch + first..][..blocks]
     }
 }
@@ -59,13 +59,13 @@ pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
     let sixteens = rows.div_ceil(TOGETHER);
-    let (coded, pitch) = call.room_of_rows::<Sixteen>(sixteens, blocks);
+    let (coded, pitch) = call.room_of_rows::<BlockScales>(sixteens, blocks);
     if call.round() == 0 {
         encode_rows(call, call.input("x", rows * inputs), inputs, blocks, (&coded, pitch));
         return call.another_round();
     }
     // SAFETY: all that is read of them was written in the round before, and nobody writes them in this one.
-    let x = Coded { x: unsafe { coded.whole() }, pitch };
+    let x = QuantizedBatch { x: unsafe { coded.whole() }, pitch };
     call.level().run(Products::<M> { call, shape, x, blocks, format: PhantomData });
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn encode_rows(
     x: &[f32],
     inputs: usize,
     blocks: usize,
-    (to, pitch): (&Output<'_, Sixteen>, usize),
+    (to, pitch): (&Output<'_, BlockScales>, usize),
 ) {
     let parts = blocks.div_ceil(AT_ONCE);
     for item in call.own((x.len() / inputs).div_ceil(TOGETHER) * parts, 1) {
@@ -84,24 +84,24 @@ pub(crate) fn encode_rows(
         let depth = (blocks - first).min(AT_ONCE);
         // SAFETY: every part is one thread's.
         let to = unsafe { to.part(rows * pitch + first..rows * pitch + first + depth) };
-        call.level().run(Encode { x, inputs, first, to });
+        call.level().run(QuantizeRows { x, inputs, first, to });
     }
 }
 
 /// Makes codes of a part of up to sixteen rows.
-struct Encode<'a> {
+struct QuantizeRows<'a> {
     /// From the first of them.
     x: &'a [f32],
     inputs: usize,
     /// The first block of each.
     first: usize,
-    to: &'a mut [Sixteen],
+    to: &'a mut [BlockScales],
 }
 
-impl Task for Encode<'_> {
+impl Task for QuantizeRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Encode { x, inputs, first, to } = self;
+        let QuantizeRows { x, inputs, first, to } = self;
         let rows = (x.len() / inputs).min(TOGETHER);
         let mut padded = [[0.0; BLOCK]; TOGETHER];
         for (index, to) in to.iter_mut().enumerate() {
@@ -129,7 +129,7 @@ impl Task for Encode<'_> {
 struct Products<'a, M> {
     call: &'a Call<'a>,
     shape: &'a Project,
-    x: Coded<'a>,
+    x: QuantizedBatch<'a>,
     /// Of a row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
@@ -143,7 +143,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let matrix = M::find(call, "weight", outputs, blocks);
         let in_strips = M::STRIPS && call.in_strips("weight_codes");
         let matrix = Panels { level: call.level(), matrix, in_strips, blocks, x };
-        let finish = Finish::new::<S>(call, shape, all);
+        let finish = EpilogueContext::new::<S>(call, shape, all);
         let mut panel = [EMPTY; DEPTH];
         let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TOGETHER) * PANEL);
         let numbers: Vec<usize> = (0..all).collect();

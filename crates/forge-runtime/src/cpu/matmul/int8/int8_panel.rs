@@ -8,8 +8,8 @@ use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::matmul::int8::int8_amx;
-use crate::cpu::matmul::int8::int8_gemm::{Coded, Sixteen, TOGETHER};
-use crate::cpu::simd::isa::{Level, Task};
+use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
+use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 
 /// Outputs of a panel: two vectors, or four.
@@ -26,14 +26,14 @@ const VECTORS: usize = 2;
 /// 32 columns of a panel's outputs.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Filled {
+pub(crate) struct PackedPanel {
     /// Words of four codes: of each output the first, then of each the second; where rows are met in pairs of each output the first two.
     codes: [[[i8; 4]; PANEL]; BLOCK / 4],
     pub(crate) scales: [f32; PANEL],
     pub(crate) offsets: [f32; PANEL],
 }
 
-impl Filled {
+impl PackedPanel {
     /// Sets a word of outputs from `first` on.
     #[inline(always)]
     fn set<S: Simd>(&mut self, word: usize, first: usize, words: [u32; OUTPUTS], more: i8) {
@@ -68,17 +68,17 @@ impl Filled {
 const AHEAD: usize = 8;
 
 /// Nothing filled in yet.
-pub(crate) const EMPTY: Filled =
-    Filled { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
+pub(crate) const EMPTY: PackedPanel =
+    PackedPanel { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
 
 /// A matrix that is taken panel by panel, and what it is multiplied with.
 pub(crate) struct Panels<'a, M> {
-    pub(crate) level: Level,
+    pub(crate) level: Isa,
     pub(crate) matrix: M,
     pub(crate) in_strips: bool,
     /// Of a row of the matrix, and of x.
     pub(crate) blocks: usize,
-    pub(crate) x: Coded<'a>,
+    pub(crate) x: QuantizedBatch<'a>,
 }
 
 impl<M: Matrix> Panels<'_, M> {
@@ -89,7 +89,7 @@ impl<M: Matrix> Panels<'_, M> {
         &self,
         (first, outputs): (usize, usize),
         rows: &[usize],
-        panel: &mut [Filled; DEPTH],
+        panel: &mut [PackedPanel; DEPTH],
         sums: &mut [f32],
     ) {
         let Panels { level, matrix, in_strips, blocks, x } = *self;
@@ -125,7 +125,7 @@ impl<M: Matrix> Panels<'_, M> {
             let (lacking, small) = (lacking - more, M::SMALL);
             let offset = M::SCALING == Scaling::Offset;
             #[cfg(target_arch = "x86_64")]
-            if level == Level::Amx {
+            if level == Isa::Amx {
                 let sums = &mut *sums;
                 level.run(int8_amx::AddPanel { panel, lacking, offset, x, rows, first_block, sums });
                 continue;
@@ -150,7 +150,7 @@ unsafe fn fill<S: Simd, M: Matrix>(
     (first, apart, count): (usize, usize, usize),
     output: usize,
     more: i8,
-    panel: &mut [Filled],
+    panel: &mut [PackedPanel],
 ) {
     // SAFETY: the caller promises as many blocks as the panel has.
     unsafe {
@@ -194,7 +194,7 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(
     first: usize,
     output: usize,
     more: i8,
-    panel: &mut [Filled],
+    panel: &mut [PackedPanel],
 ) {
     for (index, block) in panel.iter_mut().enumerate() {
         for word in 0..BLOCK / 8 {
@@ -229,14 +229,14 @@ fn plus(word: u32, more: i8) -> [i8; 4] {
 
 /// Adds the products of a filled panel to the sums of each row. It is the same for all formats.
 struct AddPanel<'a> {
-    panel: &'a [Filled],
+    panel: &'a [PackedPanel],
     /// What has to be added to the panel's codes.
     lacking: i32,
     /// Whether these are from 0 to 15, but for what the level's instructions want of them.
     small: bool,
     /// Whether there are offsets.
     offset: bool,
-    x: Coded<'a>,
+    x: QuantizedBatch<'a>,
     /// Rows of x, by number.
     rows: &'a [usize],
     /// The block of a row that meets the panel's first.
@@ -290,7 +290,7 @@ impl AddPanel<'_> {
             // SAFETY: this runs by its level.
             unsafe { coming.ask::<S>(tile, count) };
             // Past the last row the tile computes that row again, and nobody looks at it.
-            let x: [(&[Sixteen], usize); TILE] = std::array::from_fn(|i| {
+            let x: [(&[BlockScales], usize); TILE] = std::array::from_fn(|i| {
                 let row = rows[(tile * TILE + i).min(rows.len() - 1)];
                 (x.of(row, first_block, panel.len()), row % TOGETHER)
             });
@@ -305,10 +305,10 @@ impl AddPanel<'_> {
 /// A tile's products, added to sums.
 #[inline(always)]
 unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
-    panel: &[Filled],
+    panel: &[PackedPanel],
     lacking: i32,
     output: usize,
-    x: [(&[Sixteen], usize); TILE],
+    x: [(&[BlockScales], usize); TILE],
     sums: &mut [f32],
 ) {
     // SAFETY: the caller's promise; x has as many blocks as the panel.

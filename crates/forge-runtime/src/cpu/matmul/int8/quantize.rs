@@ -106,7 +106,7 @@ pub(crate) unsafe fn encode<S: Simd>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::simd::isa::{Level, Task};
+    use crate::cpu::simd::isa::{Isa, Task};
 
     /// Sixteen blocks, and what becomes of them.
     struct Blocks<'a> {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// By a level: each block's codes, the bits of what one is worth, and their sum.
-    fn encoded(level: Level, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, f32)> {
+    fn encoded(level: Isa, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, f32)> {
         let mut codes = [[1; BLOCK]; AT_ONCE];
         let mut encoded = Encoded { scales: [0.0; AT_ONCE], totals: [0.0; AT_ONCE] };
         level.run(Blocks { blocks, codes: &mut codes, encoded: &mut encoded });
@@ -143,7 +143,7 @@ mod tests {
         blocks[3] = [0.0; BLOCK];
         blocks[4][17] = -127.0 * 8.0;
         blocks[4][18] = 2.5 * 8.0;
-        for level in Level::available() {
+        for level in Isa::available() {
             for (numbers, (codes, scale, total)) in blocks.iter().zip(encoded(level, &blocks)) {
                 let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
                 let factor = if largest == 0.0 { 0.0 } else { 127.0 / largest };
@@ -166,7 +166,7 @@ mod tests {
                 blocks[4 * block + place / 15][place] = what;
             }
         }
-        for level in Level::available() {
+        for level in Isa::available() {
             for (block, (codes, scale, total)) in encoded(level, &blocks).into_iter().enumerate() {
                 let is_number = blocks[block].iter().all(|number| number.is_finite());
                 assert_eq!(is_number, block % 4 == 3 || block > 11, "block {block}");

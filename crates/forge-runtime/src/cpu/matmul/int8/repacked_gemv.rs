@@ -11,13 +11,13 @@ use crate::cpu::device::kernel_args::Call;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
-use crate::cpu::matmul::epilogue::{Finish, OfShare};
+use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
 use crate::cpu::matmul::gemv::FEW;
 use crate::cpu::matmul::int8::quantized_rows::{Row, encoded_rows, keep};
 use crate::cpu::matmul::linear::{Project, prepared_x};
 use crate::cpu::matmul::output_partition::Pieces;
 use crate::cpu::simd::isa::Task;
-use crate::cpu::simd::prefetch_policy::Streams;
+use crate::cpu::simd::prefetch_policy::ReadPattern;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
@@ -46,7 +46,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let Products { call, shape, .. } = self;
         let (rows, outputs) = (call.scalar(0), shape.outputs);
         let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-        let finish = Finish::new::<S>(call, shape, rows);
+        let finish = EpilogueContext::new::<S>(call, shape, rows);
         let wanted = (outputs / (call.workers() * 2)).clamp(OUTPUTS, PIECE);
         let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), wanted);
         let pieces = call.share((shares * size).div_ceil(piece), 1).up_to((MOST / piece).max(1));
@@ -60,11 +60,11 @@ impl<M: Matrix> Task for Products<'_, M> {
             let (start, end) = (pieces.start * piece, outputs.min(pieces.end * piece));
             let strips = end.saturating_sub(start) / OUTPUTS;
             let first = start / OUTPUTS * blocks;
-            let of = OfStrips { matrix, first, strips, blocks, streams: call.level().streams() };
+            let of = RepackedRows { matrix, first, strips, blocks, streams: call.level().streams() };
             // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
             unsafe { of.few::<S>(&x[..rows], values, pitch) };
             for share in start / size..shares.min(pieces.end * piece / size) {
-                let mut left = OfShare::NOTHING;
+                let mut left = PartialResults::NOTHING;
                 let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
                 for row in 0..rows {
                     if !range.is_empty() {
@@ -82,17 +82,17 @@ impl<M: Matrix> Task for Products<'_, M> {
 }
 
 /// Strips of a matrix.
-pub(crate) struct OfStrips<M> {
+pub(crate) struct RepackedRows<M> {
     pub(crate) matrix: M,
     /// The first strip's first block.
     pub(crate) first: usize,
     pub(crate) strips: usize,
     /// Of a strip, and of a row.
     pub(crate) blocks: usize,
-    pub(crate) streams: Streams,
+    pub(crate) streams: ReadPattern,
 }
 
-impl<M: Matrix> OfStrips<M> {
+impl<M: Matrix> RepackedRows<M> {
     /// The products with one row to [`FEW`].
     #[inline(always)]
     pub(crate) unsafe fn few<S: Simd>(&self, rows: &[Row], to: &mut [f32], pitch: usize) {
@@ -116,9 +116,9 @@ impl<M: Matrix> OfStrips<M> {
         // Where the processor foresees what comes, one strip of bytes is read faster than four by a tenth (AMD's of 2022). Scales of
         // nibbles are an eighth of them, a stream of its own that is foreseen too slowly.
         let is_one = match self.streams {
-            Streams::InOrder | Streams::Once => true,
-            Streams::Foreseen => M::BYTES,
-            Streams::Several => false,
+            ReadPattern::InOrder | ReadPattern::Once => true,
+            ReadPattern::Foreseen => M::BYTES,
+            ReadPattern::Several => false,
         };
         // SAFETY: the caller's promise.
         unsafe {
@@ -165,8 +165,8 @@ impl<M: Matrix> OfStrips<M> {
         rows: [&Row; X],
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
-        let OfStrips { matrix, first, blocks, streams, .. } = *self;
-        let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == Streams::Once && !M::BYTES);
+        let RepackedRows { matrix, first, blocks, streams, .. } = *self;
+        let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == ReadPattern::Once && !M::BYTES);
         // SAFETY: the caller's promise.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
