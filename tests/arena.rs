@@ -1,12 +1,12 @@
 //! What a step reads is what an earlier step has left there: passes of every model are followed through the arena, where a
 //! buffer is lost as soon as another one is written over a byte of it.
 
-use forge_planner::{Fusion, Load, Operand, Options, Plan, Section, Step, plan};
+use forge_planner::{Fusion, Operand, Options, Plan, Section, Step, Workload, plan};
 use std::ops::Range;
 use tests::{graph, models, rows_of};
 
 /// Follows a pass; gives reads of what is not there, or no more.
-fn lost(plan: &Plan, load: Load) -> Vec<String> {
+fn lost(plan: &Plan, load: Workload) -> Vec<String> {
     let bytes = |index: usize| -> Range<usize> {
         let scratch = &plan.scratch[index];
         scratch.offset..scratch.offset + 4 * scratch.width * rows_of(scratch, load)
@@ -64,12 +64,12 @@ fn nothing_is_written_over_that_is_still_read() {
             // Several shares, the last of which is shorter.
             plan.unfold.iter_mut().for_each(|unfold| unfold.share = 24);
             for load in [
-                Load::decode(1),
-                Load { splits: 2, drawn: true, ..Load::decode(70) },
-                Load { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
-                Load { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
-                Load { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
-                Load { rows: 64, wanted: 3, length: 100, splits: 1, drawn: false },
+                Workload::decode(1),
+                Workload { splits: 2, drawn: true, ..Workload::decode(70) },
+                Workload { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
+                Workload { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
+                Workload { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
+                Workload { rows: 64, wanted: 3, length: 100, splits: 1, drawn: false },
             ] {
                 complaints.extend(lost(&plan, load));
             }

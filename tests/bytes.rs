@@ -5,7 +5,7 @@ use forge_ir::{Format, Graph, Record};
 use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, MOST_EXPERTS};
 use forge_kernels::{Buffer, Instance, Spec};
 use forge_planner::{
-    BatchColumn, Field, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan,
+    BatchColumn, Field, FieldKind, Fusion, Operand, Options, Plan, Quant, Section, Step, Workload, plan,
     step_cost,
 };
 use forge_sim::{Bound, Program, Sim, Traffic};
@@ -27,7 +27,7 @@ fn run(
     section: &Section,
     step: &Step,
     instance: &Instance,
-    load: Load,
+    load: Workload,
 ) -> Traffic {
     let mut sim = Sim::new(program).expect("there is memory");
     sim.count_traffic(true);
@@ -124,7 +124,14 @@ fn record(section: &Section) -> usize {
 }
 
 /// What a buffer of a step holds: zeros, but for what the host says of rows.
-fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: Load, rows: usize) -> Vec<u8> {
+fn content(
+    plan: &Plan,
+    section: &Section,
+    step: &Step,
+    buffer: &Buffer,
+    load: Workload,
+    rows: usize,
+) -> Vec<u8> {
     let whole = step.arguments.iter().find(|argument| argument.parameter == buffer.name);
     let plane = buffer.name.rsplit_once('_');
     let part =
@@ -167,7 +174,7 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
 }
 
 /// Every step of a pass: its bytes are those that the plan says.
-fn check(plan: &Plan, program: &Program, load: Load, differing: &mut Vec<String>) -> usize {
+fn check(plan: &Plan, program: &Program, load: Workload, differing: &mut Vec<String>) -> usize {
     let mut checked = 0;
     let mut seen: Vec<*const Step> = Vec::new();
     for (section, step) in plan.steps_of(load) {
@@ -223,12 +230,12 @@ fn check_all(disabled: &[Fusion]) {
             let text = forge_kernels::assemble(&plan.kernels, "");
             let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
             let loads = [
-                Load::decode(1),
-                Load::decode(70),
-                Load { splits: 2, drawn: true, ..Load::decode(70) },
-                Load { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
-                Load { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
-                Load { rows: plan.chunk as u64, wanted: 1, length: 64, splits: 1, drawn: false },
+                Workload::decode(1),
+                Workload::decode(70),
+                Workload { splits: 2, drawn: true, ..Workload::decode(70) },
+                Workload { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
+                Workload { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
+                Workload { rows: plan.chunk as u64, wanted: 1, length: 64, splits: 1, drawn: false },
             ];
             for load in loads {
                 checked += check(&plan, &program, load, &mut differing);

@@ -22,7 +22,7 @@ fn farthest(name: &str) -> f64 {
     let opened =
         read_model(&memory, &Options::default()).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));
     let read = |tensor: &str, offset: u64, out: &mut [u8]| opened.tensors.read(&memory, tensor, offset, out);
-    let numbers = forge_weights::Stored::new(&opened.graph, read);
+    let numbers = forge_weights::CheckpointWeights::new(&opened.graph, read);
     let bytes = std::fs::read(folder.join("golden.safetensors")).expect("it has what is expected");
     let golden = SafeTensors::deserialize(&bytes).expect("it is whole");
     let words = |name: &str| {

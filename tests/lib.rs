@@ -10,7 +10,7 @@ mod shared_out;
 mod workspace;
 
 use forge_ir::{Format, Graph};
-use forge_planner::{Fusion, Load, Plan, RowsOf, Scratch};
+use forge_planner::{Fusion, Plan, RowsOf, Scratch, Workload};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
 }
 
 /// How many rows a buffer of a pass has.
-pub fn rows_of(scratch: &Scratch, load: Load) -> usize {
+pub fn rows_of(scratch: &Scratch, load: Workload) -> usize {
     let rows = match scratch.per {
         RowsOf::Pass => 1,
         RowsOf::Row => load.rows,

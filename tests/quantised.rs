@@ -1,9 +1,9 @@
 //! Checkpoints that are quantised already: kept bit for bit, or decoded and stored otherwise; and those that are refused.
 
 use forge_frontend::{Memory, read_model};
-use forge_ir::{Graph, Numbers, WeightId};
+use forge_ir::{Graph, WeightId, WeightRows};
 use forge_planner::{Options, Override, Quant, plan};
-use forge_weights::{PackedFile, Stored};
+use forge_weights::{CheckpointWeights, PackedFile};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn compiled(checkpoint: &Path, quant: &str) -> Result<(Vec<u8>, Value), String> 
 }
 
 /// Every number of every weight, by tensor and place: several weights may be parts of one tensor.
-fn numbers(graph: &Graph, source: &dyn Numbers) -> BTreeMap<String, Vec<f32>> {
+fn numbers(graph: &Graph, source: &dyn WeightRows) -> BTreeMap<String, Vec<f32>> {
     let of = |(index, weight): (usize, &forge_ir::Weight)| {
         let mut out = vec![0.0; weight.shape.iter().product()];
         source.rows(WeightId(index), 0..weight.rows(), &mut out).expect("it can be read");
@@ -43,8 +43,9 @@ fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32
     let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|said| panic!("{said}"));
     let memory = memory(checkpoint);
     let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
-    let stored =
-        Stored::new(&opened.graph, |tensor, offset, out| opened.tensors.read(&memory, tensor, offset, out));
+    let stored = CheckpointWeights::new(&opened.graph, |tensor, offset, out| {
+        opened.tensors.read(&memory, tensor, offset, out)
+    });
     let options = Options { quant: Quant::from_name(quant).expect("a format"), ..Options::default() };
     let plan = plan(&opened.graph, &options).expect("it was compiled");
     let read = |offset: u64, out: &mut [u8]| {

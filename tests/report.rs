@@ -1,9 +1,9 @@
 //! report.html of models small and large: whole, readable, and free of anything from elsewhere.
 
-use forge_frontend::{Checkpoint, Memory, Options as Reading, Shapes, read_model};
+use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
 use forge_ir::{Format, Graph};
 use forge_metal::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
-use forge_planner::{Chip, Fusion, Load, Options, Plan, Quant, plan, predict};
+use forge_planner::{Chip, Fusion, Options, Plan, Quant, Workload, plan, predict};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
 use tests::{model, models, root};
@@ -33,7 +33,8 @@ fn large() -> Vec<(String, Graph)> {
     let graph = |path: std::path::PathBuf| {
         let name = path.file_stem().expect("it has a name").to_string_lossy().into_owned();
         let config = std::fs::read_to_string(&path).expect("it is a file");
-        let shapes = Shapes::new(&config, &Reading::default()).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let shapes =
+            DummyWeights::new(&config, &Reading::default()).unwrap_or_else(|faults| panic!("{faults:?}"));
         let graph = read(&shapes, &name);
         (name, graph)
     };
@@ -146,8 +147,8 @@ fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
     assert!(says("Most was lost in layer 1 2.00%, embed 1.00%. Of single weights, in"), "{name}");
     assert!(says("predicted") && says("None was measured") && says("Nothing yet"), "{name}");
     // Where the timeline has more dispatches than the head of the page counts, the head has both numbers and the reason.
-    let shown = predict(plan, Chip::common(), Load::decode(plan.context.min(1024) as u64)).dispatches;
-    let counted = plan.counts(Load::decode(1)).dispatches as u64;
+    let shown = predict(plan, Chip::common(), Workload::decode(plan.context.min(1024) as u64)).dispatches;
+    let counted = plan.counts(Workload::decode(1)).dispatches as u64;
     assert!(
         says(&format!(": {shown} dispatches")) || says(&format!(", {shown} dispatches")),
         "{name}: the timeline"

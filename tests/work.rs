@@ -1,7 +1,7 @@
 //! What programs know of their kernels is what the plan says of its steps: bytes and operations of passes of every model.
 
-use forge_planner::{Load, Options, plan, step_cost};
-use forge_runtime::device::kernel_cost::{Done, Work};
+use forge_planner::{Options, Workload, plan, step_cost};
+use forge_runtime::device::kernel_cost::{DispatchCost, KernelCost};
 use tests::{graph, models};
 
 #[test]
@@ -14,18 +14,19 @@ fn a_program_knows_what_its_steps_cost() {
         let chunk = if name.starts_with("deepseek") { 64 } else { 40 };
         let options = Options { chunk, ..Options::default() };
         let plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
-        let works: Vec<Work> = (0..plan.kernels.len())
+        let works: Vec<KernelCost> = (0..plan.kernels.len())
             .map(|kernel| {
-                let forge_planner::Work { read, written, operations, window, experts } = plan.work(kernel);
+                let forge_planner::KernelCost { read, written, operations, window, experts } =
+                    plan.work(kernel);
                 let (window, experts) =
                     (window.map(|window| window as u32), experts.map(|count| count as u32));
-                Work { read, written, operations, window, experts }
+                KernelCost { read, written, operations, window, experts }
             })
             .collect();
         // Where a convolution has fewer rows than taps it keeps fewer.
         let loads = [(1, 20), (1, 70), (4, 30), (16, 90), (17, 40), (chunk as u64, 100)];
         for (rows, length) in loads {
-            let load = Load { rows, wanted: 1, length, splits: 1, drawn: false };
+            let load = Workload { rows, wanted: 1, length, splits: 1, drawn: false };
             for (section, step) in plan.steps_of(load) {
                 let instance = plan.instance(section, step, load).expect("it runs");
                 let kernel = plan.kernels.iter().position(|kernel| kernel.name == instance.name);
@@ -37,7 +38,8 @@ fn a_program_knows_what_its_steps_cost() {
                 };
                 let known = works[kernel.expect("it is the plan's")].of(rows as u32, length as u32);
                 let cost = step_cost(&plan, section, step, load);
-                let said = Done { read: cost.read(), written: cost.written(), operations: cost.operations };
+                let said =
+                    DispatchCost { read: cost.read(), written: cost.written(), operations: cost.operations };
                 // The list of tiles grows by steps.
                 let near =
                     |a: u64, b: u64| a == b || instance.name.contains("experts") && a.abs_diff(b) <= 64;

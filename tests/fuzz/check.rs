@@ -1,10 +1,10 @@
 //! What is done with a file: what the compiler and its programs do with it, as far as that goes.
 
-use forge_frontend::{Checkpoint, Memory, Opened, Options, Shapes, read_model};
+use forge_frontend::{Checkpoint, DummyWeights, Memory, Opened, Options, read_model};
 use forge_ir::Diagnostic;
-use forge_planner::{Load, Quant};
+use forge_planner::{Quant, Workload};
 use forge_runtime::text::chat_template::{Conversation, Message, Template};
-use forge_runtime::text::tokenizer::Text;
+use forge_runtime::text::tokenizer::Tokenizer;
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn points_into(checkpoint: &dyn Checkpoint, fault: &Diagnostic) {
 pub(crate) fn config(bytes: &[u8], is_planned: bool) {
     read(&Memory(BTreeMap::from([("config.json".to_owned(), bytes.to_vec())])));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(shapes) = Shapes::new(text, &Options::default()) else { return };
+    let Ok(shapes) = DummyWeights::new(text, &Options::default()) else { return };
     let opened = read(&shapes).expect("the tensors are those that were asked for");
     if is_planned {
         plan(&opened);
@@ -46,7 +46,7 @@ fn plan(opened: &Opened) {
         let options =
             forge_planner::Options { quant: Quant::from_name(quant).unwrap(), ..Default::default() };
         if let Ok(plan) = forge_planner::plan(graph, &options) {
-            plan.counts(Load::decode(1));
+            plan.counts(Workload::decode(1));
             let _ = plan.weight_bytes();
         }
     }
@@ -92,7 +92,7 @@ pub(crate) fn header(model: &Memory, bytes: &[u8]) {
 
 /// A tokenizer: texts to ids, and ids to text.
 pub(crate) fn tokenizer(path: &Path) {
-    let Ok(text) = Text::read(path) else { return };
+    let Ok(text) = Tokenizer::read(path) else { return };
     let long = "Once upon a time \u{e9}\u{1f98a}  there was\n\n a fox".repeat(20);
     for text_in in
         ["", " ", "a", "Hello, world! 12345", "<s>\u{2581}</s><|im_start|>", "\u{301}\u{0}\u{feff}", &long]

@@ -14,7 +14,7 @@ use crate::terminal;
 use forge_frontend::Opened;
 use forge_ir::{Diagnostic, Format, Graph, Packed};
 use forge_planner::{Offer, Options, Override, Quant, spend};
-use forge_weights::{Stored, measure};
+use forge_weights::{CheckpointWeights, measure};
 use std::collections::BTreeMap;
 
 /// Asked for with these words.
@@ -56,8 +56,9 @@ pub(crate) fn choose(
     let graph = &opened.graph;
     let plan = forge_planner::plan(graph, &planned).map_err(faults)?;
     let matrices: Vec<&Packed> = plan.weights.iter().filter(|packed| packed.shape.len() == 2).collect();
-    let source =
-        Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
+    let source = CheckpointWeights::new(graph, |tensor, offset, out| {
+        opened.tensors.read(checkpoint, tensor, offset, out)
+    });
 
     let bar = terminal::steps_bar("Measuring", matrices.len() as u64);
     let mut offers = Vec::new();

@@ -17,8 +17,8 @@ use forge_frontend::{Checkpoint, Opened};
 use forge_ir::{Graph, Op, encoded_tolerances};
 use forge_kernels::ptx;
 use forge_metal::{CrateFiles, CrateOptions, ReportFacts};
-use forge_planner::{Chip, Load, Options, Plan, predict};
-use forge_weights::{PackedFile, Stored, Summary};
+use forge_planner::{Chip, Options, Plan, Workload, predict};
+use forge_weights::{CheckpointWeights, PackedFile, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -215,8 +215,9 @@ fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Error> {
     let before: u64 = graph.weights.iter().map(bytes).sum();
     let mut file = staging.create(WEIGHTS)?;
     let bar = terminal::bytes_bar("Packing", plan.weight_bytes());
-    let source =
-        Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
+    let source = CheckpointWeights::new(graph, |tensor, offset, out| {
+        opened.tensors.read(checkpoint, tensor, offset, out)
+    });
     let summary = forge_weights::write(graph, &plan.weights, &source, &mut file, &mut |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.written);
@@ -326,7 +327,7 @@ fn say_model(opened: &Opened) {
 }
 
 fn say_plan(plan: &Plan) {
-    let counts = plan.counts(Load::decode(1));
+    let counts = plan.counts(Workload::decode(1));
     let layers: usize = counts.dispatches_per_layer.iter().sum();
     let in_layers = match &counts.dispatches_per_layer[..] {
         [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} a layer"),
@@ -373,7 +374,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         ),
     );
     let chip = planned.chip();
-    let time = predict(plan, chip, Load::decode(plan.context.min(1024) as u64)).time;
+    let time = predict(plan, chip, Workload::decode(plan.context.min(1024) as u64)).time;
     terminal::more(&format!(
         "{}: about {} tokens/s predicted (bound by {})",
         chip.name,
@@ -390,7 +391,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
 /// What was made, for scripts.
 fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Value {
     let plan = &planned.plan;
-    let counts = plan.counts(Load::decode(1));
+    let counts = plan.counts(Workload::decode(1));
     json!({
         "out": out.display().to_string(),
         "name": planned.name,

@@ -10,7 +10,7 @@ use forge_ir::Diagnostic;
 use forge_runtime::error::Error as Trouble;
 use forge_runtime::sampling::sampler::SamplingParams;
 use forge_runtime::text::chat_template::Template;
-use forge_runtime::text::tokenizer::Text;
+use forge_runtime::text::tokenizer::Tokenizer;
 use std::fmt::Display;
 use std::io;
 
@@ -47,7 +47,7 @@ fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
 pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
     let mut faults = Vec::new();
     match text(planned, TOKENIZER)? {
-        Some(bytes) => faults.extend(Text::check(&bytes).err().map(|why| {
+        Some(bytes) => faults.extend(Tokenizer::check(&bytes).err().map(|why| {
             Diagnostic::new("F0201", format!("{TOKENIZER} cannot be used: {why}"))
                 .note("fetch it again, or take it away: a program without a tokenizer takes ids, not text")
         })),

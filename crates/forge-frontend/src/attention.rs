@@ -4,7 +4,7 @@ use crate::builder::{Layer, Norm};
 use crate::config::Section;
 use crate::decoder::{Defaults, count};
 use crate::rope::Rope;
-use forge_ir::{Activation, Cut, Rotation, StateId, ValueId};
+use forge_ir::{Activation, Rotation, StateId, ValueId, WeightSlice};
 
 /// An attention block's description.
 #[derive(Clone)]
@@ -137,12 +137,12 @@ impl Attention {
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
         let of = queries + 2 * keys;
-        let mut input = |role: &str, projection: &str, cut: Option<Cut>, outputs: usize| {
+        let mut input = |role: &str, projection: &str, cut: Option<WeightSlice>, outputs: usize| {
             let module = format!("{module}.{}", self.joined.unwrap_or(projection));
             layer.cut_linear(role, x, (&module, cut), [outputs, self.hidden], self.input_bias)
         };
-        let part = |first| self.joined.map(|_| Cut::Rows { first, of });
-        let of_head = |first| Cut::Groups { first, rows: self.width, of: 2 * self.width };
+        let part = |first| self.joined.map(|_| WeightSlice::Rows { first, of });
+        let of_head = |first| WeightSlice::Groups { first, rows: self.width, of: 2 * self.width };
         let query = input("query", "q_proj", if self.gated { Some(of_head(0)) } else { part(0) }, queries);
         let gate = self.gated.then(|| input("output_gate", "q_proj", Some(of_head(self.width)), queries));
         let own = kept.is_none().then(|| input("key", "k_proj", part(queries), keys));

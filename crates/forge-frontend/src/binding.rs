@@ -8,7 +8,7 @@ use crate::microscaled;
 use crate::nearest::nearest;
 use crate::quantised::{self, Quantization};
 use crate::tensors::Tensors;
-use forge_ir::{Cut, Diagnostic, Format, Stack, Weight, WeightId};
+use forge_ir::{Diagnostic, Format, Stack, Weight, WeightId, WeightSlice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ pub(crate) struct Bindings<'a> {
 
 /// A weight that is looked for.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct TensorRequest<'a> {
     /// Its tensor's name; of a stack that lies apart, with `*` for the number of each.
     pub(crate) tensor: &'a str,
     /// Its own shape.
@@ -42,17 +42,17 @@ pub(crate) struct Wanted<'a> {
     /// How it is stored if it is a stack.
     pub(crate) stack: Option<Stack>,
     /// Which part of the tensor it is.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<WeightSlice>,
     /// Whether it means the tensor's numbers and 1.
     pub(crate) plus_one: bool,
     /// Of what has fewer dimensions than its tensor, the tensor's after the first.
     pub(crate) lies: &'a [usize],
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> TensorRequest<'a> {
     /// A tensor as it is.
-    pub(crate) fn whole(tensor: &'a str, shape: &'a [usize]) -> Wanted<'a> {
-        Wanted { tensor, shape, stack: None, cut: None, plus_one: false, lies: &[] }
+    pub(crate) fn whole(tensor: &'a str, shape: &'a [usize]) -> TensorRequest<'a> {
+        TensorRequest { tensor, shape, stack: None, cut: None, plus_one: false, lies: &[] }
     }
 
     /// The shape that its tensor has, where the weight's says another.
@@ -119,8 +119,8 @@ impl<'a> Bindings<'a> {
     }
 
     /// The weight that was asked for; what is wrong with its tensors is noted.
-    pub(crate) fn bind(&mut self, wanted: Wanted<'_>) -> WeightId {
-        let Wanted { tensor, shape, stack, cut, plus_one, .. } = wanted;
+    pub(crate) fn bind(&mut self, wanted: TensorRequest<'_>) -> WeightId {
+        let TensorRequest { tensor, shape, stack, cut, plus_one, .. } = wanted;
         let (tensor, shape) = (tensor.to_owned(), shape.to_vec());
         let mut weight = Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, plus_one };
         let first = weight.tensor_of(0);
@@ -143,7 +143,7 @@ impl<'a> Bindings<'a> {
     }
 
     /// The format of all tensors of a weight; what is wrong with that is noted.
-    fn common_format(&mut self, weight: &Weight, wanted: Wanted<'_>) -> Format {
+    fn common_format(&mut self, weight: &Weight, wanted: TensorRequest<'_>) -> Format {
         let mut tensors = weight.tensors();
         let Some(first) = tensors.next() else { return Format::F32 };
         let format = self.format(&first, weight, wanted);
@@ -162,7 +162,7 @@ impl<'a> Bindings<'a> {
     }
 
     /// The format of one tensor of a weight; what is wrong with that is noted.
-    fn format(&mut self, name: &str, weight: &Weight, wanted: Wanted<'_>) -> Format {
+    fn format(&mut self, name: &str, weight: &Weight, wanted: TensorRequest<'_>) -> Format {
         let flat = weight.tensor_shape();
         let shape = wanted.own_shape(weight).unwrap_or_else(|| flat.clone());
         let Some(tensors) = self.tensors else { return Format::Bf16 };
@@ -208,7 +208,7 @@ impl<'a> Bindings<'a> {
         weight: &Weight,
         shape: &[usize],
     ) -> Format {
-        if weight.cut.is_some_and(Cut::turns) {
+        if weight.cut.is_some_and(WeightSlice::turns) {
             let message = format!("{} is stored as codes, of which columns cannot be cut", tensor.name);
             self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
             return Format::F32;
@@ -229,7 +229,7 @@ impl<'a> Bindings<'a> {
             parts.sort_by_key(|part| part.start);
             let used =
                 parts.iter().fold(0, |used, part| if part.start <= used { used.max(part.end) } else { used });
-            if let Some(of) = weight(&ids[0]).cut.map(Cut::of)
+            if let Some(of) = weight(&ids[0]).cut.map(WeightSlice::of)
                 && used < of
                 && self.further_rows.get(name) != Some(&(used..of))
             {
@@ -304,8 +304,8 @@ mod tests {
     fn said(parts: &[(usize, usize)]) -> String {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
-            let cut = Some(Cut::Rows { first, of: 9 });
-            bindings.bind(Wanted { cut, ..Wanted::whole("joined", &[rows, 4]) });
+            let cut = Some(WeightSlice::Rows { first, of: 9 });
+            bindings.bind(TensorRequest { cut, ..TensorRequest::whole("joined", &[rows, 4]) });
         }
         let faults = bindings.finish().err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -324,8 +324,8 @@ mod tests {
     fn a_part_is_bound_once() {
         let mut bindings = Bindings::new(None);
         let mut bind = |first| {
-            let cut = Some(Cut::Columns { first, of: 8 });
-            bindings.bind(Wanted { cut, ..Wanted::whole("joined", &[4, 4]) })
+            let cut = Some(WeightSlice::Columns { first, of: 8 });
+            bindings.bind(TensorRequest { cut, ..TensorRequest::whole("joined", &[4, 4]) })
         };
         assert_eq!([0, 4, 0].map(&mut bind), [WeightId(0), WeightId(1), WeightId(0)]);
     }

@@ -2,12 +2,12 @@
 //!
 //! Every application of a body is built anew; bodies that come out equal are shared.
 
-use crate::binding::{Bindings, Wanted};
+use crate::binding::{Bindings, TensorRequest};
 use crate::latent::OfHeads;
 use crate::tensors::Tensors;
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cache, Cut, Experts, Latents, Memory, Node, Op, Param, ParamId,
-    ParamKind, Rotation, Routing, Stack, State, StateId, Tail, ValueId, WeightId,
+    Activation, Apply, Body, BodyId, Cache, ConvState, Experts, LatentCache, Node, Op, Param, ParamId,
+    ParamKind, RecurrentState, Rotation, Routing, Stack, State, StateId, ValueId, WeightId, WeightSlice,
 };
 use std::ops::Range;
 
@@ -77,26 +77,26 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        self.bound(role, Wanted::whole(tensor, shape))
+        self.bound(role, TensorRequest::whole(tensor, shape))
     }
 
     /// Declares a stack of matrices of this shape and binds tensors to it, or parts of them.
     pub(crate) fn stack(
         &mut self,
         role: &str,
-        (tensor, stack, cut): (&str, Stack, Option<Cut>),
+        (tensor, stack, cut): (&str, Stack, Option<WeightSlice>),
         shape: [usize; 3],
     ) -> ParamId {
-        self.bound(role, Wanted { stack: Some(stack), cut, ..Wanted::whole(tensor, &shape) })
+        self.bound(role, TensorRequest { stack: Some(stack), cut, ..TensorRequest::whole(tensor, &shape) })
     }
 
     /// Declares a matrix and binds the first rows of a tensor to it that has `of` rows. The others are left out.
     pub(crate) fn first_rows(&mut self, role: &str, tensor: &str, shape: [usize; 2], of: usize) -> ParamId {
-        let cut = (of > shape[0]).then_some(Cut::Rows { first: 0, of });
+        let cut = (of > shape[0]).then_some(WeightSlice::Rows { first: 0, of });
         if cut.is_some() {
             self.builder.bindings.leave_out_rows(tensor, shape[0]..of);
         }
-        self.bound(role, Wanted { cut, ..Wanted::whole(tensor, &shape) })
+        self.bound(role, TensorRequest { cut, ..TensorRequest::whole(tensor, &shape) })
     }
 
     /// Whether the checkpoint has a tensor of this name.
@@ -104,7 +104,7 @@ impl Layer<'_, '_> {
         self.builder.bindings.has(tensor)
     }
 
-    fn bound(&mut self, role: &str, wanted: Wanted<'_>) -> ParamId {
+    fn bound(&mut self, role: &str, wanted: TensorRequest<'_>) -> ParamId {
         let id = self.builder.bindings.bind(wanted);
         self.weights.push(id);
         self.param(role, ParamKind::Weight(wanted.shape.to_vec()))
@@ -116,7 +116,7 @@ impl Layer<'_, '_> {
     }
 
     /// Declares a cache of latents and turned keys.
-    pub(crate) fn latents(&mut self, latents: Latents) -> ParamId {
+    pub(crate) fn latents(&mut self, latents: LatentCache) -> ParamId {
         self.state("cache", State::Latents(latents))
     }
 
@@ -154,7 +154,7 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let (shape, plus_one) = (&[width], norm.plus_one);
-        let gain = self.bound(role, Wanted { plus_one, ..Wanted::whole(tensor, shape) });
+        let gain = self.bound(role, TensorRequest { plus_one, ..TensorRequest::whole(tensor, shape) });
         let epsilon = norm.epsilon;
         let op = match norm.kind {
             NormKind::Rms => Op::RmsNorm { gain: Some(gain), parts, epsilon },
@@ -209,17 +209,17 @@ impl Layer<'_, '_> {
         &mut self,
         role: &str,
         x: ValueId,
-        (module, cut): (&str, Option<Cut>),
+        (module, cut): (&str, Option<WeightSlice>),
         [outputs, inputs]: [usize; 2],
         bias: bool,
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let shape = &[outputs, inputs];
-        let weight = self.bound(role, Wanted { cut, ..Wanted::whole(tensor, shape) });
+        let weight = self.bound(role, TensorRequest { cut, ..TensorRequest::whole(tensor, shape) });
         let bias = bias.then(|| {
             let (role, tensor, shape) = (&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]);
-            let cut = cut.map(Cut::of_elements);
-            self.bound(role, Wanted { cut, ..Wanted::whole(tensor, shape) })
+            let cut = cut.map(WeightSlice::of_elements);
+            self.bound(role, TensorRequest { cut, ..TensorRequest::whole(tensor, shape) })
         });
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
@@ -261,22 +261,22 @@ impl Layer<'_, '_> {
         &mut self,
         role: &str,
         x: ValueId,
-        (module, cut): (&str, Cut),
+        (module, cut): (&str, WeightSlice),
         [width, taps]: [usize; 2],
         turned: bool,
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let lies: &[usize] = if turned { &[taps, 1] } else { &[1, taps] };
         let of_taps = match cut.of_elements() {
-            Cut::Groups { first, rows, of } => {
-                Cut::Groups { first: first * taps, rows: rows * taps, of: of * taps }
+            WeightSlice::Groups { first, rows, of } => {
+                WeightSlice::Groups { first: first * taps, rows: rows * taps, of: of * taps }
             }
-            cut => Cut::Rows { first: cut.place(0) * taps, of: cut.of() * taps },
+            cut => WeightSlice::Rows { first: cut.place(0) * taps, of: cut.of() * taps },
         };
         let shape = &[width * taps];
-        let wanted = Wanted { cut: Some(of_taps), lies, ..Wanted::whole(tensor, shape) };
+        let wanted = TensorRequest { cut: Some(of_taps), lies, ..TensorRequest::whole(tensor, shape) };
         let weight = self.bound(&format!("{role}_taps"), wanted);
-        let tail = self.state(&format!("{role}_tail"), State::Tail(Tail { rows: taps - 1, width }));
+        let tail = self.state(&format!("{role}_tail"), State::Tail(ConvState { rows: taps - 1, width }));
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
     }
 
@@ -289,7 +289,7 @@ impl Layer<'_, '_> {
         tensors: [&str; 2],
         scale: f32,
         epsilon: f32,
-        memory: Memory,
+        memory: RecurrentState,
     ) -> ValueId {
         let [rate, bias] = [("rate", tensors[0]), ("rate_bias", tensors[1])]
             .map(|(role, tensor)| self.weight(role, tensor, &[memory.heads]));
@@ -307,11 +307,14 @@ impl Layer<'_, '_> {
     pub(crate) fn stacked_vectors(
         &mut self,
         role: &str,
-        (tensor, cut): (&str, Option<Cut>),
+        (tensor, cut): (&str, Option<WeightSlice>),
         [count, width]: [usize; 2],
     ) -> ParamId {
-        let of_tensor = width * cut.map_or(1, Cut::of);
-        self.bound(role, Wanted { cut, lies: &[of_tensor], ..Wanted::whole(tensor, &[count * width]) })
+        let of_tensor = width * cut.map_or(1, WeightSlice::of);
+        self.bound(
+            role,
+            TensorRequest { cut, lies: &[of_tensor], ..TensorRequest::whole(tensor, &[count * width]) },
+        )
     }
 
     /// The weighted sum of experts' results. Stacks are of gates, ups and downs.
@@ -328,7 +331,8 @@ impl Layer<'_, '_> {
         (heads, turned): (usize, bool),
     ) -> ValueId {
         let OfHeads { tensor, shape, cut, lies } = of;
-        let weight = self.bound(role, Wanted { cut: *cut, lies, ..Wanted::whole(tensor, shape) });
+        let weight =
+            self.bound(role, TensorRequest { cut: *cut, lies, ..TensorRequest::whole(tensor, shape) });
         self.node(name, Op::EachHead { weight, heads, turned }, &[x])
     }
 

@@ -15,7 +15,7 @@ use crate::mlp::Mlp;
 use crate::scaling::Kinds;
 use crate::tensors::Tensors;
 use crate::windows::Windows;
-use forge_ir::{Activation, Apply, Long, Pairing, Rotation, ValueId};
+use forge_ir::{Activation, Apply, LongContext, Pairing, Rotation, ValueId};
 
 /// A standard decoder's description.
 pub(crate) struct Decoder {
@@ -137,7 +137,7 @@ impl Decoder {
     /// Turns queries and keys, and sees as far as that lets it: where a longer context stretches the rotation, what the
     /// configuration counts are the positions before that.
     pub(crate) fn turn(&mut self, rotation: Rotation) {
-        if let Some(Long::Stretched { beyond, factor }) = rotation.long {
+        if let Some(LongContext::Stretched { beyond, factor }) = rotation.long {
             self.context = (beyond as f64 * f64::from(factor)) as usize;
         }
         self.attention.rotation = rotation;

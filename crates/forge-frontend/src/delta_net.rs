@@ -9,7 +9,7 @@
 
 use crate::builder::{Layer, Norm, NormKind};
 use crate::config::Section;
-use forge_ir::{Activation, Cut, Memory, ValueId};
+use forge_ir::{Activation, RecurrentState, ValueId, WeightSlice};
 
 /// A block's description.
 pub(crate) struct DeltaNet {
@@ -85,10 +85,10 @@ impl DeltaNet {
             Stored::ByHead => {
                 let (key, value) = (self.key_width, shares * self.value_width);
                 let part = |first, rows| {
-                    ("in_proj_qkvz", Some(Cut::Groups { first, rows, of: 2 * key + 2 * value }))
+                    ("in_proj_qkvz", Some(WeightSlice::Groups { first, rows, of: 2 * key + 2 * value }))
                 };
                 let number =
-                    |first| ("in_proj_ba", Some(Cut::Groups { first, rows: shares, of: 2 * shares }));
+                    |first| ("in_proj_ba", Some(WeightSlice::Groups { first, rows: shares, of: 2 * shares }));
                 [
                     part(0, key),
                     part(key, key),
@@ -100,7 +100,7 @@ impl DeltaNet {
             }
             Stored::Apart => {
                 let of = 2 * keys + values;
-                let part = |first| ("in_proj_qkv", Some(Cut::Rows { first, of }));
+                let part = |first| ("in_proj_qkv", Some(WeightSlice::Rows { first, of }));
                 let whole = |projection| (projection, None);
                 [
                     part(0),
@@ -122,7 +122,7 @@ impl DeltaNet {
         let [query, key, value, gate, strength, time] = [0, 1, 2, 3, 4, 5].map(&mut input);
 
         let mut convolved = |role: &str, x: ValueId, first: usize, width: usize| {
-            let cut = Cut::Rows { first, of: 2 * keys + values };
+            let cut = WeightSlice::Rows { first, of: 2 * keys + values };
             let x =
                 layer.convolve(role, x, (&format!("{module}.conv1d"), cut), [width, self.taps], self.turned);
             layer.activate(&format!("activated_{role}"), x, Activation::Silu)
@@ -133,7 +133,7 @@ impl DeltaNet {
 
         let strength = layer.activate("strengths", strength, Activation::Sigmoid);
         let tensors = [&*format!("{module}.A_log"), &*format!("{module}.dt_bias")];
-        let memory = Memory { heads, keys: self.key_width, values: self.value_width };
+        let memory = RecurrentState { heads, keys: self.key_width, values: self.value_width };
         let scale = (self.key_width as f64).sqrt().recip() as f32;
         let said =
             layer.delta_rule("heads", [query, key, value, time, strength], tensors, scale, EPSILON, memory);

@@ -9,7 +9,7 @@ use crate::builder::Layer;
 use crate::config::Section;
 use crate::microscaled;
 use crate::mlp::Mlp;
-use forge_ir::{Activation, Cut, Gating, Groups, ParamId, Routing, Scores, Stack, ValueId};
+use forge_ir::{Activation, Gating, Groups, ParamId, Routing, Scores, Stack, ValueId, WeightSlice};
 
 /// A description of such layers.
 pub(crate) struct Experts {
@@ -185,15 +185,15 @@ impl Experts {
         let coded = is_coded(layer, &both);
         let mut part = |role, first| {
             let (tensor, cut) = match coded {
-                true => (microscaled::blocks(&both), Cut::Groups { first, rows: 1, of: 2 }),
-                false => (both.clone(), Cut::ColumnGroups { first, columns: 1, of: 2 }),
+                true => (microscaled::blocks(&both), WeightSlice::Groups { first, rows: 1, of: 2 }),
+                false => (both.clone(), WeightSlice::ColumnGroups { first, columns: 1, of: 2 }),
             };
             layer.stack(role, (&tensor, Stack::Whole, Some(cut)), [self.count, inner, hidden])
         };
         let [gate, up] = [part("routed_gate", 0), part("routed_up", 1)];
         let (down, cut) = match is_coded(layer, &down) {
             true => (microscaled::blocks(&down), None),
-            false => (down, Some(Cut::Columns { first: 0, of: hidden })),
+            false => (down, Some(WeightSlice::Columns { first: 0, of: hidden })),
         };
         [gate, up, layer.stack("routed_down", (&down, Stack::Whole, cut), [self.count, hidden, inner])]
     }
@@ -202,7 +202,7 @@ impl Experts {
     fn alternating_biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let both = format!("{module}.gate_up_proj_bias");
         let mut part = |role, first| {
-            let cut = Some(Cut::Groups { first, rows: 1, of: 2 });
+            let cut = Some(WeightSlice::Groups { first, rows: 1, of: 2 });
             layer.stacked_vectors(role, (&both, cut), [self.count, self.inner])
         };
         let [gate, up] = [part("routed_gate_bias", 0), part("routed_up_bias", 1)];
@@ -234,7 +234,7 @@ impl Experts {
         let outward = [self.count, self.hidden, self.inner];
         let joined = format!("{module}.experts.gate_up_proj");
         if self.joined || layer.has(&joined) {
-            let cut = |first| Some(Cut::Rows { first, of: 2 * self.inner });
+            let cut = |first| Some(WeightSlice::Rows { first, of: 2 * self.inner });
             let mut part = |role, first| layer.stack(role, (&joined, Stack::Whole, cut(first)), inward);
             let [gate, up] = [part("routed_gate", 0), part("routed_up", self.inner)];
             let down = format!("{module}.experts.down_proj");

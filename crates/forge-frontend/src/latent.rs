@@ -15,7 +15,7 @@ use crate::builder::{Layer, Norm};
 use crate::config::Section;
 use crate::rope::{self, Rope};
 use crate::scaling;
-use forge_ir::{Cut, Latents, Rotation, ValueId};
+use forge_ir::{LatentCache, Rotation, ValueId, WeightSlice};
 
 /// A block's description.
 pub(crate) struct LatentAttention {
@@ -99,14 +99,14 @@ impl LatentAttention {
             None => (at("q_proj"), x, hidden),
         };
         let mut query = |role: &str, first: usize, rows: usize| {
-            let cut = Some(Cut::Groups { first, rows, of: plain + turned });
+            let cut = Some(WeightSlice::Groups { first, rows, of: plain + turned });
             layer.cut_linear(role, source, (&projection, cut), [heads * rows, width], false)
         };
         let (query, turned_query) = (query("query", 0, plain), query("turned_query", plain, turned));
         let turned_query = layer.rotate("rotated_query", turned_query, heads, turned, &self.rotation);
 
         let mut shared = |role: &str, first: usize, rows: usize| {
-            let cut = Some(Cut::Rows { first, of: rank + turned });
+            let cut = Some(WeightSlice::Rows { first, of: rank + turned });
             layer.cut_linear(role, x, (&at("kv_a_proj_with_mqa"), cut), [rows, hidden], self.bias)
         };
         let (latent, key) = (shared("latent", 0, rank), shared("turned_key", rank, turned));
@@ -117,7 +117,7 @@ impl LatentAttention {
         let matrices = self.matrices(layer, module);
         let (keys, turned_keys) = &matrices.keys;
         let query = layer.each_head(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
-        let cache = layer.latents(Latents { width: rank, turned });
+        let cache = layer.latents(LatentCache { width: rank, turned });
         let inputs = [query, turned_query, latent, key];
         let heads_latents = layer.latent_attention("latent_heads", inputs, heads, self.scale, cache);
         let of_values = &matrices.values;
@@ -133,7 +133,7 @@ pub(crate) struct OfHeads {
     /// Of all heads.
     pub(crate) shape: [usize; 2],
     /// Which part of the tensor they are.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<WeightSlice>,
     /// The tensor's dimensions after the first, where it has one for heads.
     pub(crate) lies: Vec<usize>,
 }
@@ -163,7 +163,7 @@ impl LatentAttention {
         let part = |first: usize, rows: usize| OfHeads {
             tensor: format!("{module}.kv_b_proj.weight"),
             shape: [heads * rows, rank],
-            cut: Some(Cut::Groups { first, rows, of: plain + values }),
+            cut: Some(WeightSlice::Groups { first, rows, of: plain + values }),
             lies: Vec::new(),
         };
         Matrices { keys: (part(0, plain), true), values: part(plain, values) }

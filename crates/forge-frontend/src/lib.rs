@@ -55,7 +55,7 @@ pub use checkpoint::{Checkpoint, Memory};
 pub use config::Keys;
 pub use families::{Family, families};
 pub use header::Tensor;
-pub use shapes::Shapes;
+pub use shapes::DummyWeights;
 pub use tensors::Tensors;
 
 use builder::Builder;

@@ -2,7 +2,7 @@
 
 use crate::builder::Layer;
 use crate::config::Section;
-use forge_ir::{Activation, Cut, ValueId};
+use forge_ir::{Activation, ValueId, WeightSlice};
 
 /// A feed-forward network's description.
 pub(crate) struct Mlp {
@@ -34,7 +34,7 @@ impl Mlp {
     /// From the normed stream to the branch's result. `module` is the tensors' prefix.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let mut input = |role: &str, projection: &str, first: usize| {
-            let cut = self.joined.map(|_| Cut::Rows { first, of: 2 * self.inner });
+            let cut = self.joined.map(|_| WeightSlice::Rows { first, of: 2 * self.inner });
             let module = format!("{module}.{}", self.joined.unwrap_or(projection));
             layer.cut_linear(role, x, (&module, cut), [self.inner, self.hidden], self.bias)
         };

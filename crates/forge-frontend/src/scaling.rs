@@ -3,7 +3,7 @@
 
 use crate::config::Section;
 use crate::rope::either;
-use forge_ir::Long;
+use forge_ir::LongContext;
 
 /// What the names of kinds mean to an architecture.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ pub(crate) struct Scaled {
     /// What sine and cosine are multiplied by.
     pub(crate) magnitude: f32,
     /// What takes the frequencies' place in a long context.
-    pub(crate) long: Option<Long>,
+    pub(crate) long: Option<LongContext>,
 }
 
 impl Plain {
@@ -205,7 +205,7 @@ fn dynamic(scaling: &Section<'_>, plain: &Plain) -> Scaled {
         let message = "a rotation of one pair of channels has no base to stretch".to_owned();
         scaling.contradiction("factor", message);
     }
-    let long = Some(Long::Stretched { beyond: plain.context, factor });
+    let long = Some(LongContext::Stretched { beyond: plain.context, factor });
     Scaled { long, ..Scaled::of(plain.frequencies()) }
 }
 
@@ -341,6 +341,7 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
     let magnitude = scaling.number_or("attention_factor", usual) as f32;
     // A context that cannot be so long has no use for them.
-    let long = (plain.context > original).then_some(Long::Other { beyond: original, frequencies: long });
+    let long =
+        (plain.context > original).then_some(LongContext::Other { beyond: original, frequencies: long });
     Scaled { frequencies, magnitude, long }
 }

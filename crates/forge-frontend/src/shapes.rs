@@ -14,7 +14,7 @@ use std::io;
 
 /// A configuration and the header of the weights that it asks for.
 #[derive(Clone, Debug)]
-pub struct Shapes {
+pub struct DummyWeights {
     /// All but the weights.
     files: Memory,
     /// The first bytes of the weights, up to the numbers.
@@ -25,12 +25,12 @@ pub struct Shapes {
 
 const WEIGHTS: &str = "model.safetensors";
 
-impl Shapes {
+impl DummyWeights {
     /// From the text of a config.json.
     ///
     /// # Errors
     /// Every fault of the configuration.
-    pub fn new(config: &str, options: &Options) -> Result<Shapes, Vec<Diagnostic>> {
+    pub fn new(config: &str, options: &Options) -> Result<DummyWeights, Vec<Diagnostic>> {
         let files = Memory(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
         let described = describe(&files, Conventions::default(), options)?;
         if !described.faults.is_empty() {
@@ -45,7 +45,7 @@ impl Shapes {
                 "no checkpoint can hold a model of this configuration",
             )]);
         };
-        Ok(Shapes { files, header, bytes })
+        Ok(DummyWeights { files, header, bytes })
     }
 }
 
@@ -71,7 +71,7 @@ fn header(weights: &[Weight]) -> Option<(Vec<u8>, u64)> {
     Some((header, bytes))
 }
 
-impl Checkpoint for Shapes {
+impl Checkpoint for DummyWeights {
     fn files(&self) -> Vec<String> {
         self.files.files().into_iter().chain([WEIGHTS.to_owned()]).collect()
     }

@@ -6,8 +6,8 @@
 use crate::cache::Cache;
 use crate::checksum::{Digest, Sum};
 use crate::error::Error;
-use crate::retry::{RetryPolicy, Trouble};
-use crate::transport::{Answer, TransportError};
+use crate::retry::{RetryPolicy, TransferError};
+use crate::transport::{HttpResponse, TransportError};
 use crate::{Event, Watch};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -32,7 +32,7 @@ pub(crate) fn download(
     wanted: &Wanted,
     cache: &Cache,
     patience: &RetryPolicy,
-    ask: &dyn Fn(u64) -> Result<Answer, Trouble>,
+    ask: &dyn Fn(u64) -> Result<HttpResponse, TransferError>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
     let name = &wanted.path;
@@ -129,9 +129,9 @@ impl Partial {
     /// Asks once for what is missing, and takes what comes.
     fn fill(
         &mut self,
-        ask: &dyn Fn(u64) -> Result<Answer, Trouble>,
+        ask: &dyn Fn(u64) -> Result<HttpResponse, TransferError>,
         watch: &mut Watch<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), TransferError> {
         if self.length == self.size {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl Partial {
             // One that does not have this range has another file than we have begun.
             (416, _) => None,
             (status, _) => {
-                return Err(Trouble::passing(format!("the server answers with the status {status}")));
+                return Err(TransferError::passing(format!("the server answers with the status {status}")));
             }
         };
         if first != Some(self.length) {
@@ -151,20 +151,22 @@ impl Partial {
             watch(Event::Progress(0));
         }
         if first != Some(self.length) {
-            return Err(Trouble::passing("the server sends another part of the file than it was asked for"));
+            return Err(TransferError::passing(
+                "the server sends another part of the file than it was asked for",
+            ));
         }
         self.take(answer.body(), watch)
     }
 
     /// Appends what comes, to the size that the content has and no further.
-    fn take(&mut self, body: &mut impl Read, watch: &mut Watch<'_>) -> Result<(), Trouble> {
+    fn take(&mut self, body: &mut impl Read, watch: &mut Watch<'_>) -> Result<(), TransferError> {
         let mut piece = vec![0; PIECE];
         while self.length < self.size {
             let most = (self.size - self.length).min(PIECE as u64) as usize;
             let count = match body.read(&mut piece[..most]) {
-                Ok(0) => return Err(Trouble::passing("the connection ended early")),
+                Ok(0) => return Err(TransferError::passing("the connection ended early")),
                 Ok(count) => count,
-                Err(error) => return Err(Trouble::passing(format!("the connection broke ({error})"))),
+                Err(error) => return Err(TransferError::passing(format!("the connection broke ({error})"))),
             };
             self.file.write_all(&piece[..count]).map_err(|error| Error::cache(&self.path, error))?;
             self.sum.add(&piece[..count]);
@@ -190,9 +192,9 @@ fn first_of(range: &str) -> Option<u64> {
 pub(crate) fn trouble(
     unanswered: TransportError,
     explain: impl FnOnce(crate::error::Refusal) -> Error,
-) -> Trouble {
+) -> TransferError {
     match unanswered {
-        TransportError::Refused(refusal) => Trouble::Lasting(explain(refusal)),
+        TransportError::Refused(refusal) => TransferError::Lasting(explain(refusal)),
         TransportError::Trouble(trouble) => trouble,
     }
 }

@@ -29,9 +29,9 @@ use checksum::Digest;
 use choose::Choice;
 use download::{Wanted, download, missing, trouble};
 use listing::{Listed, Listing, is_commit};
-use retry::Trouble;
+use retry::TransferError;
 use std::path::PathBuf;
-use transport::{Answer, Transport};
+use transport::{HttpResponse, Transport};
 
 /// What happens meanwhile, for whoever watches.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ impl Hub<'_> {
         Ok(Wanted { path, digest, size })
     }
 
-    fn get(&self, url: &str, from: u64) -> Result<Answer, Trouble> {
+    fn get(&self, url: &str, from: u64) -> Result<HttpResponse, TransferError> {
         self.transport
             .get(url, from)
             .map_err(|unanswered| trouble(unanswered, |refusal| self.explain(refusal)))

@@ -5,7 +5,7 @@ use crate::{Event, Watch};
 use std::time::{Duration, SystemTime};
 
 /// What is to be done about an answer that is not the one hoped for.
-pub(crate) enum Trouble {
+pub(crate) enum TransferError {
     /// It may pass: a cut connection, a busy server. The server may have said when to come back.
     Passing {
         /// What happened.
@@ -17,15 +17,15 @@ pub(crate) enum Trouble {
     Lasting(Error),
 }
 
-impl Trouble {
-    pub(crate) fn passing(what: impl Into<String>) -> Trouble {
-        Trouble::Passing { what: what.into(), wait: None }
+impl TransferError {
+    pub(crate) fn passing(what: impl Into<String>) -> TransferError {
+        TransferError::Passing { what: what.into(), wait: None }
     }
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Lasting(error)
+impl From<Error> for TransferError {
+    fn from(error: Error) -> TransferError {
+        TransferError::Lasting(error)
     }
 }
 
@@ -52,15 +52,15 @@ impl RetryPolicy {
     pub(crate) fn persist<T>(
         &self,
         watch: &mut Watch<'_>,
-        mut attempt: impl FnMut(&mut Watch<'_>, &mut bool) -> Result<T, Trouble>,
+        mut attempt: impl FnMut(&mut Watch<'_>, &mut bool) -> Result<T, TransferError>,
     ) -> Result<T, Error> {
         let mut failures = 0;
         loop {
             let mut got_on = false;
             let (what, wait) = match attempt(watch, &mut got_on) {
                 Ok(done) => return Ok(done),
-                Err(Trouble::Lasting(error)) => return Err(error),
-                Err(Trouble::Passing { what, wait }) => (what, wait),
+                Err(TransferError::Lasting(error)) => return Err(error),
+                Err(TransferError::Passing { what, wait }) => (what, wait),
             };
             failures = if got_on { 1 } else { failures + 1 };
             if let Some(wait) = wait.filter(|wait| *wait > self.longest) {
@@ -115,7 +115,7 @@ mod tests {
             let outcome: Result<(), Error> = patience.persist(&mut |_| {}, |_, got_on| {
                 tries += 1;
                 *got_on = gets_on(tries);
-                Err(Trouble::passing("cut off"))
+                Err(TransferError::passing("cut off"))
             });
             assert!(matches!(outcome, Err(Error::GaveUp(_))));
             tries

@@ -5,7 +5,7 @@
 //! sends us to.
 
 use crate::error::{Error, Refusal};
-use crate::retry::{Trouble, retry_after};
+use crate::retry::{TransferError, retry_after};
 use crate::settings::Settings;
 use std::io::{Read, Take};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Transport {
 }
 
 /// An answer that is not a refusal.
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     headers: HeaderMap,
     body: BodyReader<'static>,
@@ -39,7 +39,7 @@ pub(crate) enum TransportError {
     /// The server says no.
     Refused(Refusal),
     /// Anything else.
-    Trouble(Trouble),
+    Trouble(TransferError),
 }
 
 /// Scheme, host and port: who is on the other side.
@@ -74,16 +74,16 @@ impl Transport {
     }
 
     /// Asks for a file, from its byte `from` on.
-    pub(crate) fn get(&self, url: &str, from: u64) -> Result<Answer, TransportError> {
+    pub(crate) fn get(&self, url: &str, from: u64) -> Result<HttpResponse, TransportError> {
         self.ask(url, from, true)
     }
 
     /// Asks what the hub says of a file, and not for its bytes.
-    pub(crate) fn head(&self, url: &str) -> Result<Answer, TransportError> {
+    pub(crate) fn head(&self, url: &str) -> Result<HttpResponse, TransportError> {
         self.ask(url, 0, false)
     }
 
-    fn ask(&self, url: &str, from: u64, whole: bool) -> Result<Answer, TransportError> {
+    fn ask(&self, url: &str, from: u64, whole: bool) -> Result<HttpResponse, TransportError> {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTIONS {
             let bad = || TransportError::from(Error::Answer(format!("{url:?} is no address of a server")));
@@ -97,8 +97,11 @@ impl Transport {
             }
             let response = request.call().map_err(|error| failed(&url, error))?;
             let (parts, body) = response.into_parts();
-            let answer =
-                Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.into_reader() };
+            let answer = HttpResponse {
+                status: parts.status.as_u16(),
+                headers: parts.headers,
+                body: body.into_reader(),
+            };
             let target = answer.header("location").and_then(|location| origin.join(location));
             match target {
                 // Who is asked for the bytes instead does not know what the hub says of them.
@@ -115,7 +118,7 @@ impl Transport {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -126,11 +129,11 @@ impl Answer {
     }
 
     /// All of it, for what is short.
-    pub(crate) fn bytes(self, url: &str) -> Result<Vec<u8>, Trouble> {
+    pub(crate) fn bytes(self, url: &str) -> Result<Vec<u8>, TransferError> {
         let mut bytes = Vec::new();
         let mut body: Take<_> = self.body.take(LONGEST_TEXT);
         body.read_to_end(&mut bytes)
-            .map_err(|error| Trouble::passing(format!("{url} was cut off ({error})")))?;
+            .map_err(|error| TransferError::passing(format!("{url} was cut off ({error})")))?;
         Ok(bytes)
     }
 
@@ -138,12 +141,12 @@ impl Answer {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 
-    fn or_refused(self, url: &str) -> Result<Answer, TransportError> {
+    fn or_refused(self, url: &str) -> Result<HttpResponse, TransportError> {
         let text = |name| self.header(name).unwrap_or_default().to_owned();
         match self.status {
             // A range that is not there is for who asked for it to understand.
             200..=399 | 416 => Ok(self),
-            408 | 425 | 429 | 500 | 502..=504 => Err(TransportError::Trouble(Trouble::Passing {
+            408 | 425 | 429 | 500 | 502..=504 => Err(TransportError::Trouble(TransferError::Passing {
                 what: format!("{url} was answered by the status {}", self.status),
                 wait: self.header("retry-after").and_then(retry_after),
             })),
@@ -179,7 +182,7 @@ impl Origin {
 
 impl From<Error> for TransportError {
     fn from(error: Error) -> TransportError {
-        TransportError::Trouble(Trouble::Lasting(error))
+        TransportError::Trouble(TransferError::Lasting(error))
     }
 }
 
@@ -204,10 +207,10 @@ fn failed(url: &str, error: ureq::Error) -> TransportError {
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
             Error::Answer(format!("{url}: {error}")).into()
         }
-        ureq::Error::HostNotFound => TransportError::Trouble(Trouble::passing(format!(
+        ureq::Error::HostNotFound => TransportError::Trouble(TransferError::passing(format!(
             "{url}: there is no way to that server from here"
         ))),
-        error => TransportError::Trouble(Trouble::passing(format!("{url}: {error}"))),
+        error => TransportError::Trouble(TransferError::passing(format!("{url}: {error}"))),
     }
 }
 

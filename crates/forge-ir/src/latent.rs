@@ -6,7 +6,7 @@
 //!
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
-use crate::{Body, Latents, ParamId};
+use crate::{Body, LatentCache, ParamId};
 
 /// Every head's matrix, of a weight of this shape, times its part of what is `x` wide.
 pub(crate) fn each_head(shape: &[usize], heads: usize, turned: bool, x: usize) -> Result<usize, String> {
@@ -30,7 +30,7 @@ pub(crate) fn attention(
     cache: ParamId,
     inputs: &[usize],
 ) -> Result<usize, String> {
-    let Some(&Latents { width, turned }) = body.latents(cache) else {
+    let Some(&LatentCache { width, turned }) = body.latents(cache) else {
         return Err("its cache is not one of latents".to_owned());
     };
     if heads == 0 || width == 0 || scale == 0.0 || !scale.is_finite() {
@@ -53,7 +53,7 @@ mod tests {
     fn what_fits_has_a_width() {
         assert_eq!(each_head(&[12, 5], 3, false, 15), Ok(12));
         assert_eq!(each_head(&[12, 5], 3, true, 12), Ok(15));
-        let kind = ParamKind::State(State::Latents(Latents { width: 6, turned: 2 }));
+        let kind = ParamKind::State(State::Latents(LatentCache { width: 6, turned: 2 }));
         let params = vec![Param { name: "cache".to_owned(), kind }];
         let body = Body { name: "any".to_owned(), input: 1, params, nodes: Vec::new() };
         let attend =

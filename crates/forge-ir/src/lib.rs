@@ -52,12 +52,12 @@ pub use graph::{
     Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens,
     StateId, ValueId, WeightId,
 };
-pub use numbers::Numbers;
+pub use numbers::WeightRows;
 pub use packing::{Layout, Packed, Records};
 pub use record::Record;
-pub use rotation::{Long, Pairing, Rotation};
+pub use rotation::{LongContext, Pairing, Rotation};
 pub use routing::{Experts, Gating, Groups, Routing, Scores};
-pub use state::{Cache, Latents, Memory, State, Tail};
+pub use state::{Cache, ConvState, LatentCache, RecurrentState, State};
 pub use tolerance::{Tolerance, encoded_tolerances, tolerance};
 pub use validate::Graph;
-pub use weight::{Cut, Stack, Weight};
+pub use weight::{Stack, Weight, WeightSlice};

@@ -6,7 +6,7 @@ use crate::{Diagnostic, WeightId};
 use std::ops::Range;
 
 /// The numbers of a graph's weights, decoded. Asked from many threads, for a few rows at a time.
-pub trait Numbers: Sync {
+pub trait WeightRows: Sync {
     /// Fills `out` with these rows of a weight, row by row without padding. A vector is one row. What the weight adds to
     /// its tensor's numbers is in them.
     ///

@@ -1,8 +1,8 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
 use crate::{
-    Body, Cache, Cut, Experts, Gating, Graph, Groups, Latents, Long, Memory, Node, Op, ParamId, ParamKind,
-    Routing, State, Tail,
+    Body, Cache, ConvState, Experts, Gating, Graph, Groups, LatentCache, LongContext, Node, Op, ParamId,
+    ParamKind, RecurrentState, Routing, State, WeightSlice,
 };
 use std::fmt::{Display, Formatter, Result};
 
@@ -40,11 +40,11 @@ impl Display for State {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             State::Cache(Cache { heads, width }) => write!(f, "{heads} heads of {width}"),
-            State::Latents(Latents { width, turned }) => {
+            State::Latents(LatentCache { width, turned }) => {
                 write!(f, "latents of {width}, turned keys of {turned}")
             }
-            State::Tail(Tail { rows, width }) => write!(f, "{rows} rows of {width}"),
-            State::Memory(Memory { heads, keys, values }) => {
+            State::Tail(ConvState { rows, width }) => write!(f, "{rows} rows of {width}"),
+            State::Memory(RecurrentState { heads, keys, values }) => {
                 write!(f, "{heads} heads of {keys} by {values}")
             }
         }
@@ -75,10 +75,12 @@ impl Graph {
                             let part = weight.part();
                             let cut = match weight.cut {
                                 None => String::new(),
-                                Some(Cut::Rows { .. }) => format!(" rows {part:?}"),
-                                Some(Cut::Columns { .. }) => format!(" columns {part:?}"),
-                                Some(Cut::Groups { of, .. }) => format!(" rows {part:?} of every {of}"),
-                                Some(Cut::ColumnGroups { of, .. }) => {
+                                Some(WeightSlice::Rows { .. }) => format!(" rows {part:?}"),
+                                Some(WeightSlice::Columns { .. }) => format!(" columns {part:?}"),
+                                Some(WeightSlice::Groups { of, .. }) => {
+                                    format!(" rows {part:?} of every {of}")
+                                }
+                                Some(WeightSlice::ColumnGroups { of, .. }) => {
                                     format!(" columns {part:?} of every {of}")
                                 }
                             };
@@ -138,12 +140,12 @@ fn expression(body: &Body, node: &Node) -> String {
             let pairs = rotation.frequencies.len();
             let (first, last) = (rotation.frequencies.first(), rotation.frequencies.last());
             let long = rotation.long.as_ref().map_or_else(String::new, |long| match long {
-                Long::Other { beyond, frequencies } => {
+                LongContext::Other { beyond, frequencies } => {
                     let (first, last) = (frequencies.first(), frequencies.last());
                     let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
                     format!(", beyond {beyond} positions {first:e}..{last:e}")
                 }
-                Long::Stretched { beyond, factor } => {
+                LongContext::Stretched { beyond, factor } => {
                     format!(", beyond {beyond} positions stretched by {factor} for each as many")
                 }
             });

@@ -3,7 +3,7 @@
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
 use crate::width::shape;
-use crate::{Body, Memory, ParamId};
+use crate::{Body, ParamId, RecurrentState};
 
 /// A convolution with these taps, over `x` channels, whose last rows are in the tail.
 pub(crate) fn convolve(body: &Body, [taps, tail]: [ParamId; 2], x: usize) -> Result<usize, String> {
@@ -25,7 +25,7 @@ pub(crate) fn delta_rule(
     inputs: &[usize],
 ) -> Result<usize, String> {
     let Some(memory) = body.memory(memory) else { return Err("its memory is not a memory".to_owned()) };
-    let Memory { heads, keys, values } = *memory;
+    let RecurrentState { heads, keys, values } = *memory;
     if scale == 0.0 || !scale.is_finite() || !(epsilon > 0.0 && epsilon.is_finite()) {
         return Err(format!(
             "what is scaled by {scale} and divided by roots of {epsilon} and more says nothing"
@@ -55,18 +55,18 @@ pub(crate) fn delta_rule(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Param, ParamKind, State, Tail};
+    use crate::{ConvState, Param, ParamKind, State};
 
     /// A body of taps, a tail, a rate, a memory and a matrix.
     fn body() -> Body {
         let param = |kind| Param { name: "any".to_owned(), kind };
         let kinds = [
             ParamKind::Weight(vec![24]),
-            ParamKind::State(State::Tail(Tail { rows: 3, width: 6 })),
+            ParamKind::State(State::Tail(ConvState { rows: 3, width: 6 })),
             ParamKind::Weight(vec![4]),
-            ParamKind::State(State::Memory(Memory { heads: 4, keys: 3, values: 5 })),
+            ParamKind::State(State::Memory(RecurrentState { heads: 4, keys: 3, values: 5 })),
             ParamKind::Weight(vec![6, 4]),
-            ParamKind::State(State::Tail(Tail { rows: 0, width: 24 })),
+            ParamKind::State(State::Tail(ConvState { rows: 0, width: 24 })),
         ];
         let params = kinds.into_iter().map(param).collect();
         Body { name: "any".to_owned(), input: 1, params, nodes: Vec::new() }

@@ -16,14 +16,14 @@ pub struct Rotation {
     /// What sine and cosine are multiplied by; 1 but for yarn and longrope.
     pub magnitude: f32,
     /// What takes the frequencies' place in a long context.
-    pub long: Option<Long>,
+    pub long: Option<LongContext>,
 }
 
 /// Frequencies of a long context: they turn all positions of a slot that has room for more than `beyond`, whether it is
 /// full or not. So a slot's keys stay what they are while it grows; who wants the others makes a shorter slot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Long {
+pub enum LongContext {
     /// Others, the same in every long context.
     Other {
         /// The longest context that is not long.
@@ -41,11 +41,11 @@ pub enum Long {
     },
 }
 
-impl Long {
+impl LongContext {
     /// The longest context that is not long.
     pub fn beyond(&self) -> usize {
         match self {
-            Long::Other { beyond, .. } | Long::Stretched { beyond, .. } => *beyond,
+            LongContext::Other { beyond, .. } | LongContext::Stretched { beyond, .. } => *beyond,
         }
     }
 }
@@ -64,8 +64,8 @@ impl Rotation {
     /// The frequencies in slots with room for so many positions.
     pub fn within(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
-            Some(Long::Other { beyond, frequencies }) if context > *beyond => frequencies.into(),
-            Some(Long::Stretched { beyond, factor }) if context > *beyond => {
+            Some(LongContext::Other { beyond, frequencies }) if context > *beyond => frequencies.into(),
+            Some(LongContext::Stretched { beyond, factor }) if context > *beyond => {
                 let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
                 let slope = -stretch.ln() / (self.frequencies.len() - 1) as f32;
                 self.frequencies.iter().enumerate().map(|(k, own)| own * (slope * k as f32).exp()).collect()

@@ -10,11 +10,11 @@ pub enum State {
     /// Keys and values, for every position so far.
     Cache(Cache),
     /// What keys and values of all heads are made of, for every position so far.
-    Latents(Latents),
+    Latents(LatentCache),
     /// What a convolution has read, for the last positions.
-    Tail(Tail),
+    Tail(ConvState),
     /// What a delta rule has learnt of all positions so far: their number does not change its size.
-    Memory(Memory),
+    Memory(RecurrentState),
 }
 
 /// The keys and values of one layer.
@@ -28,7 +28,7 @@ pub struct Cache {
 
 /// What all heads of one layer share of a position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Latents {
+pub struct LatentCache {
     /// Channels of a latent, of which every head makes a key and a value of its own.
     pub width: usize,
     /// Channels of the key that tells of the position.
@@ -37,7 +37,7 @@ pub struct Latents {
 
 /// The last rows that a convolution has read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Tail {
+pub struct ConvState {
     /// As many as a result is made of, less the row's own.
     pub rows: usize,
     /// Channels of a row.
@@ -46,7 +46,7 @@ pub struct Tail {
 
 /// A matrix for every head, of a row for each channel of its keys and a column for each channel of its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct RecurrentState {
     /// Value heads.
     pub heads: usize,
     /// Channels of a key.
@@ -69,17 +69,17 @@ impl Body {
     }
 
     /// The latents that a parameter stands for, if it does.
-    pub fn latents(&self, param: ParamId) -> Option<&Latents> {
+    pub fn latents(&self, param: ParamId) -> Option<&LatentCache> {
         if let State::Latents(latents) = self.state(param)? { Some(latents) } else { None }
     }
 
     /// The tail that a parameter stands for, if it does.
-    pub fn tail(&self, param: ParamId) -> Option<&Tail> {
+    pub fn tail(&self, param: ParamId) -> Option<&ConvState> {
         if let State::Tail(tail) = self.state(param)? { Some(tail) } else { None }
     }
 
     /// The memory that a parameter stands for, if it does.
-    pub fn memory(&self, param: ParamId) -> Option<&Memory> {
+    pub fn memory(&self, param: ParamId) -> Option<&RecurrentState> {
         if let State::Memory(memory) = self.state(param)? { Some(memory) } else { None }
     }
 }

@@ -8,7 +8,7 @@
 mod beside;
 
 use crate::width::{shape, width_of, widths};
-use crate::{Apply, Body, Cut, Diagnostic, Draft, Op, ParamId, ParamKind, State};
+use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind, State, WeightSlice};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -175,11 +175,13 @@ impl Check<'_> {
             .chain(std::iter::once(&draft.epilogue))
             .collect();
         for (index, weight) in draft.weights.iter().enumerate() {
-            let of = weight.cut.map_or(weight.part().end, Cut::of);
+            let of = weight.cut.map_or(weight.part().end, WeightSlice::of);
             let is_cut = match weight.cut {
-                Some(Cut::Columns { .. }) => weight.matrix_shape().len() == 2,
-                Some(Cut::Groups { rows: each, .. } | Cut::ColumnGroups { columns: each, .. }) => {
-                    let is_turned = weight.cut.is_some_and(Cut::turns);
+                Some(WeightSlice::Columns { .. }) => weight.matrix_shape().len() == 2,
+                Some(
+                    WeightSlice::Groups { rows: each, .. } | WeightSlice::ColumnGroups { columns: each, .. },
+                ) => {
+                    let is_turned = weight.cut.is_some_and(WeightSlice::turns);
                     let all = weight.matrix_shape().first();
                     each > 0
                         && all.is_some_and(|all| all.is_multiple_of(each))
@@ -330,12 +332,12 @@ mod tests {
         layer.nodes.push(node(Op::Softcap(30.0), &[5]));
         layer.nodes.push(node(Op::Scale(0.5), &[6]));
         draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
-        draft.weights[2].cut = Some(Cut::Rows { first: 2, of: 6 });
-        draft.weights[3].cut = Some(Cut::Columns { first: 0, of: 5 });
+        draft.weights[2].cut = Some(WeightSlice::Rows { first: 2, of: 6 });
+        draft.weights[3].cut = Some(WeightSlice::Columns { first: 0, of: 5 });
         assert_eq!(draft.weights[2].tensor_shape(), [6, 4]);
         assert_eq!(draft.weights[3].tensor_shape(), [4, 5]);
         draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
-        draft.weights[0].cut = Some(Cut::Groups { first: 3, rows: 1, of: 4 });
+        draft.weights[0].cut = Some(WeightSlice::Groups { first: 3, rows: 1, of: 4 });
         assert_eq!(draft.weights[0].tensor_shape(), [20, 4]);
         assert_eq!(
             [0, 1, 4].map(|row| draft.weights[0].cut.map(|cut| cut.place(row))),
@@ -410,15 +412,17 @@ mod tests {
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
             ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
             ("state 0 is kept by 0 applications", |draft| draft.layers.clear()),
-            ("gain has no part 2..6", |draft| draft.weights[1].cut = Some(Cut::Rows { first: 2, of: 5 })),
+            ("gain has no part 2..6", |draft| {
+                draft.weights[1].cut = Some(WeightSlice::Rows { first: 2, of: 5 })
+            }),
             ("gain has no part 0..4 of shape [4]", |draft| {
-                draft.weights[1].cut = Some(Cut::Columns { first: 0, of: 4 });
+                draft.weights[1].cut = Some(WeightSlice::Columns { first: 0, of: 4 });
             }),
             ("head has no part 4..6 of shape [5, 4]", |draft| {
-                draft.weights[3].cut = Some(Cut::Groups { first: 4, rows: 2, of: 5 });
+                draft.weights[3].cut = Some(WeightSlice::Groups { first: 4, rows: 2, of: 5 });
             }),
             ("head has no part 0..2 of shape [5, 4]", |draft| {
-                draft.weights[3].cut = Some(Cut::Groups { first: 0, rows: 2, of: 5 });
+                draft.weights[3].cut = Some(WeightSlice::Groups { first: 0, rows: 2, of: 5 });
             }),
             ("5 of 2 experts cannot be chosen", |draft| {
                 draft.bodies[1].nodes.insert(2, node(Op::Route(routing(5)), &[2]));

@@ -12,7 +12,7 @@ pub struct Weight {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Stack>,
     /// Which part of the tensor it is, or of each matrix of a stack; none: all of it, as it lies there.
-    pub cut: Option<Cut>,
+    pub cut: Option<WeightSlice>,
     /// `[width]`, `[rows, columns]` or, of a stack, `[matrices, rows, columns]`.
     pub shape: Vec<usize>,
     /// The number format it has there.
@@ -28,7 +28,7 @@ pub struct Weight {
 /// A part of a tensor: some checkpoints store several weights as one tensor, some store matrices the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cut {
+pub enum WeightSlice {
     /// Rows from `first` on, of a tensor of so many rows; of a vector, elements.
     Rows {
         /// The first that is the weight's.
@@ -63,38 +63,37 @@ pub enum Cut {
     },
 }
 
-impl Cut {
+impl WeightSlice {
     /// The tensor's row, or column, or element of a vector, that is this one of the weight.
     pub fn place(self, row: usize) -> usize {
         match self {
-            Cut::Rows { first, .. } | Cut::Columns { first, .. } => first + row,
-            Cut::Groups { first, rows: each, of } | Cut::ColumnGroups { first, columns: each, of } => {
-                row / each * of + first + row % each
-            }
+            WeightSlice::Rows { first, .. } | WeightSlice::Columns { first, .. } => first + row,
+            WeightSlice::Groups { first, rows: each, of }
+            | WeightSlice::ColumnGroups { first, columns: each, of } => row / each * of + first + row % each,
         }
     }
 
     /// How many the tensor has, or each of its groups.
     pub fn of(self) -> usize {
         match self {
-            Cut::Rows { of, .. }
-            | Cut::Columns { of, .. }
-            | Cut::Groups { of, .. }
-            | Cut::ColumnGroups { of, .. } => of,
+            WeightSlice::Rows { of, .. }
+            | WeightSlice::Columns { of, .. }
+            | WeightSlice::Groups { of, .. }
+            | WeightSlice::ColumnGroups { of, .. } => of,
         }
     }
 
     /// Whether it turns columns to rows.
     pub fn turns(self) -> bool {
-        matches!(self, Cut::Columns { .. } | Cut::ColumnGroups { .. })
+        matches!(self, WeightSlice::Columns { .. } | WeightSlice::ColumnGroups { .. })
     }
 
     /// The same part of a vector that has an element for each row of the weight.
-    pub fn of_elements(self) -> Cut {
+    pub fn of_elements(self) -> WeightSlice {
         match self {
-            Cut::Columns { first, of } => Cut::Rows { first, of },
-            Cut::ColumnGroups { first, columns: rows, of } => Cut::Groups { first, rows, of },
-            rows @ (Cut::Rows { .. } | Cut::Groups { .. }) => rows,
+            WeightSlice::Columns { first, of } => WeightSlice::Rows { first, of },
+            WeightSlice::ColumnGroups { first, columns: rows, of } => WeightSlice::Groups { first, rows, of },
+            rows @ (WeightSlice::Rows { .. } | WeightSlice::Groups { .. }) => rows,
         }
     }
 }
@@ -119,13 +118,13 @@ impl Weight {
         let shape = self.matrix_shape();
         let matrix = match (self.cut, shape) {
             (None, shape) => shape.to_vec(),
-            (Some(Cut::Rows { of, .. }), shape) => [&[of], &shape[shape.len().min(1)..]].concat(),
-            (Some(Cut::Groups { rows, of, .. }), shape) => {
+            (Some(WeightSlice::Rows { of, .. }), shape) => [&[of], &shape[shape.len().min(1)..]].concat(),
+            (Some(WeightSlice::Groups { rows, of, .. }), shape) => {
                 let groups = shape.first().map_or(0, |all| all / rows.max(1));
                 [&[groups * of], &shape[shape.len().min(1)..]].concat()
             }
-            (Some(Cut::Columns { of, .. }), shape) => vec![shape.last().copied().unwrap_or(0), of],
-            (Some(Cut::ColumnGroups { columns, of, .. }), shape) => {
+            (Some(WeightSlice::Columns { of, .. }), shape) => vec![shape.last().copied().unwrap_or(0), of],
+            (Some(WeightSlice::ColumnGroups { columns, of, .. }), shape) => {
                 let groups = shape.first().map_or(0, |all| all / columns.max(1));
                 vec![shape.last().copied().unwrap_or(0), groups * of]
             }
@@ -142,10 +141,13 @@ impl Weight {
         let length = self.matrix_shape().first().copied().unwrap_or(0);
         match self.cut {
             None => 0..length,
-            Some(Cut::Rows { first, .. } | Cut::Columns { first, .. }) => first..first + length,
-            Some(Cut::Groups { first, rows: each, .. } | Cut::ColumnGroups { first, columns: each, .. }) => {
-                first..first + each
+            Some(WeightSlice::Rows { first, .. } | WeightSlice::Columns { first, .. }) => {
+                first..first + length
             }
+            Some(
+                WeightSlice::Groups { first, rows: each, .. }
+                | WeightSlice::ColumnGroups { first, columns: each, .. },
+            ) => first..first + each,
         }
     }
 

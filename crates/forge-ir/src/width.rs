@@ -1,7 +1,7 @@
 //! Whether an operation fits what it is given, and how wide its result is: rotations fit their heads, heads and parts divide,
 //! windows hold a position, caps are positive. Those of `latent`, `recurrent` and `routing` are there.
 
-use crate::{Body, Long, Op, ParamId, ParamKind, Rotation, latent, recurrent, routing};
+use crate::{Body, LongContext, Op, ParamId, ParamKind, Rotation, latent, recurrent, routing};
 
 /// Widths of the values of a body whose nodes have been checked.
 pub(crate) fn widths(body: &Body) -> Vec<usize> {
@@ -146,10 +146,10 @@ pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
 fn long_context(rotation: &Rotation) -> Result<(), String> {
     let pairs = rotation.frequencies.len();
     match &rotation.long {
-        Some(Long::Other { frequencies, .. }) if frequencies.len() != pairs => {
+        Some(LongContext::Other { frequencies, .. }) if frequencies.len() != pairs => {
             Err("a long context turns other pairs".to_owned())
         }
-        Some(Long::Stretched { beyond, factor })
+        Some(LongContext::Stretched { beyond, factor })
             if *beyond == 0 || pairs < 2 || !(*factor >= 1.0 && factor.is_finite()) =>
         {
             Err(format!("{pairs} pairs are not stretched by {factor} beyond {beyond} positions"))

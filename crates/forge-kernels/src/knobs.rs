@@ -12,7 +12,7 @@ use forge_ir::Format;
 use serde::Serialize;
 
 use crate::context::packet_columns;
-use crate::spec::{EachHead, ExpertsTiles, Knobs, Rows};
+use crate::spec::{ExpertsTiles, Knobs, PerHeadLinear, Rows};
 
 /// A family of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -139,7 +139,7 @@ impl ExpertsTiles {
     }
 }
 
-impl EachHead {
+impl PerHeadLinear {
     /// Rows of x that a threadgroup computes at once where there are several. Derived: registers hold 64 sums of a lane, or
     /// those of 4 weight rows.
     pub fn together(format: Format, turned: bool) -> usize {

@@ -5,7 +5,7 @@ mod latent;
 mod project;
 mod recurrent;
 
-use forge_ir::{Format, Long, Rotation};
+use forge_ir::{Format, LongContext, Rotation};
 
 pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
@@ -15,7 +15,7 @@ use crate::context::{
 };
 use crate::error::KernelError;
 use crate::knobs::attention::UNIT_HEADS;
-use crate::spec::{Argmax, Attend, AttentionKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
+use crate::spec::{Argmax, Attend, AttentionKnobs, Function, HeadNorm, KvSource, Sample, Spec, UnaryOp};
 
 /// A head that is wider than others, of two packets a lane: registers hold the sums of four.
 const DOUBLE_HEAD: usize = 512;
@@ -118,9 +118,12 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache, rotate.width)?;
             limits.ring(rotate.ring, None)?;
-            limits.holds("the number of key heads of a row", 0, rotate.brings != Brings::Nothing, || {
-                "that of the cache; rotate queries alone by rotate".to_owned()
-            })?;
+            limits.holds(
+                "the number of key heads of a row",
+                0,
+                rotate.brings != KvSource::Nothing,
+                || "that of the cache; rotate queries alone by rotate".to_owned(),
+            )?;
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
@@ -351,14 +354,14 @@ impl Limits<'_> {
                 "below 2^32, as positions are".to_owned()
             })?;
             match long {
-                Long::Other { frequencies, .. } => {
+                LongContext::Other { frequencies, .. } => {
                     let count = frequencies.len();
                     self.holds("the number of frequencies of a long context", count, count == pairs, || {
                         format!("the number of rotated pairs, which is {pairs}")
                     })?;
                     frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))?;
                 }
-                Long::Stretched { factor, .. } => {
+                LongContext::Stretched { factor, .. } => {
                     self.finite("the factor of a long context", *factor)?;
                     self.positive("the longest context that is not long", beyond)?;
                     self.holds("the number of rotated pairs", pairs, pairs >= 2, || {
@@ -390,11 +393,11 @@ impl Limits<'_> {
         softcap.map_or(Ok(()), |cap| self.cap(cap))
     }
 
-    fn each(&self, each: Each) -> Result<(), KernelError> {
+    fn each(&self, each: UnaryOp) -> Result<(), KernelError> {
         match each {
-            Each::Activate(_) => Ok(()),
-            Each::Softcap(cap) => self.cap(cap),
-            Each::Scale(factor) => self.finite("the factor", factor),
+            UnaryOp::Activate(_) => Ok(()),
+            UnaryOp::Softcap(cap) => self.cap(cap),
+            UnaryOp::Scale(factor) => self.finite("the factor", factor),
         }
     }
 

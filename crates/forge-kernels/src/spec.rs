@@ -18,7 +18,7 @@ mod project;
 mod recurrent;
 
 pub use attention::{
-    AT_ONCE, Append, Attend, AttendJoin, AttentionKnobs, Brings, Gates, HeadNorm, Prologue, Rotate,
+    AT_ONCE, Append, Attend, AttendJoin, AttentionKnobs, Gates, HeadNorm, KvSource, Prologue, Rotate,
     RotateAppend,
 };
 pub use experts::{
@@ -26,12 +26,13 @@ pub use experts::{
     MOST_EXPERTS, Route, Summed,
 };
 pub use latent::{
-    AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
+    PerHeadLinear,
 };
 pub use norms::{LayerNorm, NormAdd, RmsNorm, Squares};
 pub(crate) use project::STRETCH;
-pub use project::{DeferredNorm, Epilogue, Knobs, Operand, OwnNorm, Project, Rows};
-pub use recurrent::{Convolve, DeltaChunks, DeltaRule, DeltaStep, LetThrough};
+pub use project::{DeferredNorm, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows};
+pub use recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// A kernel instance to be rendered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,7 +47,7 @@ pub enum Spec {
     /// Layer norm of each row.
     LayerNorm(LayerNorm),
     /// y = W x for one row or a few or many, with a bias before and an epilogue after.
-    Project(Project),
+    Project(Linear),
     /// Every head of each row turned by the row's position.
     Rotate(Rotate),
     /// Keys and values to the cache.
@@ -60,23 +61,23 @@ pub enum Spec {
     /// Attention of many rows with an online softmax.
     AttendTiled(Attend),
     /// Every head's own matrix times its part of x.
-    EachHead(EachHead),
+    EachHead(PerHeadLinear),
     /// Latents and turned keys to the cache, with what prepares them and queries if there is something.
     LatentAppend(LatentAppend),
     /// Attention over latents that all heads share.
     LatentAttend(LatentAttend),
     /// Lines of a share of a cache as numbers.
-    LatentShare(LatentShare),
+    LatentShare(MlaLoadLatents),
     /// Attention of many rows over keys and values that were made of a share of the latents.
-    AttendUnfolded(AttendUnfolded),
+    AttendUnfolded(MlaAttentionExpanded),
     /// Each channel's last values times its taps.
-    Convolve(Convolve),
+    Convolve(CausalConv),
     /// What memories say to queries when they have learnt keys and values.
     DeltaRule(DeltaRule),
     /// The same of many rows, by products of matrices, and before heads are normed.
     DeltaChunks(DeltaChunks),
     /// Of what heads say, normed, what their gates let through.
-    LetThrough(LetThrough),
+    LetThrough(GatedRmsNorm),
     /// The same of one row, with the convolutions before it.
     DeltaStep(DeltaStep),
     /// The experts of each row and their weights.
@@ -94,7 +95,7 @@ pub enum Spec {
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
     /// Columns of wider rows.
-    Take(Take),
+    Take(SliceColumns),
     /// The id of the largest logit of each row.
     Argmax(Argmax),
     /// An id of each row, drawn by chance.
@@ -154,7 +155,7 @@ pub struct Elementwise {
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Each {
+pub enum UnaryOp {
     /// `activation(a)`
     Activate(Activation),
     /// `c · tanh(a / c)`
@@ -168,7 +169,7 @@ pub enum Each {
 #[serde(rename_all = "snake_case")]
 pub enum Function {
     /// `y` is this function of `a`.
-    Each(Each),
+    Each(UnaryOp),
     /// `y = a · b`
     Multiply,
     /// `y = a · b`, where b is one number for each row.
@@ -181,7 +182,7 @@ pub enum Function {
 
 /// See [`Spec::Take`]. Scalars: rows, first. Buffers: x, y. Grid: by 128 threads a row of y; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Take {
+pub struct SliceColumns {
     /// Columns that are taken, from `first` on.
     pub width: usize,
     /// Columns that there are.

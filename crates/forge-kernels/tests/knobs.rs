@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use forge_ir::{Activation, Format};
-use forge_kernels::spec::{DeferredNorm, EachHead, Epilogue, Knobs, Operand, Project, Rows, Squares};
+use forge_kernels::spec::{DeferredNorm, Epilogue, Knobs, Linear, Operand, PerHeadLinear, Rows, Squares};
 use forge_kernels::{Family, Spec, render};
 
 /// Family and GPU cores.
@@ -37,7 +37,7 @@ const SHAPES: [(usize, usize); 14] = [
     (2, 5),
 ];
 
-fn threadgroups(project: &Project) -> usize {
+fn threadgroups(project: &Linear) -> usize {
     let Knobs { rows_per_simdgroup, simdgroups, split, .. } = project.knobs;
     project.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
 }
@@ -46,7 +46,7 @@ fn threadgroups(project: &Project) -> usize {
 fn knobs_render_and_keep_cores_busy() {
     // Chips agree about most shapes; each spec is rendered once.
     let mut seen = BTreeSet::new();
-    let mut check = |project: &Project| {
+    let mut check = |project: &Linear| {
         let what = format!("{project:?}");
         if !seen.insert(what.clone()) {
             return;
@@ -65,13 +65,13 @@ fn knobs_render_and_keep_cores_busy() {
                 let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
                 let knobs = Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
                 let plain = common::project(rows, format, outputs, inputs, epilogue);
-                Project { knobs, operand: Operand::F16, ..plain }
+                Linear { knobs, operand: Operand::F16, ..plain }
             };
             check(&make(Rows::One, Epilogue::Store));
             check(&make(Rows::Few, Epilogue::Gate(Activation::Silu)));
             check(&make(Rows::Many, Epilogue::Gate(Activation::Silu)));
             let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
-            check(&Project { norm, ..make(Rows::One, Epilogue::Gate(Activation::Silu)) });
+            check(&Linear { norm, ..make(Rows::One, Epilogue::Gate(Activation::Silu)) });
             check(&make(Rows::One, Epilogue::Best));
 
             let mut leaving = make(Rows::One, Epilogue::AddSquares(Squares { partials: 0, gain: true }));
@@ -123,15 +123,15 @@ fn knobs_of_real_shapes() {
 /// DeepSeek V3 has enough heads for whole rows; V2 Lite has 16, and shares columns and rows among threadgroups on large chips.
 #[test]
 fn matrices_of_heads_keep_cores_busy() {
-    let each = |cores, heads, turned| EachHead::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
+    let each = |cores, heads, turned| PerHeadLinear::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
     let found =
         [10, 40, 80].map(|cores| [each(cores, 128, true), each(cores, 16, true), each(cores, 16, false)]);
     assert_eq!(found, [[16, 8, 4], [16, 4, 4], [8, 4, 2]]);
-    let tiny = EachHead::each_for(40, Format::F32, [2, 6, 24], false);
-    assert_eq!([tiny, EachHead::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
+    let tiny = PerHeadLinear::each_for(40, Format::F32, [2, 6, 24], false);
+    assert_eq!([tiny, PerHeadLinear::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
     let together = ["f32", "f16", "q8_0", "q4_0"].map(|name| {
         let format = Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-        [true, false].map(|turned| EachHead::together(format, turned))
+        [true, false].map(|turned| PerHeadLinear::together(format, turned))
     });
     assert_eq!(together, [[4, 4], [4, 4], [4, 4], [2, 4]]);
 }

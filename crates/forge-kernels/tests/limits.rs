@@ -2,12 +2,12 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, LongContext, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, Attend, AttendJoin, AttendUnfolded, Brings, DeferredNorm, Each, EachHead, Elementwise,
-    Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm,
-    Knobs, LatentAppend, LatentAttend, LatentShare, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate,
-    RotateAppend, Route, Rows, Sample, Squares, Summed,
+    Append, Argmax, Attend, AttendJoin, DeferredNorm, Elementwise, Embed, Epilogue, ExpertsGroup,
+    ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm, InlineNorm, Knobs, KvSource,
+    LatentAppend, LatentAttend, Linear, MlaAttentionExpanded, MlaLoadLatents, NormAdd, Operand,
+    PerHeadLinear, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed, UnaryOp,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -35,7 +35,7 @@ fn refusals() {
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // Heads may stay as they are, but there is no long context in which they turn.
     rotations[1].rotation =
-        Rotation { long: Some(Long::Stretched { beyond: 16, factor: 2.0 }), ..Rotation::none() };
+        Rotation { long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }), ..Rotation::none() };
     rotations[2].rotation.frequencies[1] = f32::INFINITY;
     rotations[3].rotation.magnitude = f32::NAN;
     let cases = [
@@ -142,7 +142,7 @@ fn refusals_of_attention() {
         refusal("a", with_prologue(rotate(17, 128))),
         refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
-        refusal("a", Spec::RotateAppend(RotateAppend { brings: Brings::Nothing, ..rotate(2, 16) })),
+        refusal("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
         refusal("a", Spec::AttendSplit(Attend { window: Some(0), ..split(2, 16) })),
         refusal("a", Spec::AttendSplit(Attend { window: Some(1 << 32), ..split(2, 16) })),
         refusal("a", Spec::AttendTiled(Attend { softcap: Some(0.0), ..split(2, 16) })),
@@ -152,7 +152,7 @@ fn refusals_of_attention() {
         ),
         refusal(
             "a",
-            Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(f32::NAN)), width: 8 }),
+            Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(f32::NAN)), width: 8 }),
         ),
         refusal(
             "a",
@@ -204,16 +204,16 @@ fn refusals_of_projections() {
         refused(plain(Rows::One, 0, 64)),
         refused(plain(Rows::One, 64, 0)),
         refused(plain(Rows::One, 1 << 30, 4096)),
-        refused(Project { epilogue: gate, ..plain(Rows::One, 7, 64) }),
-        refused(Project { each: Some(Each::Scale(f32::INFINITY)), ..one() }),
-        refused(Project { norm: norm(0, 1e-5), ..one() }),
-        refused(Project { norm: norm(4, f32::NAN), ..one() }),
-        refused(Project { norm: norm(4, 1e-5), ..plain(Rows::Few, 64, 64) }),
-        refused(Project { epilogue: squares(64), ..plain(Rows::Many, 64, 64) }),
-        refused(Project { epilogue: Epilogue::Best, ..plain(Rows::Few, 64, 64) }),
-        refused(Project { epilogue: Epilogue::Multiply { of: 64 }, ..plain(Rows::Few, 64, 64) }),
-        refused(Project { epilogue: Epilogue::Multiply { of: 63 }, ..plain(Rows::One, 64, 64) }),
-        refused(Project { epilogue: squares(3), ..one() }),
+        refused(Linear { epilogue: gate, ..plain(Rows::One, 7, 64) }),
+        refused(Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..one() }),
+        refused(Linear { norm: norm(0, 1e-5), ..one() }),
+        refused(Linear { norm: norm(4, f32::NAN), ..one() }),
+        refused(Linear { norm: norm(4, 1e-5), ..plain(Rows::Few, 64, 64) }),
+        refused(Linear { epilogue: squares(64), ..plain(Rows::Many, 64, 64) }),
+        refused(Linear { epilogue: Epilogue::Best, ..plain(Rows::Few, 64, 64) }),
+        refused(Linear { epilogue: Epilogue::Multiply { of: 64 }, ..plain(Rows::Few, 64, 64) }),
+        refused(Linear { epilogue: Epilogue::Multiply { of: 63 }, ..plain(Rows::One, 64, 64) }),
+        refused(Linear { epilogue: squares(3), ..one() }),
         knobs_refused(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
@@ -416,7 +416,7 @@ fn what_is_not_refused_renders() {
         let squares = Squares { partials: below(600), gain: below(2) == 0 };
         let gate = Epilogue::Gate(Activation::Silu);
         let epilogues = [Epilogue::Store, Epilogue::Add, gate, Epilogue::AddSquares(squares), Epilogue::Best];
-        let project = Project {
+        let project = Linear {
             rows,
             format: Format::ALL[below(Format::ALL.len())],
             outputs: [below(70), below(5000), 151_936][below(3)],
@@ -424,7 +424,7 @@ fn what_is_not_refused_renders() {
             norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
             own_norm: None,
             bias: below(2) == 0,
-            each: (below(4) == 0).then_some(Each::Softcap(30.0)),
+            each: (below(4) == 0).then_some(UnaryOp::Softcap(30.0)),
             epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
             operand: [Operand::F32, Operand::F16][below(2)],
             chooses: false,
@@ -440,11 +440,11 @@ fn what_is_not_refused_renders() {
         };
         let (own_norm, norm) = match project.norm.filter(|_| rows == Rows::One) {
             Some(norm) if below(2) == 0 => {
-                (Some(OwnNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
+                (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
             }
             norm => (None, norm),
         };
-        let project = Project { norm, own_norm, ..project };
+        let project = Linear { norm, own_norm, ..project };
         match render("layer_kernel", &Spec::Project(project.clone())) {
             Ok(instance) => {
                 assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
@@ -461,8 +461,8 @@ fn what_is_not_refused_renders() {
 
 #[test]
 fn refusals_of_latents() {
-    let each = |change: fn(&mut EachHead)| {
-        let mut each = EachHead {
+    let each = |change: fn(&mut PerHeadLinear)| {
+        let mut each = PerHeadLinear {
             format: Format::Q4_0,
             heads: 4,
             rows: 16,
@@ -489,8 +489,8 @@ fn refusals_of_latents() {
     let append = |width, turned, cache| {
         refusal("a", Spec::LatentAppend(LatentAppend { width, turned, cache, prepare: None }))
     };
-    let unfolded = |change: fn(&mut AttendUnfolded)| {
-        let mut attend = AttendUnfolded {
+    let unfolded = |change: fn(&mut MlaAttentionExpanded)| {
+        let mut attend = MlaAttentionExpanded {
             heads: 4,
             keys: 128,
             turned: 64,
@@ -503,10 +503,10 @@ fn refusals_of_latents() {
         change(&mut attend);
         refusal("a", Spec::AttendUnfolded(attend))
     };
-    let own_norm = Some(OwnNorm { gain: true, epsilon: 1e-6 });
+    let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
         let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
-        refusal("a", Spec::Project(Project { norm, own_norm, ..plain }))
+        refusal("a", Spec::Project(Linear { norm, own_norm, ..plain }))
     };
     let cases = [
         each(|each| each.heads = 0),
@@ -529,7 +529,7 @@ fn refusals_of_latents() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.clear())),
-        refusal("a", Spec::LatentShare(LatentShare { width: 512, turned: 63, cache: Format::F16 })),
+        refusal("a", Spec::LatentShare(MlaLoadLatents { width: 512, turned: 63, cache: Format::F16 })),
         unfolded(|attend| attend.values = 0),
         unfolded(|attend| attend.scale = f32::NAN),
         unfolded(|attend| attend.queries_pitch = 511),
@@ -540,8 +540,8 @@ fn refusals_of_latents() {
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];
-    assert_eq!(AttendUnfolded::tile_for(128, 64, 128), Some(16));
-    assert_eq!(AttendUnfolded::tile_for(400, 100, 128), None, "no tile has room for such keys");
+    assert_eq!(MlaAttentionExpanded::tile_for(128, 64, 128), Some(16));
+    assert_eq!(MlaAttentionExpanded::tile_for(400, 100, 128), None, "no tile has room for such keys");
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of heads is 0; leave the kernel out of the plan
     kernel `a`: the number of rows of a head's matrix is 0; leave the kernel out of the plan

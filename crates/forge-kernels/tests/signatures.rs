@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::{Brings, DeltaRule, Epilogue, Function, Prologue, Rows, Summed};
+use forge_kernels::spec::{DeltaRule, Epilogue, Function, KvSource, Prologue, Rows, Summed};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -119,8 +119,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::AttendSplit(attend) => {
             let grid = grid("splits".to_owned(), &attend.key_heads.to_string(), "rows");
             let row = match &attend.prologue {
-                Some(Prologue { norm: Some(_), brings: Brings::Nothing, .. }) => "q query_gain keys values",
-                Some(Prologue { brings: Brings::Nothing, .. }) | None => "q keys values",
+                Some(Prologue { norm: Some(_), brings: KvSource::Nothing, .. }) => "q query_gain keys values",
+                Some(Prologue { brings: KvSource::Nothing, .. }) | None => "q keys values",
                 Some(Prologue { norm: Some(_), .. }) => "qkv query_gain key_gain *keys *values",
                 Some(Prologue { norm: None, .. }) => "qkv *keys *values",
             };

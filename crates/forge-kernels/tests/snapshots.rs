@@ -4,11 +4,12 @@ mod common;
 
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Record, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendUnfolded, Brings, Convolve, DeferredNorm,
-    DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup,
-    ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend,
-    LatentAttend, LatentColumns, LatentPrepare, LatentShare, LayerNorm, LetThrough, NormAdd, Operand,
-    OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, CausalConv, DeferredNorm, DeltaChunks, DeltaRule,
+    DeltaStep, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
+    ExpertsTiles, Function, GatedRmsNorm, Gates, HeadNorm, InlineNorm, Knobs, KvSource, LatentAppend,
+    LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear, MlaAttentionExpanded, MlaLoadLatents,
+    NormAdd, Operand, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, SliceColumns,
+    Squares, Summed, UnaryOp,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -84,7 +85,7 @@ fn norms() {
 }
 
 /// A projection in another format.
-fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
+fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> Linear {
     let format = Format::from_name(format).unwrap_or_else(|| panic!("{format}"));
     common::project(rows, format, outputs, inputs, epilogue)
 }
@@ -93,31 +94,35 @@ fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Ep
 fn projections_of_one_row() {
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
     let gate = Epilogue::Gate(Activation::Silu);
-    let qkv = Project { norm, bias: true, ..project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store) };
+    let qkv = Linear { norm, bias: true, ..project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store) };
     snapshot("qkv_one", Spec::Project(qkv));
     snapshot(
         "gate_up_one",
-        Spec::Project(Project { norm, ..project(Rows::One, "affine4", 6144, 1024, gate) }),
+        Spec::Project(Linear { norm, ..project(Rows::One, "affine4", 6144, 1024, gate) }),
     );
     let squares = Epilogue::AddSquares(Squares { partials: 128, gain: true });
     let output = project(Rows::One, "q4_0", 1024, 4096, squares);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.knobs };
-    snapshot("output_one", Spec::Project(Project { knobs, ..output }));
+    snapshot("output_one", Spec::Project(Linear { knobs, ..output }));
     snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
     let by_codes = project(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
     let codes =
         Knobs { rows_per_simdgroup: 16, simdgroups: 4, split: 2, packets: 2, codes: true, ..by_codes.knobs };
-    snapshot("by_codes_one", Spec::Project(Project { norm, knobs: codes, ..by_codes }));
+    snapshot("by_codes_one", Spec::Project(Linear { norm, knobs: codes, ..by_codes }));
     let with_offsets = project(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
-    snapshot("by_codes_with_offsets_one", Spec::Project(Project { knobs: codes, ..with_offsets }));
+    snapshot("by_codes_with_offsets_one", Spec::Project(Linear { knobs: codes, ..with_offsets }));
     let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(
         "input_gate_one",
-        Spec::Project(Project { each: Some(Each::Activate(Activation::GeluTanh)), bias: true, ..input_gate }),
+        Spec::Project(Linear {
+            each: Some(UnaryOp::Activate(Activation::GeluTanh)),
+            bias: true,
+            ..input_gate
+        }),
     );
     let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best);
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
-    snapshot("head_one", Spec::Project(Project { norm, each: Some(Each::Softcap(30.0)), ..head }));
+    snapshot("head_one", Spec::Project(Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..head }));
 }
 
 #[test]
@@ -125,14 +130,14 @@ fn projections_of_more_rows() {
     let gate = Epilogue::Gate(Activation::Silu);
     snapshot("down_few", Spec::Project(project(Rows::Few, "f16", 64, 56, Epilogue::Add)));
     let odd = project(Rows::Few, "affine4", 50, 200, gate);
-    snapshot("gate_up_few", Spec::Project(Project { bias: true, ..odd }));
+    snapshot("gate_up_few", Spec::Project(Linear { bias: true, ..odd }));
     snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
-    let halves = |plain| Spec::Project(Project { operand: Operand::F16, ..plain });
+    let halves = |plain| Spec::Project(Linear { operand: Operand::F16, ..plain });
     snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
     snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
     snapshot("down_many", halves(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
     let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
-    snapshot("output_many", halves(Project { bias: true, each: Some(Each::Scale(0.22)), ..odd }));
+    snapshot("output_many", halves(Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..odd }));
 }
 
 #[test]
@@ -159,13 +164,13 @@ fn attention() {
     let still = RotateAppend { pairing: rotation.pairing, rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: true });
-    let keys = RotateAppend { norm, brings: Brings::Keys, ..part };
+    let keys = RotateAppend { norm, brings: KvSource::Keys, ..part };
     let of_keys = |brings| {
         let prologue = Some(common::prologue(&RotateAppend { brings, ..keys.clone() }));
         Spec::AttendSplit(Attend { prologue, ..common::attend(4, 2, 20, Format::F32) })
     };
-    snapshot("attend_split_keys", of_keys(Brings::Keys));
-    snapshot("attend_split_queries", of_keys(Brings::Nothing));
+    snapshot("attend_split_keys", of_keys(KvSource::Keys));
+    snapshot("attend_split_queries", of_keys(KvSource::Nothing));
     snapshot("rotate_append_keys", Spec::RotateAppend(keys));
     snapshot("attend_split_few", Spec::AttendSplit(split));
     snapshot("attend_split_units", common::few_on_a_card(common::attend(32, 8, 128, cache)));
@@ -215,16 +220,16 @@ fn codes() {
 
 #[test]
 fn elementwise() {
-    let function = Function::Each(Each::Softcap(30.0));
+    let function = Function::Each(UnaryOp::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
     snapshot("scale_by", Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 256 }));
-    snapshot("take", Spec::Take(Take { width: 200, of: 7000 }));
+    snapshot("take", Spec::Take(SliceColumns { width: 200, of: 7000 }));
 }
 
 #[test]
 fn convolutions_and_delta_rules() {
     let activation = Some(Activation::Silu);
-    snapshot("convolve", Spec::Convolve(Convolve { width: 8192, taps: 4, pitch: 12_352, activation }));
+    snapshot("convolve", Spec::Convolve(CausalConv { width: 8192, taps: 4, pitch: 12_352, activation }));
     let (scale, epsilon) = (0.088_388_35, 1e-6);
     let gated = Some(1e-6);
     let rule = DeltaRule { key_heads: 16, heads: 32, keys: 128, values: 128, scale, epsilon, gated };
@@ -233,7 +238,7 @@ fn convolutions_and_delta_rules() {
     let odd = DeltaRule { key_heads: 3, heads: 3, keys: 10, values: 20, scale, epsilon, gated: None };
     snapshot("delta_chunks_odd", Spec::DeltaChunks(DeltaChunks { rule: odd, rows: 16 }));
     let (pitch, first) = (rule.inputs(), rule.channels());
-    snapshot("let_through", Spec::LetThrough(LetThrough { heads: 32, values: 128, pitch, first, epsilon }));
+    snapshot("let_through", Spec::LetThrough(GatedRmsNorm { heads: 32, values: 128, pitch, first, epsilon }));
     snapshot("delta_step", Spec::DeltaStep(DeltaStep { rule, taps: 4 }));
 }
 
@@ -381,7 +386,7 @@ fn experts() {
 
 #[test]
 fn latents() {
-    let each = EachHead {
+    let each = PerHeadLinear {
         format: Format::Q4_0,
         heads: 128,
         rows: 128,
@@ -392,10 +397,10 @@ fn latents() {
         each: 8,
     };
     snapshot("absorb_one", Spec::EachHead(each.clone()));
-    snapshot("absorb", Spec::EachHead(EachHead { together: 2, ..each.clone() }));
-    let plain = EachHead { turned: false, pitch: 128 * 512, each: 4, ..each };
+    snapshot("absorb", Spec::EachHead(PerHeadLinear { together: 2, ..each.clone() }));
+    let plain = PerHeadLinear { turned: false, pitch: 128 * 512, each: 4, ..each };
     snapshot("values_one", Spec::EachHead(plain.clone()));
-    snapshot("values_odd", Spec::EachHead(EachHead { together: 4, rows: 21, columns: 50, ..plain }));
+    snapshot("values_odd", Spec::EachHead(PerHeadLinear { together: 4, rows: 21, columns: 50, ..plain }));
     let (width, turned, cache) = (512, 64, Format::F16);
     let rotation = common::rotate(1, 1, turned, cache, 32, Pairing::Interleaved).rotation;
     let columns = LatentColumns {
@@ -414,8 +419,8 @@ fn latents() {
     let attend = LatentAttend { heads: 128, width, turned, cache, scale: 0.1, prologue: Some(prepare) };
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
-    snapshot("latent_share", Spec::LatentShare(LatentShare { width, turned, cache }));
-    let unfolded = AttendUnfolded {
+    snapshot("latent_share", Spec::LatentShare(MlaLoadLatents { width, turned, cache }));
+    let unfolded = MlaAttentionExpanded {
         heads: 128,
         keys: 128,
         turned,
@@ -426,7 +431,7 @@ fn latents() {
         tile: 16,
     };
     snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded.clone()));
-    let odd = AttendUnfolded {
+    let odd = MlaAttentionExpanded {
         heads: 5,
         keys: 9,
         turned: 4,
@@ -437,8 +442,8 @@ fn latents() {
         ..unfolded
     };
     snapshot("attend_unfolded_odd", Spec::AttendUnfolded(odd));
-    let own_norm = Some(OwnNorm { gain: true, epsilon: 1e-6 });
+    let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.knobs };
-    snapshot("queries_one", Spec::Project(Project { own_norm, knobs, ..queries }));
+    snapshot("queries_one", Spec::Project(Linear { own_norm, knobs, ..queries }));
 }

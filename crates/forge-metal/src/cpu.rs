@@ -1,11 +1,11 @@
 //! A kernel's CPU version, as an expression: the family's function and the same shape that the template was given.
 
 use crate::names::number;
-use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, LongContext, Pairing, Rotation, Scores};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    self, Brings, DeferredNorm, Each, Epilogue, Gates, HeadNorm, LatentPrepare, OwnNorm, Project, Prologue,
-    Route, Squares, Summed,
+    self, DeferredNorm, Epilogue, Gates, HeadNorm, InlineNorm, KvSource, LatentPrepare, Linear, Prologue,
+    Route, Squares, Summed, UnaryOp,
 };
 
 /// `cpu::project(call, &cpu::Project { ... })`
@@ -359,12 +359,12 @@ fn head_norm(norm: HeadNorm) -> String {
     format!("cpu::HeadNorm {{ epsilon: {}, turned: {turned}, values: {values} }}", float(epsilon))
 }
 
-fn brings(brings: Brings) -> String {
+fn brings(brings: KvSource) -> String {
     let what = match brings {
-        Brings::KeysAndValues => "KeysAndValues",
-        Brings::KeysValuesAndGates => "KeysValuesAndGates",
-        Brings::Keys => "Keys",
-        Brings::Nothing => "Nothing",
+        KvSource::KeysAndValues => "KeysAndValues",
+        KvSource::KeysValuesAndGates => "KeysValuesAndGates",
+        KvSource::Keys => "Keys",
+        KvSource::Nothing => "Nothing",
     };
     format!("cpu::Brings::{what}")
 }
@@ -373,7 +373,7 @@ fn deferred_norm(norm: DeferredNorm) -> String {
     format!("cpu::DeferredNorm {{ partials: {}, epsilon: {} }}", size(norm.partials), float(norm.epsilon))
 }
 
-fn own_norm(norm: OwnNorm) -> String {
+fn own_norm(norm: InlineNorm) -> String {
     format!("cpu::OwnNorm {{ gain: {}, epsilon: {} }}", norm.gain, float(norm.epsilon))
 }
 
@@ -415,11 +415,11 @@ fn elementwise_function(function: spec::Function) -> String {
     }
 }
 
-fn each(each: Each) -> String {
+fn each(each: UnaryOp) -> String {
     match each {
-        Each::Activate(of) => format!("cpu::Each::Activate({})", activation(of)),
-        Each::Softcap(cap) => format!("cpu::Each::Softcap({})", float(cap)),
-        Each::Scale(factor) => format!("cpu::Each::Scale({})", float(factor)),
+        UnaryOp::Activate(of) => format!("cpu::Each::Activate({})", activation(of)),
+        UnaryOp::Softcap(cap) => format!("cpu::Each::Softcap({})", float(cap)),
+        UnaryOp::Scale(factor) => format!("cpu::Each::Scale({})", float(factor)),
     }
 }
 
@@ -455,7 +455,7 @@ fn stored(format: Format) -> String {
     format!("cpu::{}", crate::kernels_text::weight_type(format))
 }
 
-fn epilogue(project: &Project) -> String {
+fn epilogue(project: &Linear) -> String {
     match project.epilogue {
         Epilogue::Store => "cpu::Epilogue::Store".to_owned(),
         Epilogue::Add => "cpu::Epilogue::Add".to_owned(),
@@ -471,12 +471,12 @@ fn epilogue(project: &Project) -> String {
 
 fn rotation(rotation: &Rotation) -> String {
     let list = |numbers: &[f32]| numbers.iter().map(|number| float(*number)).collect::<Vec<_>>().join(", ");
-    let long = |long: &Long| match long {
-        Long::Other { beyond, frequencies } => {
+    let long = |long: &LongContext| match long {
+        LongContext::Other { beyond, frequencies } => {
             let (beyond, frequencies) = (size(*beyond), list(frequencies));
             format!("cpu::Long::Other {{ beyond: {beyond}, frequencies: &[{frequencies}] }}")
         }
-        Long::Stretched { beyond, factor } => {
+        LongContext::Stretched { beyond, factor } => {
             format!("cpu::Long::Stretched {{ beyond: {}, factor: {} }}", size(*beyond), float(*factor))
         }
     };

@@ -3,7 +3,7 @@
 use crate::kernels_text::weight_type;
 use crate::model_text::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
-use forge_ir::Latents;
+use forge_ir::LatentCache;
 use forge_planner::{FieldKind, Plan, RowsOf, Scratch, Section};
 use serde::Serialize;
 
@@ -143,7 +143,7 @@ fn elements(plan: &Plan, scratch: &Scratch) -> String {
         (None, _) => String::new(),
     };
     let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
-    let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, Latents { width: 0, turned: 0 }));
+    let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, LatentCache { width: 0, turned: 0 }));
     let (chosen, expert) = experts_shape(plan).unwrap_or_default();
     let known = [
         ("stream", plan.model.hidden, "HIDDEN"),

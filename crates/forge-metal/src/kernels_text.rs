@@ -4,7 +4,7 @@
 use crate::{cpu, names};
 use forge_ir::{Affine, Format, Scales};
 use forge_kernels::{Instance, KernelDecl, Spec};
-use forge_planner::{Function, Plan, Regime, Work};
+use forge_planner::{Function, KernelCost, Plan, Regime};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -88,8 +88,8 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
 }
 
 /// What a kernel's dispatches do at least, as an expression.
-fn work(work: &Work) -> String {
-    let Work { read, written, operations, window, experts } = work;
+fn work(work: &KernelCost) -> String {
+    let KernelCost { read, written, operations, window, experts } = work;
     format!(
         "Work {{ read: {read:?}, written: {written:?}, operations: {operations:?}, window: {window:?}, experts: {experts:?} }}"
     )

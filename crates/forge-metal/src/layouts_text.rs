@@ -3,7 +3,7 @@
 use crate::names;
 use forge_kernels::Instance;
 use forge_kernels::spec::Rows;
-use forge_planner::{Attention, Choice, ExpertMatrix, ExpertsProduct, Layout, Plan, Subject};
+use forge_planner::{Attention, ExpertMatrix, ExpertsProduct, Layout, Plan, TuningKey, TuningProblem};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -69,9 +69,13 @@ pub(crate) fn ptx_file(of_kernels: &str) -> String {
 }
 
 impl Context {
-    pub(crate) fn new(plan: &Plan, choices: &[Choice], cuda: &[forge_kernels::ptx::Target]) -> Context {
+    pub(crate) fn new(
+        plan: &Plan,
+        choices: &[TuningProblem],
+        cuda: &[forge_kernels::ptx::Target],
+    ) -> Context {
         let instances = choices.iter().flat_map(|choice| &choice.others).flat_map(|other| &other.instances);
-        let choice = |choice: &Choice| ChoiceText {
+        let choice = |choice: &TuningProblem| ChoiceText {
             name: choice.subject.describe(),
             rows: choice.subject.rows().name(),
             said: named(&choice.subject, said),
@@ -140,16 +144,16 @@ fn said(value: &Value) -> String {
 }
 
 /// What results are sums of.
-fn sums(subject: &Subject, own: &Layout) -> String {
+fn sums(subject: &TuningKey, own: &Layout) -> String {
     match subject {
-        Subject::Projection(product) if own.wants_units() => format!("Codes({})", product.inputs),
-        Subject::Projection(product) => format!("Products({})", product.inputs),
-        Subject::Experts(ExpertsProduct { product: ExpertMatrix::GateUp, inputs, .. }) => {
+        TuningKey::Projection(product) if own.wants_units() => format!("Codes({})", product.inputs),
+        TuningKey::Projection(product) => format!("Products({})", product.inputs),
+        TuningKey::Experts(ExpertsProduct { product: ExpertMatrix::GateUp, inputs, .. }) => {
             format!("Products({inputs})")
         }
         // Those of all experts of a row are one sum.
-        Subject::Experts(ExpertsProduct { chosen, inputs, .. }) => format!("Products({})", chosen * inputs),
-        Subject::Attention(Attention { width, window, .. }) => {
+        TuningKey::Experts(ExpertsProduct { chosen, inputs, .. }) => format!("Products({})", chosen * inputs),
+        TuningKey::Attention(Attention { width, window, .. }) => {
             format!("Attention {{ width: {width}, window: {window:?} }}")
         }
     }

@@ -8,10 +8,10 @@ use crate::report::cache_phrase;
 use crate::section_text::{SchedulesText, SectionText, schedules, section_text};
 use crate::steps_text::Caller;
 use crate::{kernels_text, names};
-use forge_ir::Latents;
+use forge_ir::LatentCache;
 use forge_kernels::spec::{ExpertsInner, LatentAttend};
 use forge_kernels::{Spec, ptx};
-use forge_planner::{Application, FEW, Load, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, pass_cost};
+use forge_planner::{Application, FEW, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -171,8 +171,8 @@ impl Context {
                 bytes: names::number(plan.arena_bytes as u64),
                 text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
             },
-            decode: pass_text(plan, Load::decode(1)),
-            prefill: pass_text(plan, Load::prefill(plan.chunk as u64)),
+            decode: pass_text(plan, Workload::decode(1)),
+            prefill: pass_text(plan, Workload::prefill(plan.chunk as u64)),
             beyond: plan.beyond_least(),
             formats: formats(plan),
             memory: MemoryText {
@@ -220,7 +220,7 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
             false => format!("{heads} query heads over {key_heads} key/value heads of {width}"),
         });
     }
-    if let Some((heads, Latents { width, turned })) = latent_shape(plan) {
+    if let Some((heads, LatentCache { width, turned })) = latent_shape(plan) {
         summary.push(format!("{heads} heads over latents of {width} and turned keys of {turned}"));
     }
     if let Some(width) = feed_forward(plan) {
@@ -261,8 +261,9 @@ pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
 }
 
 /// Heads of attention over latents, and what they share, of the first layer that has any.
-pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, Latents)> {
-    latent_attend(plan).map(|attend| (attend.heads, Latents { width: attend.width, turned: attend.turned }))
+pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, LatentCache)> {
+    latent_attend(plan)
+        .map(|attend| (attend.heads, LatentCache { width: attend.width, turned: attend.turned }))
 }
 
 pub(crate) fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
@@ -347,10 +348,10 @@ fn formats(plan: &Plan) -> String {
     format!("[{}]", formats.join(", "))
 }
 
-fn pass_text(plan: &Plan, load: Load) -> PassText {
+fn pass_text(plan: &Plan, load: Workload) -> PassText {
     let counts = plan.counts(load);
     let cost = pass_cost(plan, load);
-    let split = plan.counts(Load { splits: 2, ..load });
+    let split = plan.counts(Workload { splits: 2, ..load });
     let both = counts.dispatches_per_layer.iter().zip(&split.dispatches_per_layer);
     let more: Vec<usize> = both.map(|(plain, split)| split - plain).collect();
     let (per_layer, more) = (of_layers(&counts.dispatches_per_layer), of_layers(&more));

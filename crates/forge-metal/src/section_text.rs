@@ -156,7 +156,7 @@ fn router(section: &Section) -> Option<String> {
     }
 }
 
-fn memory_field(memory: &forge_planner::Memory) -> MemoryField {
+fn memory_field(memory: &forge_planner::RecurrentState) -> MemoryField {
     let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
     MemoryField { name: names::identifier(&memory.name), shape: sides.join(", "), numbers: sides.join(" * ") }
 }

@@ -8,26 +8,26 @@
 //! How many pairs a tile of experts has is read by all who take rows so, and is not left to choose.
 
 use crate::plan::Plan;
-use crate::subject::{Layout, Subject};
+use crate::subject::{Layout, TuningKey};
 use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec};
 
 /// A subject, and how else its kernels could be laid out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct TuningProblem {
     /// The subject.
-    pub subject: Subject,
+    pub subject: TuningKey,
     /// The plan's kernels that are of it, by number.
     pub kernels: Vec<usize>,
     /// How they are laid out.
     pub own: Layout,
     /// Other layouts.
-    pub others: Vec<Other>,
+    pub others: Vec<Candidate>,
 }
 
 /// A layout, and for each kernel of the plan's one that has it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Other {
+pub struct Candidate {
     /// The layout.
     pub layout: Layout,
     /// The kernels, in the order of the choice's.
@@ -36,15 +36,15 @@ pub struct Other {
 
 impl Plan {
     /// Everything that there is to choose.
-    pub fn choices(&self) -> Vec<Choice> {
-        let mut choices: Vec<Choice> = Vec::new();
+    pub fn choices(&self) -> Vec<TuningProblem> {
+        let mut choices: Vec<TuningProblem> = Vec::new();
         for (number, kernel) in self.kernels.iter().enumerate() {
-            let Some((subject, own)) = Subject::of(&kernel.spec) else { continue };
+            let Some((subject, own)) = TuningKey::of(&kernel.spec) else { continue };
             match choices.iter_mut().find(|choice| choice.subject == subject && choice.own == own) {
                 Some(choice) => choice.kernels.push(number),
                 None => {
                     let (kernels, others) = (vec![number], Vec::new());
-                    choices.push(Choice { subject, kernels, own, others });
+                    choices.push(TuningProblem { subject, kernels, own, others });
                 }
             }
         }
@@ -58,7 +58,7 @@ impl Plan {
                 .filter_map(|layout| {
                     let stand_in = |number: &usize| stand_in(&self.kernels[*number], layout, rows);
                     let instances = choice.kernels.iter().map(stand_in).collect::<Option<Vec<_>>>()?;
-                    Some(Other { layout, instances })
+                    Some(Candidate { layout, instances })
                 })
                 .collect();
         }

@@ -4,7 +4,7 @@
 //! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
 //! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
 
-use crate::load::Load;
+use crate::load::Workload;
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, Plan, Section, State, Step};
 use forge_ir::{BLOCK, Format, PlaneElement};
 use forge_kernels::spec::{
@@ -67,7 +67,7 @@ impl AddAssign for Cost {
 }
 
 /// The cost of one step under a load; nothing where the step does not run.
-pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cost {
+pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) -> Cost {
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
     let mut cost = Cost::default();
     for share in plan.shares(step, load) {
@@ -158,7 +158,7 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
-    fn of(spec: &Spec, rows: u64, load: Load, share: Range<u64>) -> Amounts {
+    fn of(spec: &Spec, rows: u64, load: Workload, share: Range<u64>) -> Amounts {
         let window = window(spec);
         let chosen = experts(spec).map_or(0, |Experts { free, chosen, .. }| free.min(rows as usize * chosen));
         Amounts {
@@ -457,7 +457,7 @@ fn row_bytes(format: Format, columns: usize) -> u64 {
 }
 
 /// The cost of a whole pass, head included.
-pub fn pass_cost(plan: &Plan, load: Load) -> Cost {
+pub fn pass_cost(plan: &Plan, load: Workload) -> Cost {
     let mut cost = Cost::default();
     for (section, step) in plan.steps_of(load) {
         cost += step_cost(plan, section, step, load);

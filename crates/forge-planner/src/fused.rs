@@ -12,12 +12,12 @@ mod project;
 mod recurrent;
 
 pub(crate) use self::attention::{Attend, HeadNorm, RotateAppend};
-pub(crate) use self::experts::{Choice, ExpertsInner, ExpertsSum, Summed};
+pub(crate) use self::experts::{CombineInput, ExpertsInner, ExpertsSum, FusedRouting};
 pub(crate) use self::latent::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
-pub(crate) use self::project::{Ending, OwnNorm, Project};
+pub(crate) use self::project::{Epilogue, InlineNorm, Linear};
 pub(crate) use self::recurrent::{Convolve, DeltaRule, Gated};
 use forge_ir::{BodyId, Format, ParamId, Rotation};
-pub(crate) use forge_kernels::spec::{Brings, Each, Function};
+pub(crate) use forge_kernels::spec::{Function, KvSource, UnaryOp};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,7 +92,7 @@ pub(crate) enum Kind {
     /// The norm of the first input, added to the second in place.
     NormAdd(NormAdd),
     /// Several weights applied to one input at once.
-    Project(Project),
+    Project(Linear),
     /// Columns of a wider value; no work.
     Slice {
         /// First column.
@@ -125,7 +125,7 @@ pub(crate) enum Kind {
     /// What memories say to a query when they have learnt the row.
     DeltaRule(DeltaRule),
     /// The experts of each row and their weights, which are its routes.
-    Route(Choice),
+    Route(FusedRouting),
     /// What experts make of a row, up to their last projections.
     ExpertsInner(ExpertsInner),
     /// The sum of what they make of it.
@@ -181,9 +181,9 @@ impl Kind {
     /// Whether it adds its result to its last input, in place, and leaves nothing else.
     pub(crate) fn adds(&self) -> bool {
         match self {
-            Kind::Project(project) => project.ending == Ending::Add,
+            Kind::Project(project) => project.ending == Epilogue::Add,
             Kind::NormAdd(norm) => norm.leaves.is_none(),
-            Kind::ExpertsSum(sum) => sum.ending == Summed::Add,
+            Kind::ExpertsSum(sum) => sum.ending == CombineInput::Add,
             _ => false,
         }
     }
@@ -191,8 +191,8 @@ impl Kind {
     /// Makes it add its result to its last input.
     pub(crate) fn add(&mut self) {
         match self {
-            Kind::Project(project) => project.ending = Ending::Add,
-            Kind::ExpertsSum(sum) => sum.ending = Summed::Add,
+            Kind::Project(project) => project.ending = Epilogue::Add,
+            Kind::ExpertsSum(sum) => sum.ending = CombineInput::Add,
             _ => {}
         }
     }
@@ -202,8 +202,8 @@ impl Kind {
         match self {
             Kind::Embed { leaves, .. } => *leaves = Some(gain),
             Kind::NormAdd(norm) => norm.leaves = Some(gain),
-            Kind::Project(project) => project.ending = Ending::AddSquares(gain),
-            Kind::ExpertsSum(sum) => sum.ending = Summed::AddSquares(gain),
+            Kind::Project(project) => project.ending = Epilogue::AddSquares(gain),
+            Kind::ExpertsSum(sum) => sum.ending = CombineInput::AddSquares(gain),
             _ => {}
         }
     }
@@ -314,7 +314,7 @@ impl Fused {
     ) -> Option<(usize, (ParamId, Option<ParamId>))> {
         let place = self.definition(value).filter(|_| self.uses(value) == uses)?;
         match &self.operations[place].kind {
-            Kind::Project(Project { parts, each: None, ending: Ending::Store, .. }) => match parts[..] {
+            Kind::Project(Linear { parts, each: None, ending: Epilogue::Store, .. }) => match parts[..] {
                 [part] => Some((place, part)),
                 _ => None,
             },
@@ -327,8 +327,8 @@ impl Fused {
     pub(crate) fn stored_product(&self, value: Value) -> Option<usize> {
         let place = self.definition(value)?;
         let stored = match &self.operations[place].kind {
-            Kind::Project(project) => project.parts.len() == 1 && project.ending == Ending::Store,
-            Kind::ExpertsSum(sum) => sum.ending == Summed::Store,
+            Kind::Project(project) => project.parts.len() == 1 && project.ending == Epilogue::Store,
+            Kind::ExpertsSum(sum) => sum.ending == CombineInput::Store,
             _ => false,
         };
         (stored && self.uses(value) == 1).then_some(place)

@@ -1,9 +1,9 @@
 //! How kernels are laid over threads: as was measured, or else by the chip's rule; and how many threadgroups leave partial sums then.
 
 use crate::chips::Chip;
-use crate::fused::{Ending, ExpertsSum, Kind, Project, Summed};
+use crate::fused::{CombineInput, Epilogue, ExpertsSum, Kind, Linear};
 use crate::select::{Select, places};
-use crate::subject::{ExpertMatrix, ExpertsProduct, Layout, LinearKey, Subject};
+use crate::subject::{ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
 use forge_ir::{Apply, Body, Format, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
@@ -18,12 +18,12 @@ impl Select<'_> {
             let body = self.graph.body(apply);
             for operation in &self.lists.decode[apply.body.0].operations {
                 match &operation.kind {
-                    Kind::Project(project) if matches!(project.ending, Ending::AddSquares(_)) => {
+                    Kind::Project(project) if matches!(project.ending, Epilogue::AddSquares(_)) => {
                         let (format, outputs, inputs) = self.matrix_shape(body, apply, project);
                         let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
                         most = most.max(outputs.div_ceil(knobs.outputs_of_group()));
                     }
-                    Kind::ExpertsSum(sum) if matches!(sum.ending, Summed::AddSquares(_)) => {
+                    Kind::ExpertsSum(sum) if matches!(sum.ending, CombineInput::AddSquares(_)) => {
                         let Some(down) = apply.weight(body, sum.down) else { continue };
                         let weight = &self.graph.weights[down.0];
                         let outputs = weight.rows() / weight.matrices();
@@ -49,7 +49,7 @@ impl Select<'_> {
         &self,
         body: &Body,
         apply: &Apply,
-        project: &Project,
+        project: &Linear,
     ) -> (Format, usize, usize) {
         let weights: Vec<WeightId> =
             project.parts.iter().filter_map(|part| apply.weight(body, part.0)).collect();
@@ -59,13 +59,13 @@ impl Select<'_> {
     }
 
     /// The layout of a subject, if it was measured.
-    fn measured(&self, subject: &Subject) -> Option<Layout> {
+    fn measured(&self, subject: &TuningKey) -> Option<Layout> {
         self.options.tuned.as_ref()?.layout(subject)
     }
 
     /// The kernel as it was measured to be best, or as it is.
     pub(crate) fn laid_out(&self, spec: &Spec) -> Spec {
-        let measured = Subject::of(spec).and_then(|(subject, _)| self.measured(&subject));
+        let measured = TuningKey::of(spec).and_then(|(subject, _)| self.measured(&subject));
         measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
     }
 
@@ -78,13 +78,13 @@ impl Select<'_> {
         &self,
         rows: spec::Rows,
         (format, outputs, inputs): (Format, usize, usize),
-        ending: Ending,
+        ending: Epilogue,
     ) -> Knobs {
-        let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
+        let leaves = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
         let product = LinearKey { rows, format, outputs, inputs, leaves };
         // Whoever asks for a cache that rounds nothing does not want an x that is rounded.
         let exact = self.plan.cache == Format::F32;
-        match self.measured(&Subject::Projection(product)) {
+        match self.measured(&TuningKey::Projection(product)) {
             Some(Layout::Projection(measured)) if !(measured.codes && exact) => measured,
             _ => {
                 let chip = self.chip();
@@ -104,7 +104,7 @@ impl Select<'_> {
     /// What a kernel of heads' matrices computes at once.
     pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
         let chip = self.chip();
-        spec::EachHead::each_for(chip.cores as usize, format, shape, turned)
+        spec::PerHeadLinear::each_for(chip.cores as usize, format, shape, turned)
     }
 
     /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute so many outputs of so many
@@ -125,11 +125,11 @@ impl Select<'_> {
         (format, outputs, inputs): (Format, usize, usize),
         sum: &ExpertsSum,
     ) -> (usize, usize) {
-        let leaves = matches!(sum.ending, Summed::AddSquares(_));
+        let leaves = matches!(sum.ending, CombineInput::AddSquares(_));
         let (product, rows) = (ExpertMatrix::Down, if leaves { spec::Rows::One } else { spec::Rows::Few });
         let chosen = sum.chosen;
         let product = ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves };
-        if let Some(Layout::Experts(measured)) = self.measured(&Subject::Experts(product)) {
+        if let Some(Layout::Experts(measured)) = self.measured(&TuningKey::Experts(product)) {
             return (measured.rows_per_simdgroup, measured.simdgroups);
         }
         self.experts_knobs((format, outputs, sum.chosen * inputs), leaves)

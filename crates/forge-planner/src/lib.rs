@@ -61,24 +61,24 @@ mod work;
 pub use budget::{Offer, spend};
 pub use cache::Ring;
 pub use chips::Chip;
-pub use choices::{Choice, Other};
+pub use choices::{Candidate, TuningProblem};
 pub use cost::{Cost, pass_cost, step_cost};
 pub use formats::{Override, untie};
-pub use load::Load;
+pub use load::Workload;
 pub use options::{Options, Quant};
 pub use plan::{
-    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, LiveRange, Memory,
-    Operand, Plan, RowsOf, Scratch, Section, Span, State, Step, Variant, packed_bytes,
+    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, LiveRange, Operand,
+    Plan, RecurrentState, RowsOf, Scratch, Section, Span, State, Step, Variant, packed_bytes,
 };
 pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
 pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
-pub use subject::{Attention, ExpertMatrix, ExpertsProduct, Layout, LinearKey, Subject};
+pub use subject::{Attention, ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
 pub use tuned::Tuned;
 pub use unfold::MlaExpand;
-pub use work::{Sum, Work};
+pub use work::{KernelCost, LinearCost};
 
 use forge_ir::{Diagnostic, Graph};
 use formats::Formats;

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// How much a pass is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Load {
+pub struct Workload {
     /// Rows of the pass, neighbours in one conversation.
     pub rows: u64,
     /// Rows that the head is applied to; none: it does not run.
@@ -23,20 +23,20 @@ pub struct Load {
     pub drawn: bool,
 }
 
-impl Load {
+impl Workload {
     /// One token, the last of so many.
-    pub const fn decode(length: u64) -> Load {
-        Load { rows: 1, wanted: 1, length, splits: 1, drawn: false }
+    pub const fn decode(length: u64) -> Workload {
+        Workload { rows: 1, wanted: 1, length, splits: 1, drawn: false }
     }
 
     /// The first rows of a prompt, of which the last is continued.
-    pub const fn prefill(rows: u64) -> Load {
-        Load { rows, wanted: 1, length: rows, splits: 1, drawn: false }
+    pub const fn prefill(rows: u64) -> Workload {
+        Workload { rows, wanted: 1, length: rows, splits: 1, drawn: false }
     }
 
     /// The same, where the cache of a row is shared by as many threadgroups as a GPU of so many cores wants.
-    pub fn on(self, plan: &Plan, cores: u32) -> Load {
-        Load { splits: plan.splits(self, cores), ..self }
+    pub fn on(self, plan: &Plan, cores: u32) -> Workload {
+        Workload { splits: plan.splits(self, cores), ..self }
     }
 
     /// The regime of its kernels.
@@ -61,7 +61,7 @@ impl Load {
 
 impl Plan {
     /// What a pass submits, head included.
-    pub fn counts(&self, load: Load) -> Counts {
+    pub fn counts(&self, load: Workload) -> Counts {
         let mut counts = Counts::default();
         let last = self.applications.len() - 1;
         for (index, application) in self.applications.iter().enumerate() {
@@ -80,7 +80,7 @@ impl Plan {
     }
 
     /// The steps that a pass takes, in order, each with its section.
-    pub fn steps_of(&self, load: Load) -> impl Iterator<Item = (&Section, &Step)> {
+    pub fn steps_of(&self, load: Workload) -> impl Iterator<Item = (&Section, &Step)> {
         let sections = self.applications.iter().map(|application| &self.sections[application.section]);
         let steps = sections.flat_map(move |section| {
             section.steps(load.regime().schedule()).iter().map(move |step| (section, step))
@@ -89,7 +89,7 @@ impl Plan {
     }
 
     /// The kernel that a step runs under a load, if it runs.
-    pub fn instance(&self, section: &Section, step: &Step, load: Load) -> Option<&Instance> {
+    pub fn instance(&self, section: &Section, step: &Step, load: Workload) -> Option<&Instance> {
         let in_head = self.is_head(section);
         let wanted = match step.condition {
             Condition::Always => true,
@@ -110,12 +110,12 @@ impl Plan {
     }
 
     /// Whether keys and values are made of latents.
-    fn unfolds(&self, load: Load) -> bool {
+    fn unfolds(&self, load: Workload) -> bool {
         self.unfold.is_some_and(|unfold| load.rows >= unfold.from as u64)
     }
 
     /// The positions that a step is run for, each time that it is: all of them, or a share.
-    pub fn shares(&self, step: &Step, load: Load) -> impl Iterator<Item = Range<u64>> {
+    pub fn shares(&self, step: &Step, load: Workload) -> impl Iterator<Item = Range<u64>> {
         let share = match (step.condition, self.unfold) {
             (Condition::Unfolded, Some(unfold)) => unfold.share as u64,
             _ => load.length.max(1),
@@ -126,7 +126,7 @@ impl Plan {
     }
 
     /// Rows that a section's steps are given.
-    pub(crate) fn rows_of(&self, section: &Section, load: Load) -> u64 {
+    pub(crate) fn rows_of(&self, section: &Section, load: Workload) -> u64 {
         if self.is_head(section) { load.wanted } else { load.rows }
     }
 
@@ -135,7 +135,7 @@ impl Plan {
     }
 
     /// How many threadgroups share a row's cache: what generated programs compute, spelled once more.
-    pub fn splits(&self, load: Load, cores: u32) -> u64 {
+    pub fn splits(&self, load: Workload, cores: u32) -> u64 {
         // Of latents, threadgroups that share the heads of a row.
         let groups = self.kernels.iter().find_map(|kernel| match &kernel.spec {
             Spec::LatentAttend(attend) => Some(attend.layout()[2]),

@@ -113,7 +113,7 @@ pub struct Section {
     /// How many columns of the aside it takes, if any.
     pub takes: Option<usize>,
     /// What it remembers beside, in as many bytes however long a text is.
-    pub memories: Vec<Memory>,
+    pub memories: Vec<RecurrentState>,
     /// What a pass of one row does, in order.
     pub decode: Vec<Step>,
     /// What a pass of more rows does, in order.
@@ -154,14 +154,14 @@ pub struct State {
 /// Numbers in f32 that one layer keeps of each slot, as many however long its text is. What they were before a slot's
 /// first row is nobody's business: a row at position 0 finds zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct RecurrentState {
     /// Its name: that of a parameter.
     pub name: String,
     /// Of a slot's numbers.
     pub shape: Vec<usize>,
 }
 
-impl Memory {
+impl RecurrentState {
     /// Numbers of a slot.
     pub fn numbers(&self) -> usize {
         self.shape.iter().product()

@@ -13,7 +13,7 @@
 
 use crate::chips::Chip;
 use crate::cost::{Cost, step_cost};
-use crate::load::Load;
+use crate::load::Workload;
 use crate::plan::{Plan, Section, Step};
 use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};
@@ -118,7 +118,7 @@ pub struct StepTime {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// What the pass is given.
-    pub load: Load,
+    pub load: Workload,
     /// Its steps in order.
     pub steps: Vec<StepTime>,
     /// Steps launched.
@@ -132,7 +132,7 @@ pub struct Prediction {
 }
 
 /// Predicts a pass.
-pub fn predict(plan: &Plan, chip: &Chip, load: Load) -> Prediction {
+pub fn predict(plan: &Plan, chip: &Chip, load: Workload) -> Prediction {
     let load = load.on(plan, chip.cores);
     let submission = Time { launches: Chip::SUBMISSION, ..Time::default() };
     let (cost, steps) = (Cost::default(), Vec::new());
@@ -168,7 +168,7 @@ pub fn predict_prompt(plan: &Plan, chip: &Chip, tokens: u64) -> Prediction {
     let chunk = plan.chunk as u64;
     let pass = |length: u64| {
         let rows = if length.is_multiple_of(chunk) { chunk } else { length % chunk };
-        let load = Load { rows, wanted: u64::from(length == tokens), length, splits: 1, drawn: false };
+        let load = Workload { rows, wanted: u64::from(length == tokens), length, splits: 1, drawn: false };
         predict(plan, chip, load)
     };
     let mut whole = pass(tokens);
@@ -179,14 +179,14 @@ pub fn predict_prompt(plan: &Plan, chip: &Chip, tokens: u64) -> Prediction {
         whole.cost += cost;
         whole.time += time;
     }
-    Prediction { load: Load { rows: tokens, ..whole.load }, ..whole }
+    Prediction { load: Workload { rows: tokens, ..whole.load }, ..whole }
 }
 
 fn step_time(
     plan: &Plan,
     chip: &Chip,
     (section, step, instance): (&Section, &Step, &Instance),
-    load: Load,
+    load: Workload,
 ) -> StepTime {
     let cost = step_cost(plan, section, step, load);
     let rows = plan.rows_of(section, load) as u32;

@@ -1,7 +1,7 @@
 //! Predictions as tables for people and as JSON for scripts.
 
 use crate::chips::Chip;
-use crate::load::Load;
+use crate::load::Workload;
 use crate::plan::Plan;
 use crate::predict::{Prediction, StepTime, predict, predict_prompt};
 use serde::Serialize;
@@ -38,7 +38,7 @@ impl Forecast {
         let fits = |length: &u64| *length <= context;
         // A short context is shown at its end.
         let end = (context < LENGTHS[1]).then_some(context);
-        let token = |length| predict(plan, chip, Load::decode(length));
+        let token = |length| predict(plan, chip, Workload::decode(length));
         Forecast {
             model: plan.model.name.clone(),
             chip: *chip,

@@ -1,7 +1,7 @@
 //! The plan as text: stable, for people and for snapshots.
 
 use crate::cost::{pass_cost, step_cost};
-use crate::load::Load;
+use crate::load::Workload;
 use crate::plan::{Condition, FieldKind, Operand, Plan, Section, Step};
 use crate::regime::Schedule;
 use crate::unfold::MlaExpand;
@@ -10,10 +10,10 @@ use std::fmt::{Display, Formatter, Result};
 
 impl Plan {
     /// The passes whose costs are printed: a token in a conversation of some length, and a part of a prompt.
-    fn printed(&self, schedule: Schedule) -> Load {
+    fn printed(&self, schedule: Schedule) -> Workload {
         match schedule {
-            Schedule::Decode => Load::decode(self.context.min(1024) as u64),
-            Schedule::Batch => Load::prefill(self.context.min(self.chunk) as u64),
+            Schedule::Decode => Workload::decode(self.context.min(1024) as u64),
+            Schedule::Batch => Workload::prefill(self.context.min(self.chunk) as u64),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Display for Plan {
 }
 
 impl Plan {
-    fn print_pass(&self, f: &mut Formatter<'_>, what: &str, load: Load) -> Result {
+    fn print_pass(&self, f: &mut Formatter<'_>, what: &str, load: Workload) -> Result {
         let counts = self.counts(load);
         let cost = pass_cost(self, load);
         writeln!(
@@ -236,7 +236,7 @@ impl Plan {
             "state_bytes": self.state_bytes(self.context, self.slots),
             "weight_bytes": self.weight_bytes(),
             "arena": {"bytes": self.arena_bytes, "floor": self.arena_floor, "buffers": self.scratch},
-            "decode": self.counts(Load::decode(1)),
+            "decode": self.counts(Workload::decode(1)),
             "weights": self.weights.iter().map(weight).collect::<Vec<_>>(),
             "kernels": self.kernels.iter().map(kernel).collect::<Vec<_>>(),
             "functions": self.functions,

@@ -5,7 +5,7 @@
 //! reason, which [`reasons`] finds in the finished list: what has to be whole before it is read on, what no kernel does on its
 //! way, or a fusion that was switched off. A step carries its reason to whoever prints plans, and to the program's `info`.
 
-use crate::fused::{Each, Ending, Function, Fused, Kind, Operation, Value};
+use crate::fused::{Epilogue, Function, Fused, Kind, Operation, UnaryOp, Value};
 use crate::rules::Fusion;
 use forge_ir::Format;
 use std::collections::BTreeSet;
@@ -170,7 +170,7 @@ impl<'a> Section<'a> {
                     };
                     reader.inputs.iter().any(|input| taken(input) == Some(&Kind::Take))
                 };
-                project.ending == Ending::MultiplyTaken || self.list.readers(output).any(takes)
+                project.ending == Epilogue::MultiplyTaken || self.list.readers(output).any(takes)
             }
             _ => false,
         }
@@ -245,7 +245,7 @@ fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
 /// The fusions that do a function of each number at the end of another step.
 fn of_elementwise(function: Function) -> &'static [Fusion] {
     match function {
-        Function::Each(Each::Activate(_)) => &[Fusion::GatePair, Fusion::Each],
+        Function::Each(UnaryOp::Activate(_)) => &[Fusion::GatePair, Fusion::Each],
         Function::Each(_) => &[Fusion::Each, Fusion::NormAdd],
         Function::Multiply | Function::Times => {
             &[Fusion::HeadsGate, Fusion::GatePair, Fusion::GateFirst, Fusion::Take]

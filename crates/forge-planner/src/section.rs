@@ -1,7 +1,7 @@
 //! A section under construction: its fields, its steps, and which buffer holds which value.
 
 use crate::fused::Value;
-use crate::plan::{Argument, Condition, Field, Memory, Operand, Section, Step};
+use crate::plan::{Argument, Condition, Field, Operand, RecurrentState, Section, Step};
 use crate::reasons::JOINS;
 use crate::regime::{Regime, Schedule};
 use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
@@ -98,7 +98,7 @@ impl Draft<'_> {
     }
 
     /// A memory of the section's, made if there is none of that name.
-    pub(crate) fn memory(&mut self, memory: Memory) -> Operand {
+    pub(crate) fn memory(&mut self, memory: RecurrentState) -> Operand {
         let memories = &mut self.section.memories;
         let index = memories.iter().position(|known| known.name == memory.name).unwrap_or_else(|| {
             memories.push(memory);

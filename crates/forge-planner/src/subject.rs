@@ -6,7 +6,7 @@
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Attend, AttentionKnobs, Epilogue, ExpertsInner, ExpertsKnobs, ExpertsSum, ExpertsTiles, Knobs, Project,
+    Attend, AttentionKnobs, Epilogue, ExpertsInner, ExpertsKnobs, ExpertsSum, ExpertsTiles, Knobs, Linear,
     Rows, Summed,
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// All that a layout is chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "subject", rename_all = "snake_case")]
-pub enum Subject {
+pub enum TuningKey {
     /// A product of a matrix with rows.
     Projection(LinearKey),
     /// A product of experts with rows.
@@ -110,9 +110,9 @@ fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
 
 impl LinearKey {
     /// That of a projection.
-    pub fn of(project: &Project) -> LinearKey {
+    pub fn of(project: &Linear) -> LinearKey {
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-        let Project { rows, format, outputs, inputs, .. } = *project;
+        let Linear { rows, format, outputs, inputs, .. } = *project;
         LinearKey { rows, format, outputs, inputs, leaves }
     }
 }
@@ -147,34 +147,34 @@ impl Attention {
     }
 }
 
-impl Subject {
+impl TuningKey {
     /// That of a kernel, and how it is laid out, if it could be otherwise.
-    pub fn of(spec: &Spec) -> Option<(Subject, Layout)> {
+    pub fn of(spec: &Spec) -> Option<(TuningKey, Layout)> {
         Some(match spec {
             Spec::Project(project) => {
-                (Subject::Projection(LinearKey::of(project)), Layout::Projection(project.knobs))
+                (TuningKey::Projection(LinearKey::of(project)), Layout::Projection(project.knobs))
             }
             Spec::ExpertsInner(inner) => {
                 let ExpertsInner { rows_per_simdgroup, simdgroups, .. } = *inner;
                 let knobs = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
-                (Subject::Experts(ExpertsProduct::of_inner(inner)), Layout::Experts(knobs))
+                (TuningKey::Experts(ExpertsProduct::of_inner(inner)), Layout::Experts(knobs))
             }
             Spec::ExpertsSum(sum) => {
                 let ExpertsSum { rows_per_simdgroup, simdgroups, .. } = *sum;
                 let knobs = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
-                (Subject::Experts(ExpertsProduct::of_sum(sum)), Layout::Experts(knobs))
+                (TuningKey::Experts(ExpertsProduct::of_sum(sum)), Layout::Experts(knobs))
             }
             Spec::ExpertsTiles(tiles) => {
                 let knobs =
                     ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs: tiles.tile_outputs };
-                (Subject::Experts(ExpertsProduct::of_tiles(tiles)), Layout::Experts(knobs))
+                (TuningKey::Experts(ExpertsProduct::of_tiles(tiles)), Layout::Experts(knobs))
             }
             Spec::AttendSplit(attend) => {
                 let rows = if attend.prologue.is_some() { Rows::One } else { Rows::Few };
-                (Subject::Attention(Attention::of(attend, rows)), Layout::Attention(attend.knobs))
+                (TuningKey::Attention(Attention::of(attend, rows)), Layout::Attention(attend.knobs))
             }
             Spec::AttendTiled(attend) => {
-                (Subject::Attention(Attention::of(attend, Rows::Many)), Layout::Attention(attend.knobs))
+                (TuningKey::Attention(Attention::of(attend, Rows::Many)), Layout::Attention(attend.knobs))
             }
             _ => return None,
         })
@@ -183,22 +183,22 @@ impl Subject {
     /// How many rows it is made for.
     pub fn rows(&self) -> Rows {
         match self {
-            Subject::Projection(product) => product.rows,
-            Subject::Experts(product) => product.rows,
-            Subject::Attention(attention) => attention.rows,
+            TuningKey::Projection(product) => product.rows,
+            TuningKey::Experts(product) => product.rows,
+            TuningKey::Attention(attention) => attention.rows,
         }
     }
 
     /// The layouts that forge has for it, as far as kernels' limits allow.
     pub fn tried(&self) -> Vec<Layout> {
         match *self {
-            Subject::Projection(LinearKey { rows, format, inputs, leaves, .. }) => {
+            TuningKey::Projection(LinearKey { rows, format, inputs, leaves, .. }) => {
                 Knobs::tried(rows, format, inputs, leaves).into_iter().map(Layout::Projection).collect()
             }
-            Subject::Experts(ExpertsProduct { rows, leaves, .. }) => {
+            TuningKey::Experts(ExpertsProduct { rows, leaves, .. }) => {
                 ExpertsKnobs::tried(rows, leaves).into_iter().map(Layout::Experts).collect()
             }
-            Subject::Attention(Attention { rows, query_heads, key_heads, width, cache, .. }) => {
+            TuningKey::Attention(Attention { rows, query_heads, key_heads, width, cache, .. }) => {
                 let tried = AttentionKnobs::tried(rows, query_heads, key_heads, width, cache);
                 tried.into_iter().map(Layout::Attention).collect()
             }
@@ -208,13 +208,13 @@ impl Subject {
     /// What it is, for people.
     pub fn describe(&self) -> String {
         match self {
-            Subject::Projection(LinearKey { rows, format, outputs, inputs, .. }) => {
+            TuningKey::Projection(LinearKey { rows, format, outputs, inputs, .. }) => {
                 format!("{format} {outputs} × {inputs} {}", rows.name())
             }
-            Subject::Experts(ExpertsProduct { rows, format, experts, chosen, outputs, inputs, .. }) => {
+            TuningKey::Experts(ExpertsProduct { rows, format, experts, chosen, outputs, inputs, .. }) => {
                 format!("{format} {chosen} of {experts} {outputs} × {inputs} {}", rows.name())
             }
-            Subject::Attention(Attention { rows, query_heads, key_heads, width, cache, window }) => {
+            TuningKey::Attention(Attention { rows, query_heads, key_heads, width, cache, window }) => {
                 let window = window.map(|window| format!(" of {window}")).unwrap_or_default();
                 format!("{cache} cache{window}, {query_heads} / {key_heads} × {width} {}", rows.name())
             }
@@ -236,7 +236,7 @@ impl Layout {
     pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
             (Layout::Projection(knobs), Spec::Project(project)) => {
-                Spec::Project(Project { knobs: *knobs, ..project.clone() })
+                Spec::Project(Linear { knobs: *knobs, ..project.clone() })
             }
             (
                 Layout::Experts(ExpertsKnobs { rows_per_simdgroup, simdgroups, .. }),

@@ -4,7 +4,7 @@
 //! subjects and knobs, times and names, is for people. What forge would not lay out so is refused.
 
 use crate::plan::Plan;
-use crate::subject::{Layout, Subject};
+use crate::subject::{Layout, TuningKey};
 use forge_kernels::spec::{AttentionKnobs, ExpertsKnobs, Knobs};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct Tuned {
 #[serde(try_from = "Entry")]
 struct Measured {
     #[serde(flatten)]
-    subject: Subject,
+    subject: TuningKey,
     knobs: Layout,
 }
 
@@ -65,15 +65,15 @@ impl TryFrom<Entry> for Measured {
         let (subject, knobs) = match entry.subject {
             Kind::Projection => {
                 let knobs = entry.knobs::<Knobs>()?;
-                (Subject::Projection(entry.subject()?), Layout::Projection(knobs))
+                (TuningKey::Projection(entry.subject()?), Layout::Projection(knobs))
             }
             Kind::Experts => {
                 let knobs = entry.knobs::<ExpertsKnobs>()?;
-                (Subject::Experts(entry.subject()?), Layout::Experts(knobs))
+                (TuningKey::Experts(entry.subject()?), Layout::Experts(knobs))
             }
             Kind::Attention => {
                 let knobs = entry.knobs::<AttentionKnobs>()?;
-                (Subject::Attention(entry.subject()?), Layout::Attention(knobs))
+                (TuningKey::Attention(entry.subject()?), Layout::Attention(knobs))
             }
         };
         if subject.tried().contains(&knobs) {
@@ -90,14 +90,14 @@ impl Tuned {
     }
 
     /// The layout of a subject, if it was measured.
-    pub fn layout(&self, subject: &Subject) -> Option<Layout> {
+    pub fn layout(&self, subject: &TuningKey) -> Option<Layout> {
         self.layouts.iter().find(|measured| measured.subject == *subject).map(|measured| measured.knobs)
     }
 
     /// Of how many subjects, and of how many of them a plan has any.
     pub fn used(&self, plan: &Plan) -> (usize, usize) {
-        let of_plan = plan.kernels.iter().filter_map(|kernel| Subject::of(&kernel.spec));
-        let of_plan: Vec<Subject> = of_plan.map(|(subject, _)| subject).collect();
+        let of_plan = plan.kernels.iter().filter_map(|kernel| TuningKey::of(&kernel.spec));
+        let of_plan: Vec<TuningKey> = of_plan.map(|(subject, _)| subject).collect();
         let used = self.layouts.iter().filter(|measured| of_plan.contains(&measured.subject)).count();
         (self.layouts.len(), used)
     }

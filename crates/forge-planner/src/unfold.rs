@@ -12,7 +12,7 @@
 //! So from l (k + v) / (2 l - k - v) rows on keys and values are fewer operations, however long the text; and they are made, and
 //! met, by products of matrices. They are made of a share of the positions at a time, so that their room does not grow with it.
 
-use forge_ir::Latents;
+use forge_ir::LatentCache;
 use serde::Serialize;
 
 /// Positions of which keys and values are made at once, at most. Of DeepSeek V3 they fill 128 MiB, as much as 256 rows' queries and
@@ -32,7 +32,7 @@ impl MlaExpand {
     /// Of heads with keys and values of these widths, in passes of at most `chunk` rows that are more than `few`; none where
     /// no pass has as many rows as it takes.
     pub(crate) fn of(
-        latents: &Latents,
+        latents: &LatentCache,
         [keys, values]: [usize; 2],
         (few, chunk): (usize, usize),
         context: usize,
@@ -65,7 +65,7 @@ mod tests {
             (16, 8, 16, 16, None),
             (15, 8, 16, 16, None),
         ] {
-            let latents = Latents { width, turned };
+            let latents = LatentCache { width, turned };
             let unfold = MlaExpand::of(&latents, [keys, values], (16, 256), 4096);
             assert_eq!(unfold.map(|unfold| unfold.from), from, "{width} {turned} {keys} {values}");
             let Some(MlaExpand { from, share }) = unfold else { continue };

@@ -9,17 +9,17 @@ use crate::plan::{Plan, Section, Step};
 use crate::regime::{FEW, Regime};
 
 /// So much once, for each row, for each position that is reached, for each that a row attends to, and for each expert chosen.
-pub type Sum = [i64; 5];
+pub type LinearCost = [i64; 5];
 
 /// What a kernel's dispatches cost. One threadgroup is taken to have a row's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct KernelCost {
     /// Bytes read.
-    pub read: Sum,
+    pub read: LinearCost,
     /// Bytes written.
-    pub written: Sum,
+    pub written: LinearCost,
     /// Additions and multiplications.
-    pub operations: Sum,
+    pub operations: LinearCost,
     /// Positions that a row sees; `None`: all so far.
     pub window: Option<usize>,
     /// Experts that there are to choose from, and those that a row chooses.
@@ -28,11 +28,11 @@ pub struct Work {
 
 impl Plan {
     /// What the dispatches of a kernel cost, by its number.
-    pub fn work(&self, kernel: usize) -> Work {
+    pub fn work(&self, kernel: usize) -> KernelCost {
         let spec = &self.kernels[kernel].spec;
         let experts = experts(spec).map_or([0; 2], |experts| [experts.free, experts.chosen]);
         let mut work =
-            Work { read: [0; 5], written: [0; 5], operations: [0; 5], window: window(spec), experts };
+            KernelCost { read: [0; 5], written: [0; 5], operations: [0; 5], window: window(spec), experts };
         let Some((section, step, regime)) = self.user(kernel) else { return work };
         let typical = match regime {
             Regime::One => 1,
@@ -78,7 +78,7 @@ impl Plan {
 }
 
 /// What is counted once and for each, of the count where there are so many, and of those where there is one less of each.
-fn sum(counts: [u64; 5], Amounts { rows, reached, attended, chosen, .. }: Amounts) -> Sum {
+fn sum(counts: [u64; 5], Amounts { rows, reached, attended, chosen, .. }: Amounts) -> LinearCost {
     let [all, less @ ..] = counts.map(|count| count as i64);
     let [row, position, seen, expert] = less.map(|less| all - less);
     let counted =

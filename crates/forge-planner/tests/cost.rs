@@ -4,7 +4,8 @@ mod support;
 
 use forge_ir::Format;
 use forge_planner::{
-    Chip, Cost, Forecast, Limit, Load, Plan, Time, chip_table, pass_cost, predict, predict_prompt, step_cost,
+    Chip, Cost, Forecast, Limit, Plan, Time, Workload, chip_table, pass_cost, predict, predict_prompt,
+    step_cost,
 };
 use support::{EIGHT, ONE, planned};
 
@@ -24,10 +25,10 @@ fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigaby
     // in the weights.
     let weights = 32_u64 * (4096 * (4096 + 1024) * 2 + 3 * 4096 * 14336) + 128_256 * 4096;
     let gains = (2 * 32 + 1) * 4096 * 4;
-    let cost = pass_cost(&plan, Load::decode(1));
+    let cost = pass_cost(&plan, Workload::decode(1));
     let matrices = weights / 32 * 18 + 4096 / 32 * 18;
     assert!((matrices..=matrices + gains).contains(&cost.weights_read), "{}", cost.weights_read);
-    let token = pass_cost(&plan, Load::decode(1024));
+    let token = pass_cost(&plan, Workload::decode(1024));
     assert!((4.2e9..4.7e9).contains(&(token.bytes() as f64)), "{}", token.bytes());
     // What the token itself brings is written, and not read back.
     assert_eq!(token.cache_read + token.cache_written, cache(&plan, 1024));
@@ -36,7 +37,7 @@ fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigaby
 #[test]
 fn predictions_have_known_magnitudes() {
     let plan = planned(&EIGHT, Format::Q4_0);
-    let token = |chip_name| predict(&plan, chip(chip_name), Load::decode(1024)).time;
+    let token = |chip_name| predict(&plan, chip(chip_name), Workload::decode(1024)).time;
     let ms = |name| token(name).seconds() * 1e3;
     // Memory alone: 4.4 GB at 0.75 of 546 GB/s. The rest is launches and tails.
     assert!((10.0..11.5).contains(&(token("m4-max").memory * 1e3)), "{:?}", token("m4-max"));
@@ -57,7 +58,7 @@ fn a_token_reads_hardly_more_than_weights_and_cache() {
     for format in [Format::Q8_0, Format::Q4_0] {
         let plan = planned(&ONE, format);
         for length in [1, 1024, 8192] {
-            let token = pass_cost(&plan, Load::decode(length));
+            let token = pass_cost(&plan, Workload::decode(length));
             let least = token.weights_read + cache(&plan, length);
             let over = token.read() as f64 / least as f64 - 1.0;
             assert!((0.0..0.03).contains(&over), "{format} at {length}: {:.2}% more", 100.0 * over);
@@ -76,7 +77,7 @@ fn a_longer_conversation_costs_more_of_everything() {
     for chip in &Chip::ALL {
         let mut before = (0, 0, 0.0);
         for length in [1, 63, 64, 65, 1000, 1024, 4096, 8192] {
-            let token = predict(&plan, chip, Load::decode(length));
+            let token = predict(&plan, chip, Workload::decode(length));
             let after =
                 (token.cost.bytes(), token.cost.operations, token.time.memory + token.time.arithmetic);
             assert!(
@@ -100,7 +101,7 @@ fn a_faster_chip_is_no_slower() {
         Chip { efficiency: 0.9, ..slow },
     ];
     let time = |chip: &Chip| {
-        let token = predict(&plan, chip, Load::decode(1024)).time.seconds();
+        let token = predict(&plan, chip, Workload::decode(1024)).time.seconds();
         (token, predict_prompt(&plan, chip, 1000).time.seconds())
     };
     let (token, prompt) = time(&slow);
@@ -116,7 +117,7 @@ fn wider_numbers_take_longer() {
     let formats = [Format::Q4_0, Format::Q8_0, Format::F16, Format::F32];
     let times = formats.map(|format| {
         let plan = planned(&ONE, format);
-        predict(&plan, chip("m2-pro"), Load::decode(1024)).time.seconds()
+        predict(&plan, chip("m2-pro"), Workload::decode(1024)).time.seconds()
     });
     assert!(times.is_sorted(), "{times:?}");
 }
@@ -125,11 +126,13 @@ fn wider_numbers_take_longer() {
 fn totals_are_the_sums_of_their_steps() {
     let plan = planned(&ONE, Format::Q8_0);
     let loads = [
-        Load::decode(1),
-        Load::decode(1024),
-        Load { rows: 5, wanted: 3, length: 70, splits: 1, drawn: false },
+        Workload::decode(1),
+        Workload::decode(1024),
+        Workload { rows: 5, wanted: 3, length: 70, splits: 1, drawn: false },
     ];
-    for load in loads.into_iter().chain([Load::prefill(256), Load { wanted: 0, ..Load::prefill(100) }]) {
+    for load in
+        loads.into_iter().chain([Workload::prefill(256), Workload { wanted: 0, ..Workload::prefill(100) }])
+    {
         let whole = predict(&plan, chip("m1-max"), load);
         let (mut cost, mut time) = (Cost::default(), Time { launches: Chip::SUBMISSION, ..Time::default() });
         for (section, step) in plan.steps_of(whole.load) {
@@ -153,7 +156,7 @@ fn a_prompt_is_its_passes_and_runs_the_head_once() {
     let plan = planned(&ONE, Format::Q4_0);
     let prompt = predict_prompt(&plan, chip("m4-max"), 600);
     let pass = |rows, wanted, length| {
-        let load = Load { rows, wanted, length, splits: 1, drawn: false };
+        let load = Workload { rows, wanted, length, splits: 1, drawn: false };
         let pass = predict(&plan, chip("m4-max"), load);
         (pass.dispatches, pass.cost.operations)
     };

@@ -4,8 +4,8 @@ mod support;
 
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{AttentionKnobs, Knobs, Project, Rows};
-use forge_planner::{Choice, Layout, LinearKey, Options, Plan, Quant, Subject, Tuned, plan};
+use forge_kernels::spec::{AttentionKnobs, Knobs, Linear, Rows};
+use forge_planner::{Layout, LinearKey, Options, Plan, Quant, Tuned, TuningKey, TuningProblem, plan};
 use serde_json::{Value, json};
 use support::{EIGHT, ONE, graph, planned};
 
@@ -20,7 +20,7 @@ fn by_rule() -> Plan {
     planned(&ONE, Format::Q8_0)
 }
 
-fn projects(plan: &Plan) -> impl Iterator<Item = &Project> {
+fn projects(plan: &Plan) -> impl Iterator<Item = &Linear> {
     plan.kernels.iter().filter_map(|kernel| match &kernel.spec {
         Spec::Project(project) => Some(project),
         _ => None,
@@ -28,7 +28,7 @@ fn projects(plan: &Plan) -> impl Iterator<Item = &Project> {
 }
 
 /// A table that has these knobs for a subject.
-fn table(subject: Subject, knobs: Layout) -> Value {
+fn table(subject: TuningKey, knobs: Layout) -> Value {
     let mut layout = json!(subject);
     layout["knobs"] = json!(knobs);
     layout["seconds"] = json!(1e-5);
@@ -36,13 +36,13 @@ fn table(subject: Subject, knobs: Layout) -> Value {
 }
 
 /// Subjects of kernels, in their order, and how they are laid out.
-fn subjects(plan: &Plan) -> Vec<(Subject, Layout)> {
-    plan.kernels.iter().filter_map(|kernel| Subject::of(&kernel.spec)).collect()
+fn subjects(plan: &Plan) -> Vec<(TuningKey, Layout)> {
+    plan.kernels.iter().filter_map(|kernel| TuningKey::of(&kernel.spec)).collect()
 }
 
 /// A table of each choice's last layout; and what it says.
-fn last_of(choices: &[Choice]) -> (Tuned, Vec<(Subject, Layout)>) {
-    let last = |choice: &Choice| (choice.subject, choice.others[choice.others.len() - 1].layout);
+fn last_of(choices: &[TuningProblem]) -> (Tuned, Vec<(TuningKey, Layout)>) {
+    let last = |choice: &TuningProblem| (choice.subject, choice.others[choice.others.len() - 1].layout);
     let last: Vec<_> = choices.iter().map(last).collect();
     let layouts: Vec<Value> =
         last.iter().map(|(subject, layout)| table(*subject, *layout)["layouts"][0].clone()).collect();
@@ -82,7 +82,7 @@ fn stand_ins_leave_no_more_than_there_is_room_for() {
     let plan = by_rule();
     let mut met = 0;
     for choice in plan.choices() {
-        let (Subject::Projection(product), Layout::Projection(own)) = (choice.subject, choice.own) else {
+        let (TuningKey::Projection(product), Layout::Projection(own)) = (choice.subject, choice.own) else {
             continue;
         };
         if !product.leaves {
@@ -109,9 +109,9 @@ fn stand_ins_leave_no_more_than_there_is_room_for() {
 }
 
 /// The first choice of that many rows, of a product of a matrix or of attention.
-fn choice_of(rows: Rows, is_attention: bool) -> Choice {
-    let is_meant = |choice: &Choice| {
-        choice.subject.rows() == rows && is_attention == matches!(choice.subject, Subject::Attention(_))
+fn choice_of(rows: Rows, is_attention: bool) -> TuningProblem {
+    let is_meant = |choice: &TuningProblem| {
+        choice.subject.rows() == rows && is_attention == matches!(choice.subject, TuningKey::Attention(_))
     };
     by_rule().choices().into_iter().find(is_meant).expect("there is one")
 }
@@ -121,14 +121,14 @@ fn subjects_of_other_models_are_counted_and_ignored() {
     for is_attention in [false, true] {
         let choice = choice_of(Rows::One, is_attention);
         let subject = match choice.subject {
-            Subject::Projection(product) => {
-                Subject::Projection(LinearKey { outputs: product.outputs + 32, ..product })
+            TuningKey::Projection(product) => {
+                TuningKey::Projection(LinearKey { outputs: product.outputs + 32, ..product })
             }
-            Subject::Attention(mut attention) => {
+            TuningKey::Attention(mut attention) => {
                 attention.window = Some(64);
-                Subject::Attention(attention)
+                TuningKey::Attention(attention)
             }
-            Subject::Experts(_) => unreachable!("the model has none"),
+            TuningKey::Experts(_) => unreachable!("the model has none"),
         };
         let tuned = Tuned::parse(&table(subject, choice.own).to_string()).expect("it is a table");
         let plan = laid_out(tuned.clone());

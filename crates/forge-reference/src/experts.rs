@@ -2,7 +2,7 @@
 
 use crate::linear::linear;
 use crate::rows::Values;
-use forge_ir::{Diagnostic, Groups, Numbers, Routing, Scores, WeightId};
+use forge_ir::{Diagnostic, Groups, Routing, Scores, WeightId, WeightRows};
 use std::cmp::Ordering;
 
 /// Added to the sum that weights are divided by, so that weights that are all 0 stay so.
@@ -100,7 +100,7 @@ pub(crate) struct Stacks<'a> {
 
 /// The sum over experts of weight · down(gated(gate(x), up(x))). An expert that no row has chosen is not read.
 pub(crate) fn experts(
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     stacks: Stacks<'_>,
     gated: impl Fn(f64, f64) -> f64,
     [x, weights]: [&Values; 2],

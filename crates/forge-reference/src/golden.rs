@@ -2,7 +2,7 @@
 
 use crate::rows::{self, Row};
 use crate::run::run;
-use forge_ir::{Diagnostic, Format, Graph, Numbers};
+use forge_ir::{Diagnostic, Format, Graph, WeightRows};
 use serde::Serialize;
 
 /// A text, and how many of its tokens each pass is given.
@@ -66,7 +66,7 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
 /// As [`crate::evaluate`], and where a logit is no number or infinite: nothing can be compared with it.
 pub fn golden(
     graph: &Graph,
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     cache: Format,
     sequences: &[Sequence],
 ) -> Result<Vec<Golden>, Diagnostic> {

@@ -3,11 +3,11 @@
 use crate::attention::mixed;
 use crate::rows::{Row, Values};
 use crate::share::share;
-use forge_ir::{Diagnostic, Latents, Numbers, WeightId};
+use forge_ir::{Diagnostic, LatentCache, WeightId, WeightRows};
 
 /// For every row, each head's matrix times its part of x; turned, with rows for columns. The weight has `of` rows and columns.
 pub(crate) fn each_head(
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     weight: WeightId,
     of: [usize; 2],
     (heads, turned): (usize, bool),
@@ -42,13 +42,13 @@ pub(crate) fn each_head(
 ///
 /// All rows of a slot are in this batch, so the latents at hand are the whole state.
 pub(crate) fn attention(
-    latents: &Latents,
+    latents: &LatentCache,
     (heads, scale): (usize, f32),
     rows: &[Row],
     inputs: &[&Values],
 ) -> Values {
     let [q, r, c, k] = inputs else { return Values::default() };
-    let Latents { width, turned } = *latents;
+    let LatentCache { width, turned } = *latents;
     let dot =
         |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
     let parts = share(rows.len(), rows.len() * heads * (width + turned) * 2, |range| {
@@ -79,7 +79,7 @@ mod tests {
 
     struct Counted;
 
-    impl Numbers for Counted {
+    impl WeightRows for Counted {
         fn rows(&self, _: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
             let columns = out.len() / rows.len();
             out.iter_mut().enumerate().for_each(|(index, out)| *out = (rows.start * columns + index) as f32);
@@ -107,7 +107,7 @@ mod tests {
         let k = values(1, &[0., 7., (3_f32).ln()]);
         // Scores of the last row: 0 * 1 + 1 * 0 and 0 * 3 + 1 * ln 3, so weights are 1 and 3.
         let (q, r) = (values(1, &[0., 0., 0.]), values(1, &[1., 1., 1.]));
-        let latents = Latents { width: 1, turned: 1 };
+        let latents = LatentCache { width: 1, turned: 1 };
         let found = attention(&latents, (1, 1.0), &rows, &[&q, &r, &c, &k]);
         assert_eq!(found.numbers, [1.0, 5.0, 2.5]);
     }

@@ -20,7 +20,7 @@ mod share;
 
 pub use golden::{Golden, Sequence, golden, sequences};
 
-use forge_ir::{Diagnostic, Format, Graph, Numbers};
+use forge_ir::{Diagnostic, Format, Graph, WeightRows};
 use rows::Row;
 
 /// Of which positions the logits are wanted.
@@ -38,7 +38,7 @@ pub enum Want {
 /// When a token is outside the vocabulary, the text is empty, or a weight cannot be read.
 pub fn evaluate(
     graph: &Graph,
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     ids: &[u32],
     want: Want,
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
@@ -56,7 +56,7 @@ pub fn evaluate(
 /// As [`evaluate`].
 pub fn greedy(
     graph: &Graph,
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     ids: &[u32],
     count: usize,
 ) -> Result<Vec<u32>, Diagnostic> {

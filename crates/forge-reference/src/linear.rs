@@ -4,7 +4,7 @@
 
 use crate::rows::Values;
 use crate::share::share;
-use forge_ir::{Diagnostic, Numbers, WeightId};
+use forge_ir::{Diagnostic, WeightId, WeightRows};
 use std::ops::Range;
 
 /// Weight rows decoded at once.
@@ -18,7 +18,7 @@ const LANES: usize = 4;
 
 /// The product with some rows of a weight, plus a bias.
 pub(crate) fn linear(
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     weight: WeightId,
     rows: Range<usize>,
     bias: Option<&[f32]>,
@@ -70,7 +70,7 @@ impl Wide {
 
 /// The sums of some outputs: for each output, one of every row of x.
 fn part(
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     weight: WeightId,
     outputs: Range<usize>,
     x: &Wide,
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    impl Numbers for Rule {
+    impl WeightRows for Rule {
         fn rows(&self, _: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
             for (row, out) in rows.zip(out.chunks_exact_mut(self.0)) {
                 out.iter_mut().enumerate().for_each(|(column, out)| *out = Rule::at(row, column));

@@ -4,7 +4,7 @@
 
 use crate::rows::{Row, Values};
 use crate::share::share;
-use forge_ir::Memory;
+use forge_ir::RecurrentState;
 
 /// For every row, each channel's last values, its own the last of them, times the channel's taps.
 pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> Values {
@@ -47,12 +47,12 @@ fn softplus(x: f64) -> f64 {
 ///
 /// The last are queries, keys, values, decay and strength.
 pub(crate) fn delta_rule(
-    memory: &Memory,
+    memory: &RecurrentState,
     [scale, epsilon]: [f32; 2],
     rows: &[Row],
     [q, k, v, decay, strength]: [&Values; 5],
 ) -> Values {
-    let Memory { heads, keys, values } = *memory;
+    let RecurrentState { heads, keys, values } = *memory;
     let group = heads / (k.width / keys);
     let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
     let of_heads = share(heads, rows.len() * keys * values * 6, |range| {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn memories_learn_what_they_do_not_know_and_forget_by_decay() {
         // One head of two key channels and one value channel. Keys are of any length: 3 and 1 are one direction.
-        let memory = Memory { heads: 1, keys: 2, values: 1 };
+        let memory = RecurrentState { heads: 1, keys: 2, values: 1 };
         let of = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };
         let rows: Vec<Row> = of_slot(0, &[0; 4]).collect();
         let keys = of(2, &[3., 0., 1., 0., 0., 2., 1., 0.]);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn slots_and_heads_remember_by_themselves() {
-        let memory = Memory { heads: 2, keys: 1, values: 2 };
+        let memory = RecurrentState { heads: 2, keys: 1, values: 2 };
         let rows = turns();
         let ones = Values { width: 1, numbers: vec![1.0; 5] };
         let always = Values { width: 2, numbers: vec![1.0; 10] };

@@ -8,8 +8,8 @@ use crate::linear::linear;
 use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
 use forge_ir::{
-    Activation, Apply, Body, Diagnostic, Format, Gating, Graph, Node, Numbers, Op, ParamId, ParamKind,
-    StateId, WeightId,
+    Activation, Apply, Body, Diagnostic, Format, Gating, Graph, Node, Op, ParamId, ParamKind, StateId,
+    WeightId, WeightRows,
 };
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// slots from position 0 on; all slots have room for the longest of them, and no more.
 pub(crate) fn run(
     graph: &Graph,
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     cache: Format,
     rows: &[Row],
     wanted: &[usize],
@@ -49,7 +49,7 @@ pub(crate) fn run(
 
 struct Run<'a> {
     graph: &'a Graph,
-    numbers: &'a dyn Numbers,
+    numbers: &'a dyn WeightRows,
     /// Of keys and values.
     cache: Format,
     /// Positions of every slot.

@@ -6,7 +6,7 @@
 use forge_frontend::{Memory, Opened, Options, read_model};
 use forge_ir::Diagnostic;
 use forge_reference::{Want, evaluate};
-use forge_weights::Stored;
+use forge_weights::CheckpointWeights;
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,8 +47,9 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 fn distance(file: &Path) -> f64 {
     let memory = memory(file);
     let opened = open(&memory).unwrap_or_else(|faults| panic!("{}: {faults:#?}", file.display()));
-    let stored =
-        Stored::new(&opened.graph, |tensor, offset, out| opened.tensors.read(&memory, tensor, offset, out));
+    let stored = CheckpointWeights::new(&opened.graph, |tensor, offset, out| {
+        opened.tensors.read(&memory, tensor, offset, out)
+    });
     let golden = std::fs::read(file.with_extension("safetensors")).expect("its logits lie beside it");
     let golden = SafeTensors::deserialize(&golden).expect("it is a safetensors file");
     let mut worst = 0.0_f64;

@@ -11,11 +11,11 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::model::Model;
 use crate::model::memory::{Memory, available};
-use crate::offload::{ExpertPlacement, Repacking, Room, Streamed, UsageStats, WeightSource};
-use crate::program::Program;
+use crate::offload::{CacheLayout, ExpertCache, ExpertPlacement, Repacking, UsageStats, WeightSource};
+use crate::program::CompiledModel;
 use crate::sampling::sampler::SamplingParams;
 use crate::text::chat_template::Template;
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use crate::weights::WeightFile;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -90,39 +90,39 @@ pub struct Loaded {
     /// What it takes.
     pub memory: Memory,
     /// Seats of its experts, if they are streamed.
-    pub room: Option<Room>,
+    pub room: Option<CacheLayout>,
 }
 
 impl Loaded {
     /// The region of seats and who fills it, if experts are streamed; with some planes arranged, by where they lie in the weight file.
-    pub fn streamed(&self, arrangements: HashMap<usize, Repacking>) -> Result<Option<Streamed>, String> {
+    pub fn streamed(&self, arrangements: HashMap<usize, Repacking>) -> Result<Option<ExpertCache>, String> {
         let Some(room) = &self.room else { return Ok(None) };
         let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
         let mut progress = Progress::new("reading experts, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         let habits = UsageStats::beside(self.weights.path(), layers);
-        Streamed::new(layers, room.clone(), source, arrangements)?.with_habits(habits, &mut told).map(Some)
+        ExpertCache::new(layers, room.clone(), source, arrangements)?.with_habits(habits, &mut told).map(Some)
     }
 }
 
 impl LoadOptions {
     /// Where a file of the model is.
-    pub fn path(&self, program: &Program, name: &str) -> PathBuf {
+    pub fn path(&self, program: &CompiledModel, name: &str) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| PathBuf::from(program.directory)).join(name)
     }
 
     /// The tokenizer, which is being read.
-    pub fn text(&self, program: &Program) -> Text {
-        Text::being_read(self.path(program, "tokenizer.json"))
+    pub fn text(&self, program: &CompiledModel) -> Tokenizer {
+        Tokenizer::being_read(self.path(program, "tokenizer.json"))
     }
 
     /// The chat template, if the model has one.
-    pub fn template(&self, program: &Program) -> Result<Option<Template>, Error> {
+    pub fn template(&self, program: &CompiledModel) -> Result<Option<Template>, Error> {
         Template::read(&self.path(program, ""))
     }
 
     /// How the model's makers would have ids chosen: by `generation_config.json`.
-    pub fn sampling(&self, program: &Program) -> Result<SamplingParams, Error> {
+    pub fn sampling(&self, program: &CompiledModel) -> Result<SamplingParams, Error> {
         let path = self.path(program, "generation_config.json");
         let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         match std::fs::read(&path) {
@@ -134,7 +134,7 @@ impl LoadOptions {
 
     /// Maps the weights and lays the model out for the context that was asked for, or else for `needed` positions; or
     /// for an ordinary context if nobody says how many are needed.
-    pub fn load(&self, program: &Program, needed: Option<usize>) -> Result<Loaded, Error> {
+    pub fn load(&self, program: &CompiledModel, needed: Option<usize>) -> Result<Loaded, Error> {
         let most = program.info.context;
         let context = match (self.context, needed) {
             (Some(context), _) if context > most => {
@@ -167,7 +167,7 @@ impl LoadOptions {
     }
 
     /// Seats for the experts, if they are to be streamed.
-    fn room(&self, model: &dyn Model, memory: Memory) -> Result<Option<Room>, Error> {
+    fn room(&self, model: &dyn Model, memory: Memory) -> Result<Option<CacheLayout>, Error> {
         let bytes = match self.experts {
             ExpertPlacement::Resident => return Ok(None),
             ExpertPlacement::Mapped => None,
@@ -204,11 +204,11 @@ impl LoadOptions {
                 return Err(Error::usage(what));
             }
         };
-        Room::new(layers, bytes).map(Some)
+        CacheLayout::new(layers, bytes).map(Some)
     }
 
     /// [`Setup::load`], and then puts the model on the device.
-    pub fn engine(&self, program: &Program, needed: Option<usize>) -> Result<Engine, Error> {
+    pub fn engine(&self, program: &CompiledModel, needed: Option<usize>) -> Result<Engine, Error> {
         let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
         if loaded.room.is_none() {
@@ -222,7 +222,7 @@ impl LoadOptions {
     }
 
     /// Where it will be computed: the device that was asked for, or that this machine has.
-    pub fn kind(&self, program: &Program) -> DeviceKind {
+    pub fn kind(&self, program: &CompiledModel) -> DeviceKind {
         let _ = program;
         match self.device {
             DeviceKind::Auto if has_metal() => DeviceKind::Metal,
@@ -235,7 +235,7 @@ impl LoadOptions {
         }
     }
 
-    fn device(&self, program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
+    fn device(&self, program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
         match self.kind(program) {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
@@ -282,7 +282,7 @@ fn has_metal() -> bool {
 }
 
 #[cfg(target_vendor = "apple")]
-fn metal(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
+fn metal(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
     let (weights, layout, experts) =
         (&loaded.weights, loaded.model.layout(), loaded.streamed(HashMap::new())?);
     Ok(Box::new(crate::gpu::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
@@ -295,12 +295,12 @@ pub(crate) fn cache() -> Option<PathBuf> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn metal(_: &Program, _: &Loaded) -> Result<Box<dyn Device>, Error> {
+fn metal(_: &CompiledModel, _: &Loaded) -> Result<Box<dyn Device>, Error> {
     Err(Error::usage("there is no Metal on this machine: --device cpu"))
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
+fn cuda(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
     crate::gpu::cuda::card(program.ptx).map_err(|why| Error::usage(format!("{why}: --device cpu")))?;
     let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);

@@ -1,12 +1,12 @@
 //! A compiled model as the generated crate declares it: static data.
 
 use crate::device::Kernel;
-use crate::measure::tune::Tunable;
+use crate::measure::tune::TuningSpace;
 use crate::model::{LoadModel, ModelInfo};
 
 /// A compiled model: its kernels, its constants and where its files are.
 #[derive(Clone, Copy)]
-pub struct Program {
+pub struct CompiledModel {
     /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless a [`crate::load::Setup`] names another.
     pub directory: &'static str,
     /// The source of the Metal kernels.
@@ -22,7 +22,7 @@ pub struct Program {
     /// Every kernel.
     pub kernels: &'static [&'static Kernel],
     /// Candidate kernel layouts for `tune`.
-    pub tunable: Option<&'static Tunable>,
+    pub tunable: Option<&'static TuningSpace>,
 }
 
 /// Kernels for NVIDIA GPUs of a compute capability, such as 70 for 7.0, and newer ones.

@@ -5,8 +5,8 @@
 mod support;
 
 use forge_runtime::cpu::{
-    self, AttendUnfolded, EachHead, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    LatentShare, Pairing, Rotation,
+    self, Format, LatentColumns, LatentPrepare, MlaAppend, MlaAttention, MlaAttentionExpanded,
+    MlaLoadLatents, Pairing, PerHeadLinear, Rotation,
 };
 use forge_runtime::device::Schedule;
 use support::{
@@ -14,7 +14,7 @@ use support::{
     run_kernel_as,
 };
 
-fn each(call: &cpu::Call<'_>, (format, shape): &(Format, EachHead)) {
+fn each(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, PerHeadLinear)) {
     match format {
         Format::F32 => cpu::each_head::<cpu::F32>(call, shape),
         Format::Q4_0 => cpu::each_head::<cpu::Q4_0>(call, shape),
@@ -25,7 +25,7 @@ fn each(call: &cpu::Call<'_>, (format, shape): &(Format, EachHead)) {
 
 #[test]
 fn every_head_multiplies_its_own_part() {
-    kernel_under_test!(SHAPE, (Format, EachHead), each);
+    kernel_under_test!(SHAPE, (Format, PerHeadLinear), each);
     let mut random = Random(21);
     let affine = Format::Affine { bits: 4, group: 64, bf16: true };
     for format in [Format::F32, Format::Q4_0, Format::Q6K, affine] {
@@ -34,7 +34,7 @@ fn every_head_multiplies_its_own_part() {
                 let weights = matrix(&mut random, format, heads * of_matrix, columns, 1.0);
                 let (takes, gives) = if turned { (of_matrix, columns) } else { (columns, of_matrix) };
                 let pitch = heads * takes + wider;
-                let shape = EachHead { heads, rows: of_matrix, columns, turned, pitch };
+                let shape = PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch };
                 for rows in [1, 2, 7] {
                     let x = random.numbers(rows * pitch);
                     let product = |at: usize| {
@@ -159,7 +159,7 @@ fn place((slot, position): (u32, u32), record: usize) -> usize {
 /// Lines come to the cache, and what is beside them stays.
 #[test]
 fn lines_are_appended_as_they_are_or_prepared() {
-    kernel_under_test!(SHAPE, LatentAppend, cpu::latent_append);
+    kernel_under_test!(SHAPE, MlaAppend, cpu::latent_append);
     let mut random = Random(22);
     for sizes @ [heads, width, of_turned] in SHAPES {
         let record = width + of_turned;
@@ -172,7 +172,7 @@ fn lines_are_appended_as_they_are_or_prepared() {
             }
             compare(&format!("{sizes:?}"), &numbers_of(found), &near(&wanted));
         };
-        let append = |prepare| LatentAppend { width, turned: of_turned, cache: Format::F32, prepare };
+        let append = |prepare| MlaAppend { width, turned: of_turned, cache: Format::F32, prepare };
         let (latent, key) = (random.numbers(2 * width), random.numbers(2 * of_turned));
         let lines: Vec<Vec<f64>> = latent
             .chunks_exact(width)
@@ -222,7 +222,7 @@ fn lines_are_appended_as_they_are_or_prepared() {
 
 #[test]
 fn heads_share_latents() {
-    kernel_under_test!(SHAPE, LatentAttend, cpu::latent_attend);
+    kernel_under_test!(SHAPE, MlaAttention, cpu::latent_attend);
     let mut random = Random(23);
     for sizes @ [heads, width, of_turned] in SHAPES {
         let record = width + of_turned;
@@ -262,7 +262,7 @@ fn heads_share_latents() {
                 wanted.extend(sums);
             }
         }
-        let attend = |prologue| LatentAttend {
+        let attend = |prologue| MlaAttention {
             heads,
             width,
             turned: of_turned,
@@ -312,7 +312,7 @@ fn heads_share_latents() {
 
 #[test]
 fn a_share_is_what_lines_hold() {
-    kernel_under_test!(SHAPE, LatentShare, cpu::latent_share);
+    kernel_under_test!(SHAPE, MlaLoadLatents, cpu::latent_share);
     let mut random = Random(24);
     for [_, width, turned] in SHAPES {
         let record = width + turned;
@@ -330,7 +330,7 @@ fn a_share_is_what_lines_hold() {
             Argument::Output(NAN.repeat(rows * width)),
             Argument::Output(NAN.repeat(rows * turned)),
         ];
-        *SHAPE.write().unwrap() = Some(LatentShare { width, turned, cache: Format::F32 });
+        *SHAPE.write().unwrap() = Some(MlaLoadLatents { width, turned, cache: Format::F32 });
         each_level(|level, threads| {
             let scalars = [rows as u32, CONTEXT as u32, begin];
             let left = run_kernel(kernel, &arguments, &scalars, level, threads);
@@ -343,7 +343,7 @@ fn a_share_is_what_lines_hold() {
 /// Rows that go on from share to share have what they have of all positions.
 #[test]
 fn heads_meet_keys_and_values_share_by_share() {
-    kernel_under_test!(SHAPE, AttendUnfolded, cpu::attend_unfolded);
+    kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_unfolded);
     let mut random = Random(25);
     for [heads, keys, of_turned, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {
         let (rows, first) = (5, 140);
@@ -376,7 +376,8 @@ fn heads_meet_keys_and_values_share_by_share() {
         }
         let buffers = vec!["q", "turned", "keys", "turned_keys", "values", "positions", "heads", "carried"];
         let kernel = kernel("attend", buffers, run);
-        let shape = AttendUnfolded { heads, keys, turned: of_turned, values, queries_pitch, scale: SCALE };
+        let shape =
+            MlaAttentionExpanded { heads, keys, turned: of_turned, values, queries_pitch, scale: SCALE };
         *SHAPE.write().unwrap() = Some(shape);
         each_level(|level, threads| {
             let mut left = [NAN.repeat(rows * heads * values), NAN.repeat(rows * heads * 2)];

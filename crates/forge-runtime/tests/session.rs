@@ -10,7 +10,7 @@ use runtime::session::generation::{
 };
 use runtime::session::session::{Event, Generated, Session};
 use runtime::text::chat_template::{Message, Template};
-use runtime::text::tokenizer::Text;
+use runtime::text::tokenizer::Tokenizer;
 use runtime::weights::WeightFile;
 use std::ops::ControlFlow;
 use support::reference::{Reference, write_tokenizer};
@@ -36,7 +36,7 @@ fn session(context: u32) -> Session<CpuDevice> {
     let weights = WeightFile::open(&path).unwrap();
     let tiny = Tiny::load(&weights, context, 1).unwrap();
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
-    let text = Text::read(&folder.path().join("tokenizer.json")).unwrap();
+    let text = Tokenizer::read(&folder.path().join("tokenizer.json")).unwrap();
     let template = Template::new(TEMPLATE, None, serde_json::Map::new()).unwrap();
     Session::new(Engine::new(tiny, device, context, 1), Some(text), Some(template))
 }

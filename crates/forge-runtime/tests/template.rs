@@ -1,7 +1,7 @@
 //! Conversations to text: as transformers renders them, for every model of the oracle.
 
 use forge_runtime::text::chat_template::{Conversation, Message, Template};
-use forge_runtime::text::tokenizer::Text;
+use forge_runtime::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ fn conversations_of_the_oracle_become_its_text_and_its_ids() {
         let golden = std::fs::read(model.join("tokenizer_golden.json")).unwrap();
         let golden: Value = serde_json::from_slice(&golden).unwrap();
         let template = Template::read(&model).unwrap().unwrap();
-        let text = Text::read(&model.join("tokenizer.json")).unwrap();
+        let text = Tokenizer::read(&model.join("tokenizer.json")).unwrap();
         for chat in golden["chats"].as_array().unwrap() {
             let messages: Vec<Message> = serde_json::from_value(chat["messages"].clone()).unwrap();
             let answer = chat["add_generation_prompt"].as_bool().unwrap();

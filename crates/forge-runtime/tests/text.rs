@@ -2,7 +2,7 @@
 
 mod support;
 
-use forge_runtime::text::tokenizer::{StopStrings, Text};
+use forge_runtime::text::tokenizer::{StopStrings, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn oracle(file: &str) -> PathBuf {
 }
 
 /// A tokenizer whose words begin with a mark for the space before them, and which spells in bytes what it lacks.
-fn sentence_pieces() -> Text {
+fn sentence_pieces() -> Tokenizer {
     let mut vocabulary = serde_json::Map::new();
     let words = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter();
     let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
@@ -45,11 +45,11 @@ fn sentence_pieces() -> Text {
         },
     });
     std::fs::write(file.path(), tokenizer.to_string()).unwrap();
-    Text::read(file.path()).unwrap()
+    Tokenizer::read(file.path()).unwrap()
 }
 
 /// The pieces that ids stream out as.
-fn pieces(text: &Text, ids: &[u32]) -> Vec<String> {
+fn pieces(text: &Tokenizer, ids: &[u32]) -> Vec<String> {
     let mut stream = text.stream();
     let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
     pieces.push(stream.finish().unwrap());
@@ -59,7 +59,7 @@ fn pieces(text: &Text, ids: &[u32]) -> Vec<String> {
 #[test]
 fn texts_of_the_oracle_become_its_ids_and_come_back() {
     for model in models() {
-        let text = Text::read(&model.join("tokenizer.json")).unwrap();
+        let text = Tokenizer::read(&model.join("tokenizer.json")).unwrap();
         let golden: Value =
             serde_json::from_slice(&std::fs::read(model.join("tokenizer_golden.json")).unwrap()).unwrap();
         let cases = golden["texts"].as_array().unwrap();
@@ -78,7 +78,7 @@ fn texts_of_the_oracle_become_its_ids_and_come_back() {
 
 #[test]
 fn characters_come_out_whole() {
-    for text in [Text::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
+    for text in [Tokenizer::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
         let ids = text.encode("\u{20ac}\u{20ac}\u{1f600}!", true).unwrap();
         let pieces: Vec<String> = pieces(&text, &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
         assert_eq!(pieces, ["\u{20ac}", "\u{20ac}", "\u{1f600}", "!"]);
@@ -94,7 +94,7 @@ fn characters_come_out_whole() {
 proptest! {
     #[test]
     fn what_streams_out_is_the_whole_text(words in "([a-d \u{e9}\u{20ac}\u{1f600}\n]|\\PC){0,40}") {
-        for text in [Text::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
+        for text in [Tokenizer::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
             let ids = text.encode(&words, true).unwrap();
             prop_assert_eq!(pieces(&text, &ids).concat(), text.decode(&ids).unwrap());
         }
@@ -136,17 +136,17 @@ proptest! {
 
 #[test]
 fn who_needs_a_tokenizer_that_is_being_read_is_told_if_it_cannot_be_used() {
-    let text = Text::being_read(oracle("tokenizer.json"));
+    let text = Tokenizer::being_read(oracle("tokenizer.json"));
     let ids = text.encode("a text", false).unwrap();
     assert_eq!((text.decode(&ids).unwrap().trim(), text.ready()), ("a text", Ok(())));
 
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "{").unwrap();
-    let text = Text::being_read(file.path().to_owned());
+    let text = Tokenizer::being_read(file.path().to_owned());
     let told =
         [text.encode("a", false).unwrap_err(), text.decode(&[1]).unwrap_err(), text.ready().unwrap_err()];
     for told in told {
-        assert_eq!(told, Text::read(file.path()).err().unwrap());
+        assert_eq!(told, Tokenizer::read(file.path()).err().unwrap());
         assert!(
             told.to_string().starts_with(&format!("{}: cannot be used: ", file.path().display())),
             "{told}"

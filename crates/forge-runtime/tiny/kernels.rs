@@ -1,8 +1,8 @@
 //! The kernels of the tiny model: what is made from each kernel's signature, and a typed function to dispatch it.
 
 use crate::model::{RING, WINDOW};
-use crate::runtime::cpu::{self, Activation, Brings, Epilogue, Format, Pairing, Rotation};
-use crate::runtime::device::kernel_cost::Work;
+use crate::runtime::cpu::{self, Activation, Epilogue, Format, KvSource, Pairing, Rotation};
+use crate::runtime::device::kernel_cost::KernelCost;
 use crate::runtime::device::{Kernel, Pass, Span};
 use crate::runtime::weights::{Q4_0, Q8_0};
 use half::f16;
@@ -30,7 +30,7 @@ pub static EMBED: Kernel = Kernel {
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: |call| {
         cpu::embed::<cpu::Q8_0>(
             call,
@@ -49,7 +49,7 @@ pub static NORM: Kernel = Kernel {
     buffers: &["x", "gain", "y"],
     threads: 64,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: |call| {
         cpu::rms_norm(
             call,
@@ -67,7 +67,7 @@ pub static FINAL_NORM: Kernel = Kernel {
     buffers: &["x", "gain", "wanted", "y"],
     threads: 64,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: |call| {
         cpu::rms_norm(
             call,
@@ -95,11 +95,11 @@ macro_rules! project {
             buffers: &["weight_codes", "weight_scales", "x", "y"],
             threads: 64,
             strips: None,
-            work: Work::NONE,
+            work: KernelCost::NONE,
             cpu: |call| {
                 cpu::project::<cpu::$format>(
                     call,
-                    &cpu::Project {
+                    &cpu::Linear {
                         outputs: $outputs,
                         inputs: $inputs,
                         norm: None,
@@ -135,7 +135,7 @@ macro_rules! rotate_append {
             buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
             threads: 64,
             strips: None,
-            work: Work::NONE,
+            work: KernelCost::NONE,
             cpu: |call| {
                 cpu::rotate_append(
                     call,
@@ -145,7 +145,7 @@ macro_rules! rotate_append {
                         width: 10,
                         cache: Format::F16,
                         ring: $ring,
-                        brings: Brings::KeysAndValues,
+                        brings: KvSource::KeysAndValues,
                         norm: None,
                         rotation: Rotation {
                             frequencies: &FREQUENCIES,
@@ -188,7 +188,7 @@ macro_rules! attend_split {
             buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
             threads: 64,
             strips: None,
-            work: Work::NONE,
+            work: KernelCost::NONE,
             cpu: |call| {
                 let scale = 0.316_227_76;
                 let shape = cpu::Attend {
@@ -218,7 +218,7 @@ pub static ATTEND_JOIN: Kernel = Kernel {
     buffers: &["partials", "heads"],
     threads: 64,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: |call| cpu::attend_join(call, &cpu::AttendJoin { query_heads: 4, width: 10 }),
 };
 
@@ -256,7 +256,7 @@ pub static ARGMAX: Kernel = Kernel {
     buffers: &["logits", "ids"],
     threads: 64,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: |call| cpu::argmax(call, &cpu::Argmax { vocabulary: 50 }),
 };
 
@@ -269,7 +269,7 @@ pub static SAMPLE: Kernel = Kernel {
     buffers: &["logits", "draws", "ids"],
     threads: 64,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: |call| cpu::sample(call, &cpu::Sample { vocabulary: 50 }),
 };
 

@@ -14,7 +14,7 @@ fn main() -> std::process::ExitCode {
     runtime::cli::main(&PROGRAM, runtime::cli::COMMANDS)
 }
 
-static PROGRAM: runtime::program::Program = runtime::program::Program {
+static PROGRAM: runtime::program::CompiledModel = runtime::program::CompiledModel {
     directory: env!("CARGO_MANIFEST_DIR"),
     metal: "",
     metallib: None,

@@ -3,7 +3,7 @@
 use crate::kernels;
 use crate::runtime::device::{Buffer, Pass, Schedule, Span};
 use crate::runtime::error::Error;
-use crate::runtime::model::state::State;
+use crate::runtime::model::state::StateLayout;
 use crate::runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, Ring};
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
@@ -108,7 +108,7 @@ impl Tiny {
                 down: weights.matrix(&format!("layers.{i}.down"), HIDDEN, INNER)?,
             });
         }
-        let mut state = State::new(slots);
+        let mut state = StateLayout::new(slots);
         let caches = [context, INFO.rings[0].capacity(context)].map(|capacity| {
             let [keys, values] = [(); 2].map(|()| state.cache(KEY_HEADS, capacity, HEAD));
             Cache { keys, values, capacity }

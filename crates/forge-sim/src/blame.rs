@@ -4,10 +4,10 @@ use crate::arena::LIMIT;
 use crate::fault::{Fault, Kind};
 use crate::program::Program;
 use crate::shadow::{Cell, Conflict, Other};
-use crate::watch::{WRITES, Watch, site};
+use crate::watch::{Checker, WRITES, site};
 use std::ffi::c_void;
 
-impl Watch {
+impl Checker {
     fn program(&self) -> &Program {
         // SAFETY: the program outlives every dispatch of its kernels.
         unsafe { &*self.program }
@@ -221,7 +221,7 @@ fn verb(code: u32) -> &'static str {
     if code & WRITES != 0 { "writes" } else { "reads" }
 }
 
-fn beyond(watch: &Watch, code: u32, size: usize, offset: isize, name: &str, bytes: usize) -> String {
+fn beyond(watch: &Checker, code: u32, size: usize, offset: isize, name: &str, bytes: usize) -> String {
     format!(
         "{} {} {size} bytes at byte {offset} of `{name}`, which has {bytes} bytes",
         watch.who(),
@@ -229,7 +229,7 @@ fn beyond(watch: &Watch, code: u32, size: usize, offset: isize, name: &str, byte
     )
 }
 
-impl Watch {
+impl Checker {
     #[cold]
     pub(crate) fn over_limit(&mut self, used: usize) {
         let signature = &self.program().kernels()[self.kernel].signature;

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, LANES, State};
 use crate::fault::Kind;
-use crate::watch::Watch;
+use crate::watch::Checker;
 use std::ops::Range;
 
 impl Engine {
@@ -20,7 +20,7 @@ impl Engine {
     /// Two places may be one line, where the compiler has copied code. Reports what is not.
     #[cold]
     fn apart(&mut self, threads: Range<usize>) -> bool {
-        let line = |watch: &Watch, site| program(watch).line(site);
+        let line = |watch: &Checker, site| program(watch).line(site);
         let first = self.threads[threads.start];
         let home = line(&self.watch, first.site);
         let other = threads.clone().find(|index| {
@@ -119,7 +119,7 @@ fn verb(place: &str) -> String {
     if place == "its end" { "has returned".to_owned() } else { format!("waits at {place}") }
 }
 
-fn program(watch: &Watch) -> &crate::program::Program {
+fn program(watch: &Checker) -> &crate::program::Program {
     // SAFETY: the program outlives every dispatch of its kernels.
     unsafe { &*watch.program }
 }

@@ -9,7 +9,7 @@ use crate::program::Call;
 use crate::rewrite::{BUILTIN_WORDS, POINTERS};
 use crate::shadow::{HOST, Now, Shadow};
 use crate::waits::Simdgroup;
-use crate::watch::{Watch, site};
+use crate::watch::{Checker, site};
 use std::ffi::{CStr, c_void};
 use std::io;
 
@@ -48,7 +48,7 @@ pub(crate) struct Thread {
 
 /// All that runs a threadgroup.
 pub(crate) struct Engine {
-    pub(crate) watch: Watch,
+    pub(crate) watch: Checker,
     pub(crate) threads: Vec<Thread>,
     fibres: Vec<Fibre>,
     pub(crate) simdgroups: Vec<Simdgroup>,
@@ -66,7 +66,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new() -> io::Result<Engine> {
         Ok(Engine {
-            watch: Watch::new(Arena::new()?),
+            watch: Checker::new(Arena::new()?),
             threads: Vec::new(),
             fibres: Vec::new(),
             simdgroups: Vec::new(),

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 /// Where the lanes of a simdgroup put their values: `forge_meeting` of `hooks.h`.
 #[repr(C, align(64))]
-pub(crate) struct Meeting {
+pub(crate) struct Rendezvous {
     ready: u32,
     lanes: u32,
     lane: u32,
@@ -22,7 +22,7 @@ struct Aligned<const N: usize>([u8; N]);
 /// One simdgroup of the running threadgroup.
 pub(crate) struct Simdgroup {
     /// Two, used by turns: a lane may bring its next value before another has read the last.
-    meetings: [Meeting; 2],
+    meetings: [Rendezvous; 2],
     turn: usize,
     lanes: usize,
     arrived: usize,
@@ -71,7 +71,7 @@ impl Engine {
         value: *const u8,
         size: usize,
         place: *const c_void,
-    ) -> *mut Meeting {
+    ) -> *mut Rendezvous {
         unsafe {
             let site = site((*engine).watch.program, place);
             let lane = (*engine).current % LANES;
@@ -107,7 +107,7 @@ impl Engine {
     }
 
     /// Where the running thread's simdgroup meets next.
-    fn meeting(&mut self) -> *mut Meeting {
+    fn meeting(&mut self) -> *mut Rendezvous {
         let simdgroup = &mut self.simdgroups[self.current / LANES];
         &mut simdgroup.meetings[simdgroup.turn]
     }
@@ -180,7 +180,7 @@ impl Engine {
 
 impl Simdgroup {
     pub(crate) fn new() -> Simdgroup {
-        let meetings = [Meeting::new(), Meeting::new()];
+        let meetings = [Rendezvous::new(), Rendezvous::new()];
         Simdgroup { meetings, turn: 0, lanes: 0, arrived: 0, clocks: [0; 2] }
     }
 
@@ -203,9 +203,9 @@ impl Simdgroup {
     }
 }
 
-impl Meeting {
-    fn new() -> Meeting {
-        Meeting {
+impl Rendezvous {
+    fn new() -> Rendezvous {
+        Rendezvous {
             ready: 0,
             lanes: 0,
             lane: 0,

@@ -80,7 +80,7 @@ impl std::ops::AddAssign for Counters {
 }
 
 /// The state of the referee.
-pub(crate) struct Watch {
+pub(crate) struct Checker {
     pub(crate) program: *const Program,
     /// The running kernel's number.
     pub(crate) kernel: usize,
@@ -107,9 +107,9 @@ pub(crate) struct Watch {
     pub(crate) spared: bool,
 }
 
-impl Watch {
-    pub(crate) fn new(arena: Arena) -> Watch {
-        Watch {
+impl Checker {
+    pub(crate) fn new(arena: Arena) -> Checker {
+        Checker {
             program: std::ptr::null(),
             kernel: 0,
             views: Vec::new(),
@@ -280,7 +280,7 @@ impl Watch {
 
     /// Notes a fault; `describe` is asked only the first time that this place in the code has it.
     #[cold]
-    pub(crate) fn fault(&mut self, kind: Kind, site: u32, describe: impl FnOnce(&Watch) -> String) {
+    pub(crate) fn fault(&mut self, kind: Kind, site: u32, describe: impl FnOnce(&Checker) -> String) {
         if !self.faults.seen(kind, self.kernel, site) {
             let message = describe(self);
             self.add(kind, site, message);

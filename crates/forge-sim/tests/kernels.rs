@@ -7,11 +7,11 @@ use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, gro
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendUnfolded, AttentionKnobs, Brings, Convolve,
-    DeferredNorm, DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function,
-    Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare, LayerNorm,
-    LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample,
-    Squares, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttentionKnobs, CausalConv, DeferredNorm, DeltaChunks,
+    DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, Function, GatedRmsNorm, Gates, HeadNorm, InlineNorm,
+    Knobs, KvSource, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear,
+    MlaAttentionExpanded, MlaLoadLatents, NormAdd, Operand, PerHeadLinear, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rows, Sample, SliceColumns, Squares, UnaryOp,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, MutantOutcome};
@@ -21,7 +21,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
     let bias = outputs == 50;
     let (norm, own_norm, each, operand) = (None, None, None, Operand::F32);
-    let spec = Spec::Project(Project {
+    let spec = Spec::Project(Linear {
         rows,
         format,
         outputs,
@@ -77,9 +77,9 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
     let pairing = rotation.pairing;
     let brings = match (keys_alone, gated) {
-        (true, _) => Brings::Keys,
-        (false, true) => Brings::KeysValuesAndGates,
-        (false, false) => Brings::KeysAndValues,
+        (true, _) => KvSource::Keys,
+        (false, true) => KvSource::KeysValuesAndGates,
+        (false, false) => KvSource::KeysAndValues,
     };
     let pitch = brings.row_heads(query_heads, key_heads) * width;
     let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
@@ -101,8 +101,10 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     };
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
     let grouped = Attend { knobs, ..attend.clone() };
-    let queries =
-        Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };
+    let queries = Attend {
+        prologue: Some(Prologue { brings: KvSource::Nothing, ..prologue.clone() }),
+        ..attend.clone()
+    };
     let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
     let on_a_card = |attend: &Attend| Spec::AttendSplit(Attend { knobs, ..attend.clone() });
@@ -173,10 +175,10 @@ fn others() -> Vec<Case> {
         once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing), pairing })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
-        once(Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(0.5)), width: 300 })),
+        once(Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
-        once(Spec::Take(Take { width: 150, of: 155 })),
+        once(Spec::Take(SliceColumns { width: 150, of: 155 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
         Case { spec: Spec::Sample(Sample { vocabulary: 700 }), launches: vec![Launch::rows(4, 3)] },
     ]
@@ -195,7 +197,7 @@ fn memories() -> Vec<Case> {
         launches: vec![Launch::rows(2, 9).mixed(1)],
     };
     vec![
-        remembers(Spec::Convolve(Convolve { width: 140, taps: 4, pitch: 147, activation: None })),
+        remembers(Spec::Convolve(CausalConv { width: 140, taps: 4, pitch: 147, activation: None })),
         remembers(Spec::DeltaRule(delta_rule([2, 4, 10, 6], None))),
         remembers(Spec::DeltaRule(delta_rule([1, 2, 20, 3], None))),
         remembers(Spec::DeltaRule(delta_rule([2, 4, 10, 9], Some(1e-5)))),
@@ -212,7 +214,7 @@ fn chunks() -> Vec<Case> {
         launches: launches(),
     };
     let (heads, values, epsilon) = (3, 40, 1e-5);
-    let through = LetThrough { heads, values, pitch: 250, first: 121, epsilon };
+    let through = GatedRmsNorm { heads, values, pitch: 250, first: 121, epsilon };
     vec![
         chunks([2, 4, 10, 6], None, 8),
         chunks([1, 2, 20, 35], None, 16),
@@ -221,7 +223,7 @@ fn chunks() -> Vec<Case> {
         chunks([1, 2, 16, 32], Some(1e-5), 32),
         Case { spec: Spec::LetThrough(through.clone()), launches: vec![Launch::rows(3, 2)] },
         Case {
-            spec: Spec::LetThrough(LetThrough { heads: 9, values: 32, pitch: 600, ..through }),
+            spec: Spec::LetThrough(GatedRmsNorm { heads: 9, values: 32, pitch: 600, ..through }),
             launches: vec![Launch::rows(2, 1)],
         },
     ]
@@ -245,12 +247,12 @@ fn sums() -> Vec<Case> {
 /// all.
 fn unfolded() -> Vec<Case> {
     let share = |cache| Case {
-        spec: Spec::LatentShare(LatentShare { width: 130, turned: 6, cache }),
+        spec: Spec::LatentShare(MlaLoadLatents { width: 130, turned: 6, cache }),
         launches: vec![Launch::rows(5, 70).share(66, 71)],
     };
     let attend = |[heads, keys, turned, values]: [usize; 4], operand, tile| {
         let (queries_pitch, scale) = (heads * keys + 3, 0.3);
-        let shape = AttendUnfolded { heads, keys, turned, values, queries_pitch, scale, operand, tile };
+        let shape = MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale, operand, tile };
         let launches =
             vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
         Case { spec: Spec::AttendUnfolded(shape), launches }
@@ -270,7 +272,7 @@ fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) ->
     let each = |turned, together, each| {
         let (rows, columns) = (21, 50);
         let pitch = heads * if turned { rows } else { columns } + 3;
-        let spec = EachHead { format, heads, rows, columns, turned, pitch, together, each };
+        let spec = PerHeadLinear { format, heads, rows, columns, turned, pitch, together, each };
         Case { spec: Spec::EachHead(spec), launches: several() }
     };
     let rotation = rotation(turned, Pairing::Interleaved);
@@ -302,7 +304,7 @@ fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) ->
     let own_norm = |gain, split| {
         let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);
         if let Spec::Project(project) = &mut case.spec {
-            project.own_norm = Some(OwnNorm { gain, epsilon: 1e-6 });
+            project.own_norm = Some(InlineNorm { gain, epsilon: 1e-6 });
             project.knobs =
                 Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.knobs };
         }
@@ -361,23 +363,18 @@ fn planted_projections() -> Vec<Case> {
     let few = |format, outputs, inputs, epilogue| plain(Rows::Few, format, outputs, inputs, epilogue);
     let many = |format, outputs, inputs, epilogue| plain(Rows::Many, format, outputs, inputs, epilogue);
     let projects = [
-        Project { norm: norm(12), knobs: knobs(4, 2, 1, 2), ..one("affine4", 14, 1300, GATE) },
-        Project {
-            norm: norm(9),
-            knobs: knobs(2, 2, 1, 1),
-            bias: true,
-            ..one("q8_0", 7, 50, Epilogue::Store)
-        },
-        Project { knobs: knobs(4, 4, 2, 2), ..one("affine8_32", 27, 1040, squares(6, true)) },
-        Project { norm: norm(140), knobs: knobs(2, 4, 1, 1), ..one("f16", 21, 31, Epilogue::Best) },
-        Project {
+        Linear { norm: norm(12), knobs: knobs(4, 2, 1, 2), ..one("affine4", 14, 1300, GATE) },
+        Linear { norm: norm(9), knobs: knobs(2, 2, 1, 1), bias: true, ..one("q8_0", 7, 50, Epilogue::Store) },
+        Linear { knobs: knobs(4, 4, 2, 2), ..one("affine8_32", 27, 1040, squares(6, true)) },
+        Linear { norm: norm(140), knobs: knobs(2, 4, 1, 1), ..one("f16", 21, 31, Epilogue::Best) },
+        Linear {
             knobs: knobs(8, 2, 1, 1),
             operand: Operand::Ranged,
             ..few("affine8_32", 13, 35, Epilogue::Add)
         },
-        Project { knobs: knobs(16, 2, 2, 1), bias: true, ..few("f32", 38, 64, GATE) },
-        Project { knobs: knobs(1, 4, 2, 1), operand: Operand::F16, ..many("affine4_32", 22, 66, GATE) },
-        Project {
+        Linear { knobs: knobs(16, 2, 2, 1), bias: true, ..few("f32", 38, 64, GATE) },
+        Linear { knobs: knobs(1, 4, 2, 1), operand: Operand::F16, ..many("affine4_32", 22, 66, GATE) },
+        Linear {
             knobs: Knobs { tile_rows: 64, tile_outputs: 64, ..knobs(1, 1, 1, 1) },
             operand: Operand::F16,
             ..many("q8_0", 50, 32, Epilogue::Store)
@@ -388,7 +385,7 @@ fn planted_projections() -> Vec<Case> {
         Rows::Few => [1, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
         Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
     };
-    let case = |project: Project| Case { launches: launches(project.rows), spec: Spec::Project(project) };
+    let case = |project: Linear| Case { launches: launches(project.rows), spec: Spec::Project(project) };
     let embed = |width, squares| {
         let format = stored("affine4");
         Case {

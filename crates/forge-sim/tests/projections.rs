@@ -6,7 +6,7 @@ mod plain;
 
 use forge_ir::{Activation, Format};
 use forge_kernels::spec::{
-    ArgmaxJoin, DeferredNorm, Each, Embed, Epilogue, Knobs, Operand, OwnNorm, Project, Rows, Squares,
+    ArgmaxJoin, DeferredNorm, Embed, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows, Squares, UnaryOp,
 };
 use forge_kernels::{Family, Spec};
 use forge_sim::Exactness;
@@ -32,8 +32,8 @@ fn named(name: &str) -> Format {
     Format::from_name(name).unwrap_or_else(|| panic!("{name}"))
 }
 
-fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
-    Project {
+fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Linear {
+    Linear {
         rows,
         format,
         outputs,
@@ -63,14 +63,14 @@ fn key(number: f32) -> u32 {
 
 /// Results before the epilogue, and how far they may be off.
 fn products(
-    it: &Project,
+    it: &Linear,
     rows: usize,
     weights: &[f32],
     x: &[f32],
     (squares, x_gain): (&[f32], &[f32]),
     bias: &[f32],
 ) -> Vec<Wanted> {
-    let own = |_: &OwnNorm| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let own = |_: &InlineNorm| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let left = || squares.iter().map(|&square| f64::from(square)).sum::<f64>();
     let epsilon = it.norm.map(|norm| norm.epsilon).or(it.own_norm.map(|norm| norm.epsilon));
     let factor = epsilon.map_or(1.0, |epsilon| {
@@ -112,15 +112,15 @@ fn products(
             }
             match it.each {
                 None => {}
-                Some(Each::Softcap(cap)) => {
+                Some(UnaryOp::Softcap(cap)) => {
                     let cap = f64::from(cap);
                     (sum, size) = (cap * (sum / cap).tanh(), size + cap);
                 }
-                Some(Each::Scale(factor)) => {
+                Some(UnaryOp::Scale(factor)) => {
                     (sum, size) = (f64::from(factor) * sum, f64::from(factor).abs() * size);
                 }
                 // The slope of an activation is at most 1.2.
-                Some(Each::Activate(activation)) => (sum, size) = (activated(activation, sum), 1.2 * size),
+                Some(UnaryOp::Activate(activation)) => (sum, size) = (activated(activation, sum), 1.2 * size),
             }
             all.push((sum, size));
         }
@@ -142,7 +142,7 @@ fn activated(activation: Activation, x: f64) -> f64 {
 }
 
 /// Runs every projection with each of the numbers of rows.
-fn check(projections: &[Project], rows: &[usize]) {
+fn check(projections: &[Linear], rows: &[usize]) {
     let specs: Vec<Spec> = projections.iter().cloned().map(Spec::Project).collect();
     let bench = Bench::new(&specs);
     let mut random = Random(1);
@@ -157,7 +157,7 @@ fn check(projections: &[Project], rows: &[usize]) {
 fn check_one(
     bench: &Bench,
     index: usize,
-    it: &Project,
+    it: &Linear,
     rows: usize,
     weights: &plain::Stored,
     random: &mut Random,
@@ -251,7 +251,7 @@ fn check_one(
     }
 }
 
-fn outputs_of_a_threadgroup(it: &Project) -> usize {
+fn outputs_of_a_threadgroup(it: &Linear) -> usize {
     it.knobs.rows_per_simdgroup * it.knobs.simdgroups / it.knobs.split
 }
 
@@ -263,54 +263,49 @@ fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: us
 fn one_row() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
-    let own = |gain| Some(OwnNorm { gain, epsilon: 1e-5 });
-    let (scale, gelu) = (Some(Each::Scale(0.22)), Some(Each::Activate(Activation::GeluTanh)));
+    let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5 });
+    let (scale, gelu) = (Some(UnaryOp::Scale(0.22)), Some(UnaryOp::Activate(Activation::GeluTanh)));
     let mut all = Vec::new();
     for format in formats() {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
-            Project { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
-            Project { own_norm: own(true), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
-            Project {
+            Linear { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
+            Linear { own_norm: own(true), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
+            Linear {
                 own_norm: own(false),
                 knobs: knobs(2, 4, 2, 1),
                 bias: true,
                 ..one(21, 70, Epilogue::Store)
             },
-            Project { own_norm: own(true), knobs: knobs(4, 4, 2, 1), ..one(22, 90, GATE) },
-            Project { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
-            Project {
+            Linear { own_norm: own(true), knobs: knobs(4, 4, 2, 1), ..one(22, 90, GATE) },
+            Linear { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
+            Linear {
                 norm: norm(52),
                 knobs: knobs(4, 2, 1, 1),
-                each: Some(Each::Softcap(0.5)),
+                each: Some(UnaryOp::Softcap(0.5)),
                 ..one(26, 64, GATE)
             },
-            Project { knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
-            Project { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
-            Project { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
-            Project {
+            Linear { knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
+            Linear { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
+            Linear { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
+            Linear {
                 norm: norm(200),
                 knobs: knobs(8, 4, 1, 1),
-                each: Some(Each::Softcap(3.0)),
+                each: Some(UnaryOp::Softcap(3.0)),
                 ..one(150, 32, Epilogue::Best)
             },
-            Project { knobs: knobs(1, 2, 1, 1), bias: true, ..one(5, 50, Epilogue::Add) },
-            Project { knobs: knobs(2, 2, 1, 1), each: scale, bias: true, ..one(6, 50, Epilogue::Add) },
-            Project {
-                norm: norm(8),
-                each: scale,
-                knobs: knobs(2, 4, 1, 1),
-                ..one(22, 96, squares(11, true))
-            },
-            Project { knobs: knobs(2, 2, 1, 1), each: gelu, bias: true, ..one(7, 50, Epilogue::Store) },
-            Project { knobs: knobs(2, 2, 1, 1), ..one(6, 33, Epilogue::Gate(Activation::GeluTanh)) },
-            Project {
+            Linear { knobs: knobs(1, 2, 1, 1), bias: true, ..one(5, 50, Epilogue::Add) },
+            Linear { knobs: knobs(2, 2, 1, 1), each: scale, bias: true, ..one(6, 50, Epilogue::Add) },
+            Linear { norm: norm(8), each: scale, knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
+            Linear { knobs: knobs(2, 2, 1, 1), each: gelu, bias: true, ..one(7, 50, Epilogue::Store) },
+            Linear { knobs: knobs(2, 2, 1, 1), ..one(6, 33, Epilogue::Gate(Activation::GeluTanh)) },
+            Linear {
                 knobs: knobs(2, 2, 1, 1),
                 each: scale,
                 bias: true,
                 ..one(7, 50, Epilogue::Multiply { of: 12 })
             },
-            Project {
+            Linear {
                 norm: norm(8),
                 bias: true,
                 knobs: knobs(2, 4, 2, 1),
@@ -324,7 +319,7 @@ fn one_row() {
 #[test]
 fn one_row_taken_as_codes() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
-    let own = |gain| Some(OwnNorm { gain, epsilon: 1e-5 });
+    let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5 });
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-5 });
     let codes =
         |rows, simdgroups, split, packets| Knobs { codes: true, ..knobs(rows, simdgroups, split, packets) };
@@ -333,20 +328,20 @@ fn one_row_taken_as_codes() {
     for format in stored.map(named) {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
-            Project { knobs: codes(16, 1, 1, 1), ..one(16, 128, Epilogue::Store) },
-            Project { norm, knobs: codes(16, 2, 1, 2), ..one(50, 640, Epilogue::Store) },
-            Project { own_norm: own(true), knobs: codes(32, 2, 2, 2), bias: true, ..one(64, 640, GATE) },
-            Project { own_norm: own(false), knobs: codes(16, 8, 8, 1), ..one(37, 384, Epilogue::Add) },
-            Project { knobs: codes(16, 4, 2, 2), bias: true, ..one(70, 896, squares(3, true)) },
-            Project {
+            Linear { knobs: codes(16, 1, 1, 1), ..one(16, 128, Epilogue::Store) },
+            Linear { norm, knobs: codes(16, 2, 1, 2), ..one(50, 640, Epilogue::Store) },
+            Linear { own_norm: own(true), knobs: codes(32, 2, 2, 2), bias: true, ..one(64, 640, GATE) },
+            Linear { own_norm: own(false), knobs: codes(16, 8, 8, 1), ..one(37, 384, Epilogue::Add) },
+            Linear { knobs: codes(16, 4, 2, 2), bias: true, ..one(70, 896, squares(3, true)) },
+            Linear {
                 norm,
                 knobs: codes(16, 8, 4, 1),
-                each: Some(Each::Softcap(3.0)),
+                each: Some(UnaryOp::Softcap(3.0)),
                 ..one(150, 512, Epilogue::Best)
             },
-            Project { knobs: codes(32, 1, 1, 1), ..one(33, 256, Epilogue::Multiply { of: 60 }) },
-            Project { own_norm: own(true), knobs: codes(16, 4, 2, 2), ..one(18, 272, Epilogue::Store) },
-            Project { knobs: codes(16, 2, 1, 1), ..one(18, 50, Epilogue::Store) },
+            Linear { knobs: codes(32, 1, 1, 1), ..one(33, 256, Epilogue::Multiply { of: 60 }) },
+            Linear { own_norm: own(true), knobs: codes(16, 4, 2, 2), ..one(18, 272, Epilogue::Store) },
+            Linear { knobs: codes(16, 2, 1, 1), ..one(18, 50, Epilogue::Store) },
         ]);
     }
     check(&all, &[1]);
@@ -358,19 +353,19 @@ fn few_rows() {
     for format in formats() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
         all.extend([
-            Project { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
-            Project {
+            Linear { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
+            Linear {
                 knobs: knobs(16, 2, 2, 1),
-                each: Some(Each::Softcap(0.5)),
+                each: Some(UnaryOp::Softcap(0.5)),
                 operand: Operand::Ranged,
                 ..few(22, 96, GATE)
             },
-            Project {
+            Linear {
                 knobs: knobs(8, 4, 2, 1),
-                each: Some(Each::Scale(0.22)),
+                each: Some(UnaryOp::Scale(0.22)),
                 ..few(13, 130, Epilogue::Add)
             },
-            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 640, Epilogue::Store) },
+            Linear { knobs: knobs(8, 2, 2, 1), ..few(8, 640, Epilogue::Store) },
         ]);
     }
     check(&all, &[1, 2, 11]);
@@ -385,23 +380,23 @@ fn many_rows() {
         let many = |outputs, inputs, epilogue| project(Rows::Many, format, outputs, inputs, epilogue);
         let halves = Operand::F16;
         all.extend([
-            Project {
+            Linear {
                 knobs: knobs(16, 32, 1),
                 bias: true,
-                each: Some(Each::Softcap(2.0)),
+                each: Some(UnaryOp::Softcap(2.0)),
                 ..many(18, 70, Epilogue::Store)
             },
-            Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
-            Project { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
-            Project { knobs: knobs(48, 16, 1), operand: Operand::Ranged, ..many(16, 96, Epilogue::Store) },
-            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 288, GATE) },
+            Linear { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
+            Linear { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
+            Linear { knobs: knobs(48, 16, 1), operand: Operand::Ranged, ..many(16, 96, Epilogue::Store) },
+            Linear { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 288, GATE) },
         ]);
     }
     // Results in two parts.
     for (format, split) in [("q4_0", 1), ("affine8_32", 2)] {
         let format = Format::from_name(format).unwrap_or(Format::F16);
         let plain = project(Rows::Many, format, 64, 96, Epilogue::Add);
-        all.push(Project { knobs: knobs(64, 64, split), operand: Operand::F16, ..plain });
+        all.push(Linear { knobs: knobs(64, 64, split), operand: Operand::F16, ..plain });
     }
     check(&all, &[17]);
 }

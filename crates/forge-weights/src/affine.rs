@@ -12,7 +12,7 @@
 
 use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
-use crate::line::{Line, ends};
+use crate::line::{AffineLevels, ends};
 use forge_ir::{Affine, BLOCK, Scales};
 use half::{bf16, f16};
 
@@ -61,19 +61,19 @@ pub(crate) fn encode(
 const FEW: f32 = 15.0;
 
 /// The line of two halves' bits.
-fn line(scales: Scales, scale: u16, offset: u16, levels: f32) -> Line {
-    Line::new(widened(scales, scale), widened(scales, offset), levels)
+fn line(scales: Scales, scale: u16, offset: u16, levels: f32) -> AffineLevels {
+    AffineLevels::new(widened(scales, scale), widened(scales, offset), levels)
 }
 
 /// The bytes of a line's scale and offset.
-fn stored(scales: Scales, line: Line) -> [u8; PAIR] {
+fn stored(scales: Scales, line: AffineLevels) -> [u8; PAIR] {
     let [a, b] = nearest(scales, line.scale).to_le_bytes();
     let [c, d] = nearest(scales, line.offset).to_le_bytes();
     [a, b, c, d]
 }
 
 /// The line whose codes 0 and `levels` mean `low` and `high`, or the next numbers outside them.
-fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, RangeError> {
+fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLevels, RangeError> {
     let offset = below(scales, low);
     if widened(scales, offset).is_infinite() {
         return Err(RangeError::TooLarge { value: low });
@@ -93,7 +93,13 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, Ran
 }
 
 /// Moves the ends of a line in by half a step at a time, as long as that brings the numbers closer to what is stored.
-fn narrowed(scales: Scales, line: Line, numbers: &[f32], mut low: f32, mut high: f32) -> Line {
+fn narrowed(
+    scales: Scales,
+    line: AffineLevels,
+    numbers: &[f32],
+    mut low: f32,
+    mut high: f32,
+) -> AffineLevels {
     let (mut best, mut error) = (line, line.error(numbers));
     let step = (high - low) / line.levels / 2.0;
     let mut is_better = true;

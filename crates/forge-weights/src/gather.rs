@@ -2,7 +2,7 @@
 //!
 //! A part has rows in a packed matrix for each of its blocks of columns, which is one where it is as wide as the matrix.
 
-use forge_ir::{Diagnostic, Graph, Layout, Numbers, Packed, Weight, WeightId};
+use forge_ir::{Diagnostic, Graph, Layout, Packed, Weight, WeightId, WeightRows};
 use std::ops::Range;
 
 /// Rows that alternate with others before those of the next parts begin.
@@ -61,7 +61,11 @@ fn copy_block<T: Copy>(block: usize, blocks: usize, planes: [usize; 2], (row, to
 }
 
 /// The numbers of a packed vector.
-pub(crate) fn vector(numbers: &dyn Numbers, graph: &Graph, packed: &Packed) -> Result<Vec<f32>, Diagnostic> {
+pub(crate) fn vector(
+    numbers: &dyn WeightRows,
+    graph: &Graph,
+    packed: &Packed,
+) -> Result<Vec<f32>, Diagnostic> {
     let mut out = vec![0.0; packed.shape.iter().product()];
     for (index, part) in packed.parts.iter().enumerate() {
         let mut one = vec![0.0; graph.weights[part.0].columns()];

@@ -43,5 +43,5 @@ pub use ggml::{ggml_bytes, ggml_row};
 pub use layout::{ALIGNMENT, PAGE, header};
 pub use matrix::measure;
 pub use packed_file::PackedFile;
-pub use stored::Stored;
+pub use stored::CheckpointWeights;
 pub use write::{Progress, write};

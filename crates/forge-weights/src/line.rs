@@ -7,7 +7,7 @@ pub(crate) const LANES: usize = 8;
 
 /// value = code * scale + offset
 #[derive(Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct AffineLevels {
     pub(crate) scale: f32,
     pub(crate) offset: f32,
     /// The highest code.
@@ -16,9 +16,9 @@ pub(crate) struct Line {
     inverse: f32,
 }
 
-impl Line {
-    pub(crate) fn new(scale: f32, offset: f32, levels: f32) -> Line {
-        Line { scale, offset, levels, inverse: if scale == 0.0 { 0.0 } else { 1.0 / scale } }
+impl AffineLevels {
+    pub(crate) fn new(scale: f32, offset: f32, levels: f32) -> AffineLevels {
+        AffineLevels { scale, offset, levels, inverse: if scale == 0.0 { 0.0 } else { 1.0 / scale } }
     }
 
     pub(crate) fn value(self, code: f32) -> f32 {

@@ -5,7 +5,7 @@
 use crate::codec::{RangeError, decode_row, encode_row};
 use crate::errors::Sums;
 use crate::gather;
-use forge_ir::{Diagnostic, Format, Graph, Numbers, Packed, WeightId};
+use forge_ir::{Diagnostic, Format, Graph, Packed, WeightId, WeightRows};
 use std::ops::Range;
 
 /// The largest number that a half holds.
@@ -18,7 +18,7 @@ const BLOCK_NUMBERS: usize = 1 << 20;
 pub(crate) struct Matrix<'a> {
     graph: &'a Graph,
     packed: &'a Packed,
-    numbers: &'a dyn Numbers,
+    numbers: &'a dyn WeightRows,
     rows: usize,
     columns: usize,
     /// What the columns are multiplied by.
@@ -37,7 +37,7 @@ impl<'a> Matrix<'a> {
     pub(crate) fn of(
         graph: &'a Graph,
         packed: &'a Packed,
-        numbers: &'a dyn Numbers,
+        numbers: &'a dyn WeightRows,
     ) -> Result<Option<Matrix<'a>>, Diagnostic> {
         let [rows, columns] = packed.shape[..] else { return Ok(None) };
         let gain = match packed.gain {
@@ -179,7 +179,7 @@ fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (u
 pub fn measure(
     graph: &Graph,
     packed: &Packed,
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     formats: &[Format],
 ) -> Result<Vec<Option<f64>>, Diagnostic> {
     let mut totals = vec![Some(Sums::default()); formats.len()];

@@ -6,7 +6,7 @@
 use crate::codec::decode_row;
 use crate::gather;
 use crate::layout::FileLayout;
-use forge_ir::{Diagnostic, Graph, Numbers, Packed, WeightId};
+use forge_ir::{Diagnostic, Graph, Packed, WeightId, WeightRows};
 use std::io;
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ where
     }
 }
 
-impl<Read> Numbers for PackedFile<'_, Read>
+impl<Read> WeightRows for PackedFile<'_, Read>
 where
     Read: Fn(u64, &mut [u8]) -> io::Result<()> + Sync,
 {

@@ -5,29 +5,29 @@
 
 use crate::codec::decode_row;
 use crate::{blocks, mlx, mxfp4};
-use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Stack, Weight, WeightId};
+use forge_ir::{Blocks, Diagnostic, Format, Graph, Stack, Weight, WeightId, WeightRows, WeightSlice};
 use std::io;
 use std::ops::Range;
 
 /// The numbers of a graph's weights, decoded from their tensors in the checkpoint.
-pub struct Stored<'a, Read> {
+pub struct CheckpointWeights<'a, Read> {
     graph: &'a Graph,
     read: Read,
 }
 
-impl<'a, Read> Stored<'a, Read>
+impl<'a, Read> CheckpointWeights<'a, Read>
 where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
     /// `read` fills its last argument with bytes of the tensor of that name from that offset on.
     pub fn new(graph: &'a Graph, read: Read) -> Self {
-        Stored { graph, read }
+        CheckpointWeights { graph, read }
     }
 
     /// Rows of one matrix of a weight that is stored as codes.
     fn codes(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
-        if weight.cut.is_some_and(Cut::turns) {
+        if weight.cut.is_some_and(WeightSlice::turns) {
             let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
             return Err(Diagnostic::new("F0108", message));
         }
@@ -124,7 +124,7 @@ fn pieces(weight: &Weight, rows: Range<usize>) -> impl Iterator<Item = Piece<'_>
     matrices.map(one)
 }
 
-impl<Read> Stored<'_, Read>
+impl<Read> CheckpointWeights<'_, Read>
 where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
@@ -156,7 +156,7 @@ where
             return Ok(());
         }
         // Elements of a vector's groups lie so near that what is between them is read too.
-        if let (Some(cut @ Cut::Groups { .. }), false, false) =
+        if let (Some(cut @ WeightSlice::Groups { .. }), false, false) =
             (weight.cut, weight.is_matrix(), rows.is_empty())
         {
             let mut all = vec![0.0; cut.place(weight.columns().saturating_sub(1)) + 1];
@@ -179,7 +179,7 @@ where
     }
 }
 
-impl<Read> Numbers for Stored<'_, Read>
+impl<Read> WeightRows for CheckpointWeights<'_, Read>
 where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
@@ -221,9 +221,9 @@ where
 }
 
 /// Where the rows of a weight lie in its tensor, those that are neighbours there together.
-fn runs(cut: Option<Cut>, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+fn runs(cut: Option<WeightSlice>, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let most = match cut {
-        Some(Cut::Groups { rows, .. }) => rows,
+        Some(WeightSlice::Groups { rows, .. }) => rows,
         _ => usize::MAX,
     };
     let mut next = rows.start;

@@ -9,7 +9,7 @@
 
 use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
-use crate::line::{Line, ends};
+use crate::line::{AffineLevels, ends};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 use half::f16;
 
@@ -55,10 +55,10 @@ pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32
 }
 
 /// What the codes of a block mean.
-fn pair(scales: &[u8], block: usize, levels: f32) -> Line {
+fn pair(scales: &[u8], block: usize, levels: f32) -> AffineLevels {
     let (d, least) = (half([scales[0], scales[1]]), half([scales[2], scales[3]]));
     let of_block = |index: usize| f32::from(scales[4 + 2 * block + index]);
-    Line::new(d * of_block(0), -(least * of_block(1)), levels)
+    AffineLevels::new(d * of_block(0), -(least * of_block(1)), levels)
 }
 
 /// Encodes a row of finite numbers. Padding columns are what is nearest to 0.
@@ -94,7 +94,7 @@ pub(crate) fn encode(
 }
 
 /// Finds and stores a scale and an offset for each block.
-fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<Line> {
+fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
     let blocks: [&[f32]; BLOCKS] = parts(numbers);
     let reaches = blocks.map(|block| {
         let (low, high) = ends(block);
@@ -107,7 +107,7 @@ fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<Line> {
     scales[..2].copy_from_slice(&d.to_le_bytes());
     scales[2..4].copy_from_slice(&least.to_le_bytes());
     let (d, least) = (d.to_f32(), least.to_f32());
-    let line = |[scale, offset]: [f32; 2]| Line::new(d * scale, -(least * offset), levels);
+    let line = |[scale, offset]: [f32; 2]| AffineLevels::new(d * scale, -(least * offset), levels);
     let of_blocks = blocks.iter().zip(reaches).enumerate().map(|(index, (block, (scale, low)))| {
         let nearest = [times(scale, d, SIX_BITS), times(low, least, SIX_BITS)];
         let best = settled(nearest, 0.0..=SIX_BITS, |place| line(place).error(block));
@@ -118,7 +118,7 @@ fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<Line> {
 }
 
 /// Finds and stores a signed scale for every 16 columns.
-fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<Line> {
+fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
     let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(numbers);
     // The lowest code is further from the middle than the highest: it is the largest number's.
     let reaches = parts.map(|part| {
@@ -129,7 +129,7 @@ fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<Line> {
     let d = reaching(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), MOST);
     scales[..2].copy_from_slice(&d.to_le_bytes());
     let d = d.to_f32();
-    let line = |[scale]: [f32; 1]| Line::new(d * scale, -MIDDLE * (d * scale), 2.0 * MIDDLE - 1.0);
+    let line = |[scale]: [f32; 1]| AffineLevels::new(d * scale, -MIDDLE * (d * scale), 2.0 * MIDDLE - 1.0);
     let of_parts = parts.iter().zip(reaches).enumerate().map(|(index, (part, scale))| {
         let nearest = [times(scale, d, MOST)];
         let best = settled(nearest, -MOST..=MOST, |place| line(place).error(part));

@@ -8,7 +8,7 @@ use crate::errors::{Stat, Summary, Sums};
 use crate::gather;
 use crate::layout::{FileLayout, Place};
 use crate::matrix::{Encoded, Matrix, unfit};
-use forge_ir::{Diagnostic, Graph, Numbers, Packed};
+use forge_ir::{Diagnostic, Graph, Packed, WeightRows};
 use std::io::Write;
 
 /// How far the writing is.
@@ -30,7 +30,7 @@ pub struct Progress<'a> {
 pub fn write(
     graph: &Graph,
     plan: &[Packed],
-    numbers: &dyn Numbers,
+    numbers: &dyn WeightRows,
     sink: &mut dyn Write,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Summary, Diagnostic> {
@@ -72,7 +72,7 @@ pub fn write(
 }
 
 fn write_vector(
-    (graph, packed, numbers): (&Graph, &Packed, &dyn Numbers),
+    (graph, packed, numbers): (&Graph, &Packed, &dyn WeightRows),
     place: &Place,
     out: &mut Output<'_>,
 ) -> Result<(), Diagnostic> {

@@ -4,7 +4,7 @@
 //! positions are what its reader answers, and what its models have is read from the graphs of the models that are compared
 //! with transformers. A class is listed where the planner plans a published configuration of it, in `tests/published`.
 
-use forge_frontend::{Family, Memory, Options, Shapes, families, read_model};
+use forge_frontend::{DummyWeights, Family, Memory, Options, families, read_model};
 use forge_ir::{Activation, Format, Gating, Graph, Op, Pairing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -163,7 +163,7 @@ fn published() -> Result<BTreeMap<String, String>, String> {
             format!("{name} is not compiled: {}", faults.join("; "))
         };
         let options = Options { name: name.clone(), ..Options::default() };
-        let shapes = Shapes::new(&file["config"].to_string(), &options).map_err(faults)?;
+        let shapes = DummyWeights::new(&file["config"].to_string(), &options).map_err(faults)?;
         let graph = read_model(&shapes, &options).map_err(faults)?.graph;
         let class = graph.model.architecture.clone();
         forge_planner::plan(&graph, &forge_planner::Options::default()).map_err(faults)?;

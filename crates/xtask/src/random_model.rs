@@ -4,7 +4,7 @@
 //! Every tensor has its own stream of numbers, seeded by its name, so the bytes depend on neither the order of tensors
 //! nor the number of shards. Values are bf16, spread so that activations neither vanish nor grow with depth.
 
-use forge_frontend::{Options, Shapes, read_model};
+use forge_frontend::{DummyWeights, Options, read_model};
 use forge_ir::{Diagnostic, Experts, Op, ParamId, Weight};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
         faults.join("\n")
     };
     let options = Options::default();
-    let shapes = Shapes::new(&config.to_string(), &options).map_err(told)?;
+    let shapes = DummyWeights::new(&config.to_string(), &options).map_err(told)?;
     let graph = read_model(&shapes, &options).map_err(told)?.graph;
     let mut spreads = vec![None; graph.weights.len()];
     let mut routers = BTreeSet::new();

@@ -4,9 +4,9 @@
 //! and bytes. Times are predicted. Others are compared by their dispatches alone, as if they moved the same bytes with
 //! kernels as good: what is left is what fewer launches are worth.
 
-use forge_frontend::{Options as Reading, Shapes, read_model};
+use forge_frontend::{DummyWeights, Options as Reading, read_model};
 use forge_ir::{Format, Graph, Op};
-use forge_planner::{Chip, Load, Options, Plan, Prediction, Quant, plan, predict};
+use forge_planner::{Chip, Options, Plan, Prediction, Quant, Workload, plan, predict};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -132,7 +132,7 @@ impl Row {
             format!("{}: {}", config.display(), faults.join("; "))
         };
         let reading = Reading { name: name.clone(), ..Reading::default() };
-        let shapes = Shapes::new(&text, &reading).map_err(faults)?;
+        let shapes = DummyWeights::new(&text, &reading).map_err(faults)?;
         let graph = read_model(&shapes, &reading).map_err(faults)?.graph;
         let options = Options { quant: Quant::To(format), chip: Some(chip), ..Options::default() };
         let plan = plan(&graph, &options).map_err(faults)?;
@@ -141,7 +141,7 @@ impl Row {
     }
 
     fn new(name: String, graph: &Graph, plan: &Plan, chip: &Chip, length: u64) -> Row {
-        let token = predict(plan, chip, Load::decode(length));
+        let token = predict(plan, chip, Workload::decode(length));
         let has = |wanted: fn(&Op) -> bool| {
             graph.bodies.iter().flat_map(|body| &body.nodes).any(|node| wanted(&node.op))
         };

@@ -7,7 +7,7 @@ use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::mlp::activation;
 use crate::tensors::Tensors;
-use forge_ir::{Activation, Apply, Cut, ValueId};
+use forge_ir::{Activation, Apply, ValueId, WeightSlice};
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "GPT2LMHeadModel", family: "gpt2", hub: &["openai-community/gpt2"], read };
@@ -72,8 +72,11 @@ impl Gpt2 {
         let [query, key, value] = ["query", "key", "value"].map(|role| {
             let first = ["query", "key", "value"].iter().position(|other| *other == role).unwrap_or(0);
             let (first, of) = (first * hidden, 3 * hidden);
-            let cut =
-                if self.rows_are_outputs { Cut::Rows { first, of } } else { Cut::Columns { first, of } };
+            let cut = if self.rows_are_outputs {
+                WeightSlice::Rows { first, of }
+            } else {
+                WeightSlice::Columns { first, of }
+            };
             layer.cut_linear(role, x, (&joined, Some(cut)), [hidden, hidden], true)
         });
         let cache = layer.cache(heads, hidden / heads);
@@ -101,7 +104,7 @@ impl Gpt2 {
         module: &str,
         [outputs, inputs]: [usize; 2],
     ) -> ValueId {
-        let cut = (!self.rows_are_outputs).then_some(Cut::Columns { first: 0, of: outputs });
+        let cut = (!self.rows_are_outputs).then_some(WeightSlice::Columns { first: 0, of: outputs });
         layer.cut_linear(role, x, (module, cut), [outputs, inputs], true)
     }
 }

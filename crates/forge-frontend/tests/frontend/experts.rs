@@ -1,14 +1,15 @@
 //! Models with experts: their graphs, what other spellings and absent keys mean, and every way to store the experts of a layer.
 
 use crate::common::{Raw, edit_weights, model, read};
-use forge_frontend::{Options, Shapes, read_model};
+use forge_frontend::{DummyWeights, Options, read_model};
 use forge_ir::{Graph, Op, Routing, Stack};
 use serde_json::{Value, json};
 
 /// The graph of a configuration alone.
 fn graph(config: &Value) -> Graph {
     let config = config.to_string();
-    let shapes = Shapes::new(&config, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}"));
+    let shapes =
+        DummyWeights::new(&config, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}"));
     read_model(&shapes, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}")).graph
 }
 

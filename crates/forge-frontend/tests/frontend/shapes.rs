@@ -1,13 +1,14 @@
 //! Models made of their configurations alone.
 
 use crate::common::{model, models, read};
-use forge_frontend::{Checkpoint, Options, Shapes, read_model};
+use forge_frontend::{Checkpoint, DummyWeights, Options, read_model};
 use forge_ir::{Format, Graph, Op};
 use serde_json::{Value, json};
 
 /// The graph of a configuration.
 fn graph(config: &str) -> Graph {
-    let shapes = Shapes::new(config, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}"));
+    let shapes =
+        DummyWeights::new(config, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}"));
     read_model(&shapes, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}")).graph
 }
 
@@ -140,7 +141,7 @@ fn what_no_checkpoint_can_hold_is_refused() {
     let refused = |change: &dyn Fn(&mut Value)| {
         let mut config: Value = serde_json::from_slice(&model("qwen3").0["config.json"]).unwrap();
         change(&mut config);
-        let faults = Shapes::new(&config.to_string(), &Options::default()).map(|_| ()).unwrap_err();
+        let faults = DummyWeights::new(&config.to_string(), &Options::default()).map(|_| ()).unwrap_err();
         faults.iter().map(|fault| fault.code).collect::<Vec<_>>()
     };
     let huge = u32::MAX;
@@ -158,8 +159,10 @@ fn what_no_checkpoint_can_hold_is_refused() {
 
 #[test]
 fn all_numbers_are_nought() {
-    let shapes =
-        Shapes::new(std::str::from_utf8(&model("llama").0["config.json"]).unwrap(), &Options::default());
+    let shapes = DummyWeights::new(
+        std::str::from_utf8(&model("llama").0["config.json"]).unwrap(),
+        &Options::default(),
+    );
     let shapes = shapes.unwrap();
     let opened = read_model(&shapes, &Options::default()).unwrap();
     for tensor in opened.tensors.iter() {

@@ -6,7 +6,7 @@ use std::f32::consts::LOG2_E;
 
 use super::Base;
 use super::rotation::Turn;
-use crate::spec::{Attend, AttendJoin, AttentionKnobs, Brings, Prologue};
+use crate::spec::{Attend, AttendJoin, AttentionKnobs, KvSource, Prologue};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
 pub(super) fn step(width: usize) -> usize {
@@ -193,8 +193,8 @@ impl<'a> SplitContext<'a> {
         let pitch = query_pitch(spec.width);
         let sums_pitch = sums_pitch(spec.width);
         let staged = queries_fit(group, spec.width);
-        let brings = spec.prologue.as_ref().map_or(Brings::Nothing, |prologue| prologue.brings);
-        let appends = brings != Brings::Nothing;
+        let brings = spec.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
+        let appends = brings != KvSource::Nothing;
         let heads = match (appends, staged) {
             (true, _) => group + 2,
             (false, true) => group,
@@ -224,7 +224,7 @@ impl<'a> SplitContext<'a> {
             group,
             row_heads: brings.row_heads(spec.query_heads, spec.key_heads),
             appends,
-            values_are_keys: brings == Brings::Keys,
+            values_are_keys: brings == KvSource::Keys,
             heads_each,
             head_parts,
             position_parts,

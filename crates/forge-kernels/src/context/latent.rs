@@ -7,7 +7,8 @@ use super::attention::{distances, element, staged_pitch};
 use super::rotation::Turn;
 use super::{Base, Weight, decoders};
 use crate::spec::{
-    AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare, Operand,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand,
+    PerHeadLinear,
 };
 
 /// Threads of a threadgroup that multiplies by turned matrices.
@@ -61,8 +62,8 @@ pub(super) struct EachHeadContext<'a> {
 }
 
 impl<'a> EachHeadContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &EachHead) -> EachHeadContext<'a> {
-        let EachHead { format, heads, rows, columns: width, turned, pitch, together, each } = *spec;
+    pub(super) fn of(base: Base<'a>, spec: &PerHeadLinear) -> EachHeadContext<'a> {
+        let PerHeadLinear { format, heads, rows, columns: width, turned, pitch, together, each } = *spec;
         let weight = Weight::of(format, width);
         let lanes = weight.packets.next_power_of_two().clamp(FEWEST_LANES, 32);
         let at_once = 32 / lanes;
@@ -275,8 +276,8 @@ pub(super) struct LatentShareContext<'a> {
 }
 
 impl<'a> LatentShareContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &LatentShare) -> LatentShareContext<'a> {
-        let LatentShare { width, turned, cache } = *spec;
+    pub(super) fn of(base: Base<'a>, spec: &MlaLoadLatents) -> LatentShareContext<'a> {
+        let MlaLoadLatents { width, turned, cache } = *spec;
         LatentShareContext {
             base,
             width,
@@ -293,7 +294,7 @@ pub(super) struct UnfoldedContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a AttendUnfolded,
+    spec: &'a MlaAttentionExpanded,
     /// Whether singles are singles for their range alone.
     ranged: bool,
     /// What scores are bounded by: nothing.
@@ -319,8 +320,8 @@ pub(super) struct UnfoldedContext<'a> {
 }
 
 impl<'a> UnfoldedContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a AttendUnfolded) -> UnfoldedContext<'a> {
-        let AttendUnfolded { keys, turned, values, queries_pitch, operand, tile, .. } = *spec;
+    pub(super) fn of(base: Base<'a>, spec: &'a MlaAttentionExpanded) -> UnfoldedContext<'a> {
+        let MlaAttentionExpanded { keys, turned, values, queries_pitch, operand, tile, .. } = *spec;
         let (padded, value_padded) = ((keys + turned).next_multiple_of(8), values.next_multiple_of(8));
         let (matrices, value_matrices) = (padded / 8, value_padded / 8);
         let parts = 32 / tile;

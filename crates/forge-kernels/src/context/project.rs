@@ -5,14 +5,14 @@ use serde::Serialize;
 
 use super::vectors::Applied;
 use super::{Base, DEFAULT_MEMORY, Weight, decoders, of_scales, packet_columns};
-use crate::spec::{Epilogue, Operand, Project, Rows, STRETCH, Squares};
+use crate::spec::{Epilogue, Linear, Operand, Rows, STRETCH, Squares};
 
 #[derive(Serialize)]
 pub(super) struct ProjectContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Project,
+    spec: &'a Linear,
     #[serde(flatten)]
     weight: Weight,
     /// The support function that loads 4 columns of x.
@@ -69,7 +69,7 @@ pub(super) struct ProjectContext<'a> {
 }
 
 impl<'a> ProjectContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a Project) -> ProjectContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Linear) -> ProjectContext<'a> {
         let weight = Weight::of(spec.format, spec.inputs);
         let knobs = spec.knobs;
         // At least a float4 of each half.
@@ -177,7 +177,7 @@ fn of_codes(format: Format) -> Vec<&'static str> {
 }
 
 /// Outputs of a threadgroup.
-pub(crate) fn group_outputs(project: &Project) -> usize {
+pub(crate) fn group_outputs(project: &Linear) -> usize {
     let knobs = project.knobs;
     match project.rows {
         Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),

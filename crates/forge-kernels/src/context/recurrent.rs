@@ -3,7 +3,7 @@
 use super::Base;
 use super::attention::distances;
 use super::vectors::Applied;
-use crate::spec::{Convolve, DeltaChunks, DeltaRule, DeltaStep, Each, LetThrough};
+use crate::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm, UnaryOp};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -11,7 +11,7 @@ pub(super) struct ConvolveContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Convolve,
+    spec: &'a CausalConv,
     /// What is written, of `sum`.
     result: String,
     /// The support unit that it calls.
@@ -21,8 +21,8 @@ pub(super) struct ConvolveContext<'a> {
 }
 
 impl<'a> ConvolveContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a Convolve) -> ConvolveContext<'a> {
-        let applied = spec.activation.map(|activation| Applied::of(Each::Activate(activation)));
+    pub(super) fn of(base: Base<'a>, spec: &'a CausalConv) -> ConvolveContext<'a> {
+        let applied = spec.activation.map(|activation| Applied::of(UnaryOp::Activate(activation)));
         let (result, support) = match applied {
             Some(Applied { before, after, unit }) => (format!("{before}sum{after}"), unit),
             None => ("sum".to_owned(), None),
@@ -176,7 +176,7 @@ pub(super) struct LetThroughContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a LetThrough,
+    spec: &'a GatedRmsNorm,
     values_float: f32,
     /// Numbers of a head that a lane has, and whether some have fewer.
     each: usize,
@@ -186,7 +186,7 @@ pub(super) struct LetThroughContext<'a> {
 }
 
 impl<'a> LetThroughContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a LetThrough) -> LetThroughContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a GatedRmsNorm) -> LetThroughContext<'a> {
         let simdgroups = spec.heads.min(8);
         LetThroughContext {
             base,

@@ -1,11 +1,11 @@
 //! What the templates of rotation and of appending to the cache read.
 
-use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_ir::{Format, LongContext, Pairing, Rotation};
 use serde::Serialize;
 
 use super::attention::{Kept, step};
 use super::{Base, literal};
-use crate::spec::{Append, Brings, Rotate, RotateAppend};
+use crate::spec::{Append, KvSource, Rotate, RotateAppend};
 
 /// A rotation of heads, as templates print it.
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ impl Turn {
     pub(super) fn of(name: &str, rotation: &Rotation, pairing: Pairing, width: usize) -> Turn {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
         let own = match &rotation.long {
-            Some(Long::Other { frequencies, .. }) => Some(frequencies),
+            Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
             _ => None,
         };
         let lists = [Some(&rotation.frequencies), own];
@@ -66,9 +66,9 @@ impl Turn {
             magnitude: rotation.magnitude,
             table,
             table_size: lists.iter().flatten().map(|list| list.len()).sum(),
-            long: rotation.long.as_ref().map(Long::beyond),
+            long: rotation.long.as_ref().map(LongContext::beyond),
             stretched: match rotation.long {
-                Some(Long::Stretched { beyond, factor }) => Some(Stretched {
+                Some(LongContext::Stretched { beyond, factor }) => Some(Stretched {
                     factor,
                     less: factor - 1.0,
                     beyond: beyond as f32,
@@ -78,8 +78,8 @@ impl Turn {
             },
             frequency: match rotation.long {
                 None => format!("{name}_frequencies[k]"),
-                Some(Long::Other { .. }) => format!("{name}_frequencies[own + k]"),
-                Some(Long::Stretched { .. }) => {
+                Some(LongContext::Other { .. }) => format!("{name}_frequencies[own + k]"),
+                Some(LongContext::Stretched { .. }) => {
                     format!("({name}_frequencies[k] * precise::exp(slope * k))")
                 }
             },
@@ -201,7 +201,7 @@ impl<'a> RotateAppendContext<'a> {
             by_head,
             turned: spec.norm.is_some_and(|norm| norm.turned),
             values: spec.norm.is_some_and(|norm| norm.values),
-            values_are_keys: spec.brings == Brings::Keys,
+            values_are_keys: spec.brings == KvSource::Keys,
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
             width_float: spec.width as f32,
             kept: Kept::of(spec.cache, spec.width),

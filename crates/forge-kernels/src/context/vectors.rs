@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Base, literal};
-use crate::spec::{Each, Elementwise, Function, LayerNorm, NormAdd, RmsNorm, Take};
+use crate::spec::{Elementwise, Function, LayerNorm, NormAdd, RmsNorm, SliceColumns, UnaryOp};
 
 #[derive(Serialize)]
 pub(super) struct RmsNormContext<'a> {
@@ -102,14 +102,14 @@ pub(super) struct Applied {
 }
 
 impl Applied {
-    pub(super) fn of(each: Each) -> Applied {
+    pub(super) fn of(each: UnaryOp) -> Applied {
         let (before, after, unit) = match each {
             // The support unit of an activation has its name.
-            Each::Activate(activation) => {
+            UnaryOp::Activate(activation) => {
                 (format!("{}(", activation.name()), ")".to_owned(), Some(activation.name()))
             }
-            Each::Softcap(cap) => ("softcap(".to_owned(), format!(", {})", literal(cap)), Some("softcap")),
-            Each::Scale(factor) => (format!("{} * (", literal(factor)), ")".to_owned(), None),
+            UnaryOp::Softcap(cap) => ("softcap(".to_owned(), format!(", {})", literal(cap)), Some("softcap")),
+            UnaryOp::Scale(factor) => (format!("{} * (", literal(factor)), ")".to_owned(), None),
         };
         Applied { before, after, unit }
     }
@@ -151,12 +151,12 @@ pub(super) struct TakeContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Take,
+    spec: &'a SliceColumns,
     threads: usize,
 }
 
 impl<'a> TakeContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a Take) -> TakeContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a SliceColumns) -> TakeContext<'a> {
         TakeContext { base, spec, threads: 128 }
     }
 }

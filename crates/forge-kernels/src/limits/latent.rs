@@ -4,7 +4,7 @@ use super::Limits;
 use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
 use crate::error::KernelError;
 use crate::spec::{
-    AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentPrepare, LatentShare, Operand,
+    LatentAppend, LatentAttend, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand, PerHeadLinear,
 };
 use forge_ir::Format;
 
@@ -15,7 +15,7 @@ const LONGEST_LINE: usize = 1024;
 const MOST_TOGETHER: usize = 8;
 
 impl Limits<'_> {
-    pub(super) fn each_head(&self, each: &EachHead) -> Result<(), KernelError> {
+    pub(super) fn each_head(&self, each: &PerHeadLinear) -> Result<(), KernelError> {
         self.positive("the number of heads", each.heads)?;
         self.positive("the number of rows of a head's matrix", each.rows)?;
         self.positive("the number of columns of a head's matrix", each.columns)?;
@@ -59,12 +59,13 @@ impl Limits<'_> {
         })
     }
 
-    pub(super) fn latent_share(&self, share: &LatentShare) -> Result<(), KernelError> {
+    pub(super) fn latent_share(&self, share: &MlaLoadLatents) -> Result<(), KernelError> {
         self.line(share.width, share.turned, share.cache)
     }
 
-    pub(super) fn attend_unfolded(&self, attend: &AttendUnfolded) -> Result<(), KernelError> {
-        let AttendUnfolded { heads, keys, turned, values, queries_pitch, scale, operand, tile } = *attend;
+    pub(super) fn attend_unfolded(&self, attend: &MlaAttentionExpanded) -> Result<(), KernelError> {
+        let MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale, operand, tile } =
+            *attend;
         self.positive("the number of heads", heads)?;
         self.positive("the width of a key", keys)?;
         self.positive("the width of a turned key", turned)?;

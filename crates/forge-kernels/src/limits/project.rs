@@ -4,10 +4,10 @@ use super::Limits;
 use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
-use crate::spec::{Epilogue, Knobs, Project, Rows, STRETCH};
+use crate::spec::{Epilogue, Knobs, Linear, Rows, STRETCH};
 
 impl Limits<'_> {
-    pub(super) fn project(&self, project: &Project) -> Result<(), KernelError> {
+    pub(super) fn project(&self, project: &Linear) -> Result<(), KernelError> {
         self.positive("the number of outputs", project.outputs)?;
         self.positive("the number of inputs", project.inputs)?;
         self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
@@ -31,7 +31,7 @@ impl Limits<'_> {
     }
 
     /// Refuses what only kernels of one row can do.
-    fn of_one(&self, project: &Project) -> Result<(), KernelError> {
+    fn of_one(&self, project: &Linear) -> Result<(), KernelError> {
         let least = if project.rows == Rows::Few { 2 } else { 17 };
         let leaves =
             matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best | Epilogue::Multiply { .. });
@@ -43,7 +43,7 @@ impl Limits<'_> {
         })
     }
 
-    fn one(&self, project: &Project) -> Result<(), KernelError> {
+    fn one(&self, project: &Linear) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.simdgroups(project)?;
         self.split(project)?;
@@ -96,7 +96,7 @@ impl Limits<'_> {
     }
 
     /// Of what takes x as codes.
-    fn codes(&self, project: &Project) -> Result<(), KernelError> {
+    fn codes(&self, project: &Linear) -> Result<(), KernelError> {
         let rows = project.knobs.rows_per_simdgroup;
         let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(project.format);
         self.holds("rows_per_simdgroup", rows, fits, || {
@@ -105,7 +105,7 @@ impl Limits<'_> {
         })
     }
 
-    fn few(&self, project: &Project) -> Result<(), KernelError> {
+    fn few(&self, project: &Linear) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.simdgroups(project)?;
         self.split(project)?;
@@ -122,7 +122,7 @@ impl Limits<'_> {
         )
     }
 
-    fn many(&self, project: &Project) -> Result<(), KernelError> {
+    fn many(&self, project: &Linear) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.side("tile_rows", knobs.tile_rows)?;
         self.side("tile_outputs", knobs.tile_outputs)?;
@@ -144,7 +144,7 @@ impl Limits<'_> {
         })
     }
 
-    fn simdgroups(&self, project: &Project) -> Result<(), KernelError> {
+    fn simdgroups(&self, project: &Linear) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.positive("rows_per_simdgroup", knobs.rows_per_simdgroup)?;
         self.positive("simdgroups", knobs.simdgroups)?;
@@ -158,7 +158,7 @@ impl Limits<'_> {
         Ok(())
     }
 
-    fn split(&self, project: &Project) -> Result<(), KernelError> {
+    fn split(&self, project: &Linear) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.positive("split", knobs.split)?;
         self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {

@@ -4,7 +4,7 @@ use super::{Limits, WIDEST_HEAD};
 use crate::context::LANES;
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
-use crate::spec::{Convolve, DeltaChunks, DeltaRule, DeltaStep, LetThrough};
+use crate::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// Rows that a convolution's result is made of.
 const MOST_TAPS: usize = 16;
@@ -13,7 +13,7 @@ const MOST_TAPS: usize = 16;
 const WIDEST_VALUE: usize = 1024 / LANES;
 
 impl Limits<'_> {
-    pub(super) fn convolve(&self, convolve: &Convolve) -> Result<(), KernelError> {
+    pub(super) fn convolve(&self, convolve: &CausalConv) -> Result<(), KernelError> {
         self.positive("the width", convolve.width)?;
         self.holds("a row of x", convolve.pitch, convolve.pitch >= convolve.width, || {
             format!("at least as wide as the channels, which are {}", convolve.width)
@@ -53,7 +53,7 @@ impl Limits<'_> {
         })
     }
 
-    pub(super) fn let_through(&self, through: &LetThrough) -> Result<(), KernelError> {
+    pub(super) fn let_through(&self, through: &GatedRmsNorm) -> Result<(), KernelError> {
         self.positive("the number of value heads", through.heads)?;
         self.positive("the width of a value", through.values)?;
         self.holds("the width of a value", through.values, through.values <= WIDEST_VALUE, || {

@@ -50,7 +50,7 @@ pub struct HeadNorm {
 /// What a row has for the cache, beside its query heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Brings {
+pub enum KvSource {
     /// Key heads, then value heads.
     KeysAndValues,
     /// Key heads, then value heads, then the gates of query heads.
@@ -61,7 +61,7 @@ pub enum Brings {
     Nothing,
 }
 
-impl Brings {
+impl KvSource {
     /// Heads of a row, query heads included.
     pub fn row_heads(self, query_heads: usize, key_heads: usize) -> usize {
         query_heads + self.cached_heads(key_heads) + if self.has_gates() { query_heads } else { 0 }
@@ -70,22 +70,22 @@ impl Brings {
     /// Heads of a row that are for the cache, or made into what is.
     pub fn cached_heads(self, key_heads: usize) -> usize {
         match self {
-            Brings::KeysAndValues | Brings::KeysValuesAndGates => 2 * key_heads,
-            Brings::Keys => key_heads,
-            Brings::Nothing => 0,
+            KvSource::KeysAndValues | KvSource::KeysValuesAndGates => 2 * key_heads,
+            KvSource::Keys => key_heads,
+            KvSource::Nothing => 0,
         }
     }
 
     /// Whether a row has gates, too.
     pub fn has_gates(self) -> bool {
-        self == Brings::KeysValuesAndGates
+        self == KvSource::KeysValuesAndGates
     }
 }
 
 impl Attend {
     /// Whether it prepares the key and the value of its row, and appends them.
     pub fn appends(&self) -> bool {
-        self.prologue.as_ref().is_some_and(|prologue| prologue.brings != Brings::Nothing)
+        self.prologue.as_ref().is_some_and(|prologue| prologue.brings != KvSource::Nothing)
     }
 }
 
@@ -117,7 +117,7 @@ pub struct RotateAppend {
     /// As in [`Append`].
     pub ring: Option<usize>,
     /// What a row of qkv has beside queries; not nothing.
-    pub brings: Brings,
+    pub brings: KvSource,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -131,7 +131,7 @@ pub struct RotateAppend {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
     /// What its row has beside queries.
-    pub brings: Brings,
+    pub brings: KvSource,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.

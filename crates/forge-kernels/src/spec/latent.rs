@@ -11,7 +11,7 @@ use serde::Serialize;
 ///
 /// The matrices of all heads lie one below the other. `y` is `[row, heads * rows]` or, turned, `[row, heads * columns]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EachHead {
+pub struct PerHeadLinear {
     /// Of the weight.
     pub format: Format,
     /// Heads, each with a matrix.
@@ -106,7 +106,7 @@ pub struct LatentAttend {
 ///
 /// Rows are positions, from `begin` on, of the slot of the pass's first row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LatentShare {
+pub struct MlaLoadLatents {
     /// Channels of a latent.
     pub width: usize,
     /// Channels of a turned key.
@@ -124,7 +124,7 @@ pub struct LatentShare {
 /// `[row, head, values]`, what rows have of the positions so far, and `carried` `[row, head, 2]`, the maximum of their scores and the sum
 /// of weights against it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AttendUnfolded {
+pub struct MlaAttentionExpanded {
     /// Heads.
     pub heads: usize,
     /// Channels of a head's key that do not turn.
@@ -143,7 +143,7 @@ pub struct AttendUnfolded {
     pub tile: usize,
 }
 
-impl AttendUnfolded {
+impl MlaAttentionExpanded {
     /// As many positions as lets two threadgroups share a core; none where heads are too wide for that.
     pub fn tile_for(keys: usize, turned: usize, values: usize) -> Option<usize> {
         let fits = |tile: &usize| unfolded_bytes(*tile, keys + turned, values) <= DEFAULT_MEMORY;

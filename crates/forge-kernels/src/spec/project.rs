@@ -1,6 +1,6 @@
 //! Projections: a matrix times rows.
 
-use super::{Each, Squares};
+use super::{Squares, UnaryOp};
 use forge_ir::{Activation, Bits, Format};
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ pub struct DeferredNorm {
 /// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain as it is loaded, where there is
 /// one, and v is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For [`Rows::One`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct OwnNorm {
+pub struct InlineNorm {
     /// Whether there is a gain (f32, `[inputs]`).
     pub gain: bool,
     /// Added to the mean of squares.
@@ -77,7 +77,7 @@ pub enum Operand {
 /// epilogue. `gain` and `gained` are there if
 /// [`Squares::gain`] says so. A deferred norm reads `squares`; an epilogue that leaves some writes `squares_out`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Project {
+pub struct Linear {
     /// Rows of x it is made for.
     pub rows: Rows,
     /// Of the weight.
@@ -89,11 +89,11 @@ pub struct Project {
     /// The deferred norm of x, if there is one.
     pub norm: Option<DeferredNorm>,
     /// The norm of x that is this projection's business, if there is one: then none is deferred.
-    pub own_norm: Option<OwnNorm>,
+    pub own_norm: Option<InlineNorm>,
     /// Whether a bias (f32, `[outputs]`) is added.
     pub bias: bool,
     /// What v becomes before the epilogue.
-    pub each: Option<Each>,
+    pub each: Option<UnaryOp>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
     /// What the products of a tile are computed from (few, many).

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros, whatever
 /// the ring holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Convolve {
+pub struct CausalConv {
     /// Channels of a row.
     pub width: usize,
     /// Rows that a result is made of.
@@ -97,7 +97,7 @@ impl DeltaChunks {
 
 /// See [`super::Spec::LetThrough`]. Scalars: rows. Buffers: inputs, gain, heads. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LetThrough {
+pub struct GatedRmsNorm {
     /// Value heads.
     pub heads: usize,
     /// Channels of a value.

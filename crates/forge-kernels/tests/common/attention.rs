@@ -1,8 +1,9 @@
 //! Attention over keys and values, and what prepares its rows.
 
-use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Attend, AttendJoin, AttentionKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend, Rows,
+    Append, Attend, AttendJoin, AttentionKnobs, Gates, HeadNorm, KvSource, Prologue, Rotate, RotateAppend,
+    Rows,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -63,7 +64,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RotateAppend(still.clone()));
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
-                let brings = Brings::KeysValuesAndGates;
+                let brings = KvSource::KeysValuesAndGates;
                 let pitch = brings.row_heads(query_heads, key_heads) * width;
                 let gates = Some(Gates { pitch, first: pitch - query_heads * width });
                 let beside = RotateAppend { brings, ..plain.clone() };
@@ -168,9 +169,9 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let turned = RotateAppend { norm: norm.map(|norm| HeadNorm { turned: true, ..norm }), ..turned };
             let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
             long.rotation.long =
-                Some(Long::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
+                Some(LongContext::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
             let mut stretched = long.clone();
-            stretched.rotation.long = Some(Long::Stretched { beyond: 4096, factor: 4.0 });
+            stretched.rotation.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
             for rotate in [turned, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rotate)));
                 let RotateAppend { width, ref rotation, pairing, .. } = rotate;
@@ -183,14 +184,14 @@ pub(crate) fn attentions() -> Vec<Spec> {
     for (cache, pairing) in [(Format::F16, Pairing::Half), (Format::Q8_0, Pairing::Interleaved)] {
         for turned in [None, Some(false), Some(true)] {
             let norm = turned.map(|turned| HeadNorm { epsilon: 1e-6, turned, values: true });
-            for brings in [Brings::KeysAndValues, Brings::Keys, Brings::Nothing] {
+            for brings in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
                 let mut rotate = RotateAppend { brings, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
                 rotate.rotation.magnitude = 1.0;
                 let (window, ring) = (Some(40), Some(320));
                 let attend =
                     Attend { prologue: Some(prologue(&rotate)), window, ring, ..attend(9, 3, 96, cache) };
                 specs.push(Spec::AttendSplit(attend));
-                if brings != Brings::Nothing {
+                if brings != KvSource::Nothing {
                     specs.push(Spec::RotateAppend(rotate));
                 }
             }
@@ -217,7 +218,7 @@ pub(crate) fn rotate(
         width,
         cache,
         ring: None,
-        brings: Brings::KeysAndValues,
+        brings: KvSource::KeysAndValues,
         norm: None,
         rotation,
         pairing,

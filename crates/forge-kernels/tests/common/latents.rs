@@ -1,11 +1,11 @@
 //! Attention over latents.
 
 use super::{formats, rotate};
-use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    AttendJoin, AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    LatentShare, Operand,
+    AttendJoin, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
+    MlaLoadLatents, Operand, PerHeadLinear,
 };
 
 /// Attention over latents: matrices of heads both ways and in every format, and each size of a line.
@@ -17,7 +17,7 @@ pub(crate) fn latents() -> Vec<Spec> {
                 let of_heads = heads * if turned { rows } else { columns };
                 for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
                 {
-                    specs.push(Spec::EachHead(EachHead {
+                    specs.push(Spec::EachHead(PerHeadLinear {
                         format,
                         heads,
                         rows,
@@ -47,15 +47,15 @@ pub(crate) fn latents() -> Vec<Spec> {
             }
         }
         for cache in [Format::F16, Format::F32] {
-            specs.push(Spec::LatentShare(LatentShare { width, turned, cache }));
+            specs.push(Spec::LatentShare(MlaLoadLatents { width, turned, cache }));
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
     }
     for (heads, keys, turned, values) in [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)] {
         for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
-            let tile = AttendUnfolded::tile_for(keys, turned, values).expect("there is room");
+            let tile = MlaAttentionExpanded::tile_for(keys, turned, values).expect("there is room");
             let (queries_pitch, scale) = (heads * keys + more, 0.1);
-            specs.push(Spec::AttendUnfolded(AttendUnfolded {
+            specs.push(Spec::AttendUnfolded(MlaAttentionExpanded {
                 heads,
                 keys,
                 turned,
@@ -95,9 +95,9 @@ fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepa
     };
     let turns = |pairs, pairing| rotate(1, 1, turned, Format::F16, pairs, pairing).rotation;
     let mut long = turns(turned / 2, Pairing::Interleaved);
-    long.long = Some(Long::Other { beyond: 4096, frequencies: long.frequencies.clone() });
+    long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });
     let mut stretched = turns(turned / 2, Pairing::Half);
-    stretched.long = Some(Long::Stretched { beyond: 4096, factor: 4.0 });
+    stretched.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
     vec![
         None,
         prepare(apart, turns(turned / 2, Pairing::Interleaved)),

@@ -15,8 +15,8 @@ use experts::experts;
 use forge_ir::{Activation, Format};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Argmax, ArgmaxJoin, Convolve, DeltaChunks, DeltaRule, DeltaStep, Each, Elementwise, Embed, Function,
-    LayerNorm, LetThrough, NormAdd, RmsNorm, Sample, Squares, Take,
+    Argmax, ArgmaxJoin, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Elementwise, Embed, Function,
+    GatedRmsNorm, LayerNorm, NormAdd, RmsNorm, Sample, SliceColumns, Squares, UnaryOp,
 };
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
@@ -68,12 +68,12 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.push(Spec::NormAdd(NormAdd { width, epsilon: 1e-6, gain, factor, squares }));
         }
         for function in [
-            Function::Each(Each::Activate(Activation::GeluTanh)),
-            Function::Each(Each::Activate(Activation::Gelu)),
-            Function::Each(Each::Activate(Activation::Relu)),
-            Function::Each(Each::Activate(Activation::Sigmoid)),
-            Function::Each(Each::Softcap(30.0)),
-            Function::Each(Each::Scale(0.22)),
+            Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
+            Function::Each(UnaryOp::Activate(Activation::Gelu)),
+            Function::Each(UnaryOp::Activate(Activation::Relu)),
+            Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
+            Function::Each(UnaryOp::Softcap(30.0)),
+            Function::Each(UnaryOp::Scale(0.22)),
             Function::Multiply,
             Function::Times,
             Function::Add,
@@ -81,7 +81,7 @@ pub(crate) fn others() -> Vec<Spec> {
         ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
-        specs.push(Spec::Take(Take { width, of: 3 * width }));
+        specs.push(Spec::Take(SliceColumns { width, of: 3 * width }));
     }
     for (width, taps, pitch, activation) in [
         (64, 4, 64, None),
@@ -89,7 +89,7 @@ pub(crate) fn others() -> Vec<Spec> {
         (10_240, 4, 14_400, Some(Activation::Silu)),
         (50, 3, 51, Some(Activation::GeluTanh)),
     ] {
-        specs.push(Spec::Convolve(Convolve { width, taps, pitch, activation }));
+        specs.push(Spec::Convolve(CausalConv { width, taps, pitch, activation }));
     }
     for (key_heads, heads, keys, values) in [(16, 32, 128, 128), (2, 4, 16, 16), (3, 3, 10, 6), (1, 3, 7, 11)]
     {
@@ -104,7 +104,7 @@ pub(crate) fn others() -> Vec<Spec> {
     }
     for (heads, values) in [(32, 128), (3, 40)] {
         let (pitch, first, epsilon) = (heads * (2 * values + 2), heads * values, 1e-6);
-        specs.push(Spec::LetThrough(LetThrough { heads, values, pitch, first, epsilon }));
+        specs.push(Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon }));
     }
     specs.push(Spec::RmsNorm(RmsNorm {
         width: 64,

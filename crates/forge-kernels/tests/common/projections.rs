@@ -2,7 +2,9 @@
 
 use super::formats;
 use forge_ir::{Activation, Format};
-use forge_kernels::spec::{DeferredNorm, Each, Epilogue, Knobs, Operand, OwnNorm, Project, Rows, Squares};
+use forge_kernels::spec::{
+    DeferredNorm, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows, Squares, UnaryOp,
+};
 use forge_kernels::{Family, Spec};
 
 /// A projection with the knobs of an M4.
@@ -12,10 +14,10 @@ pub(crate) fn project(
     outputs: usize,
     inputs: usize,
     epilogue: Epilogue,
-) -> Project {
+) -> Linear {
     let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], leaves, false);
-    Project {
+    Linear {
         rows,
         format,
         outputs,
@@ -43,12 +45,15 @@ pub(crate) fn projections() -> Vec<Spec> {
                     if outputs % 2 == 1 && matches!(epilogue, Epilogue::Gate(_)) {
                         continue;
                     }
-                    let plain = Project { bias, ..project(rows, format, outputs, inputs, epilogue) };
+                    let plain = Linear { bias, ..project(rows, format, outputs, inputs, epilogue) };
                     specs.push(Spec::Project(plain.clone()));
                     let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
-                    let each =
-                        bias.then_some(if inputs == 56 { Each::Softcap(30.0) } else { Each::Scale(0.22) });
-                    specs.push(Spec::Project(Project { knobs, each, operand: Operand::F16, ..plain }));
+                    let each = bias.then_some(if inputs == 56 {
+                        UnaryOp::Softcap(30.0)
+                    } else {
+                        UnaryOp::Scale(0.22)
+                    });
+                    specs.push(Spec::Project(Linear { knobs, each, operand: Operand::F16, ..plain }));
                 }
             }
         }
@@ -56,7 +61,7 @@ pub(crate) fn projections() -> Vec<Spec> {
     for (tile_rows, split) in [(64, 1), (16, 2)] {
         let plain = project(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
         let knobs = Knobs { tile_rows, split, ..plain.knobs };
-        specs.push(Spec::Project(Project { knobs, operand: Operand::F16, ..plain }));
+        specs.push(Spec::Project(Linear { knobs, operand: Operand::F16, ..plain }));
     }
     specs.extend(deferred());
     specs.extend(of_codes());
@@ -70,7 +75,7 @@ fn of_codes() -> impl Iterator<Item = Spec> {
             let plain = project(Rows::One, format, 70, 560, Epilogue::Store);
             let (simdgroups, split) = (2, 2);
             let knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, codes: true, ..plain.knobs };
-            Spec::Project(Project { knobs, ..plain })
+            Spec::Project(Linear { knobs, ..plain })
         })
     })
 }
@@ -102,11 +107,11 @@ fn deferred() -> Vec<Spec> {
                 plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
                 plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
                 plain.bias = turn % 2 == 1;
-                plain.each = (turn % 5 == 0).then_some(Each::Softcap(30.0));
+                plain.each = (turn % 5 == 0).then_some(UnaryOp::Softcap(30.0));
                 // Every other one that norms its x does all of it.
                 if plain.norm.is_some() && turn % 2 == 0 {
                     plain.norm = None;
-                    plain.own_norm = Some(OwnNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
+                    plain.own_norm = Some(InlineNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
                 }
                 let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
                 if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {

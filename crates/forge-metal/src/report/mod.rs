@@ -20,7 +20,7 @@ pub use measured::{Measurement, Verdict, with_measurements};
 use crate::names;
 use crate::render::{CrateOptions, RenderError};
 use forge_ir::Graph;
-use forge_planner::{Chip, Forecast, Load, Plan, Prediction, Schedule, StepTime, predict};
+use forge_planner::{Chip, Forecast, Plan, Prediction, Schedule, StepTime, Workload, predict};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
@@ -168,7 +168,7 @@ fn context(
 }
 
 fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static str, String)> {
-    let counts = plan.counts(Load::decode(1));
+    let counts = plan.counts(Workload::decode(1));
     let layers = plan.applications.len() - 2;
     let of_layers: usize = counts.dispatches_per_layer.iter().sum();
     let a_layer = match &counts.dispatches_per_layer[..] {
@@ -247,7 +247,7 @@ fn sections(graph: &Graph, plan: &Plan) -> Vec<SectionText> {
 fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
     let token = typical(plan, chip);
     let rows = plan.chunk.min(plan.context) as u64;
-    let prompt = predict(plan, chip, Load::prefill(rows));
+    let prompt = predict(plan, chip, Workload::prefill(rows));
     ChipText {
         name: chip.name,
         chosen,
@@ -274,7 +274,7 @@ fn shown_position(plan: &Plan) -> u64 {
 
 /// The token whose steps are shown.
 fn typical(plan: &Plan, chip: &Chip) -> Prediction {
-    predict(plan, chip, Load::decode(shown_position(plan)))
+    predict(plan, chip, Workload::decode(shown_position(plan)))
 }
 
 /// The steps of a token with their times on each chip. How often a cache is split depends on the chip; of a step that

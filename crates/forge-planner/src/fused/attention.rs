@@ -1,6 +1,6 @@
 //! Attention as operations: what prepares queries and keys, and attention over what is in the cache.
 
-use super::Brings;
+use super::KvSource;
 use forge_ir::{ParamId, Rotation};
 
 /// How queries and keys are prepared before they meet.
@@ -9,7 +9,7 @@ pub(crate) struct RotateAppend {
     /// Query heads.
     pub(crate) query_heads: usize,
     /// What there is beside queries.
-    pub(crate) brings: Brings,
+    pub(crate) brings: KvSource,
     /// The norm of heads.
     pub(crate) norm: Option<HeadNorm>,
     /// Of queries and keys.

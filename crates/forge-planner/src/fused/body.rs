@@ -1,14 +1,14 @@
 //! A body as it is, before any rule has touched it.
 
 use super::{
-    Attend, Choice, Convolve, DeltaRule, Each, EachHead, Function, Fused, Kind, LatentAppend, LatentAttend,
-    Operation, Project, Value, experts,
+    Attend, Convolve, DeltaRule, EachHead, Function, Fused, FusedRouting, Kind, LatentAppend, LatentAttend,
+    Linear, Operation, UnaryOp, Value, experts,
 };
 use forge_ir::{Body, BodyId, Format, Op};
 
 impl Kind {
     /// A function of each number.
-    fn of(each: Each) -> Kind {
+    fn of(each: UnaryOp) -> Kind {
         Kind::Elementwise(Function::Each(each))
     }
 }
@@ -28,7 +28,7 @@ impl Fused {
                 Op::LayerNorm { gain, bias, epsilon } => {
                     Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
-                Op::Linear { weight, bias } => Kind::Project(Project::plain(*weight, *bias)),
+                Op::Linear { weight, bias } => Kind::Project(Linear::plain(*weight, *bias)),
                 Op::Rotate { heads, rotation, .. } => {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }
@@ -50,7 +50,7 @@ impl Fused {
                 }
                 Op::Route(routing) if experts::only_experts_read(body, index) => {
                     list.widths[index + 1] = 2 * routing.chosen;
-                    Kind::Route(Choice { routing: routing.clone(), shared: 0, gated: false })
+                    Kind::Route(FusedRouting { routing: routing.clone(), shared: 0, gated: false })
                 }
                 Op::Experts(experts) => match experts::parts(body, node, experts) {
                     Some((inner, sum)) => {
@@ -92,9 +92,9 @@ impl Fused {
                 Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
                 Op::Leave => Kind::Leave,
                 Op::Take { .. } => Kind::Take,
-                Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
-                Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
-                Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
+                Op::Activate(activation) => Kind::of(UnaryOp::Activate(*activation)),
+                Op::Softcap(cap) => Kind::of(UnaryOp::Softcap(*cap)),
+                Op::Scale(factor) => Kind::of(UnaryOp::Scale(*factor)),
                 Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
                     Kind::Elementwise(Function::Times)
                 }

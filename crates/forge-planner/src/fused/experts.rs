@@ -8,7 +8,7 @@ use forge_ir::{Body, Experts, Gating, Node, Op, ParamId, Routing};
 
 /// How a row's experts are found.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct FusedRouting {
     /// How those are chosen that not every row has.
     pub(crate) routing: Routing,
     /// Experts that every row has, which come after these.
@@ -38,7 +38,7 @@ pub(crate) struct ExpertsInner {
     pub(crate) norm: Option<f32>,
     /// How experts are chosen, where that is left to this operation. Its second input is the router's logits then, and it
     /// defines this value too, the routes.
-    pub(crate) choice: Option<(Choice, Value)>,
+    pub(crate) choice: Option<(FusedRouting, Value)>,
 }
 
 impl ExpertsInner {
@@ -61,7 +61,7 @@ pub(crate) struct ExpertsSum {
     /// Experts of a row, those that every row has among them.
     pub(crate) chosen: usize,
     /// What becomes of the sum.
-    pub(crate) ending: Summed,
+    pub(crate) ending: CombineInput,
 }
 
 impl ExpertsSum {
@@ -73,7 +73,7 @@ impl ExpertsSum {
 
 /// What becomes of a sum over experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Summed {
+pub(crate) enum CombineInput {
     /// It is the output.
     Store,
     /// It is added to the third input, in place.
@@ -91,7 +91,7 @@ pub(super) fn parts(body: &Body, node: &Node, experts: &Experts) -> Option<(Expe
     let biases = biases.map(|[gate, up, _]| [gate, up]);
     let (shared, folded, norm, choice) = (None, None, None, None);
     let inner = ExpertsInner { gate, up, shared, biases, gating, chosen, folded, norm, choice };
-    Some((inner, ExpertsSum { down, shared: None, bias, chosen, ending: Summed::Store }))
+    Some((inner, ExpertsSum { down, shared: None, bias, chosen, ending: CombineInput::Store }))
 }
 
 /// Whether the weights that node number `index` gives do nothing but choose and weigh experts.

@@ -1,11 +1,11 @@
 //! Projections as operations.
 
-use super::{Each, Gain};
+use super::{Gain, UnaryOp};
 use forge_ir::{Activation, Layout, ParamId};
 
 /// Several weights applied to one input at once.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Project {
+pub(crate) struct Linear {
     /// Each weight with its bias.
     pub(crate) parts: Vec<(ParamId, Option<ParamId>)>,
     /// How the weights lie in one matrix.
@@ -15,16 +15,16 @@ pub(crate) struct Project {
     /// Epsilon of the input's norm, where its division is left to this projection.
     pub(crate) norm: Option<f32>,
     /// The norm of its input, where all of it is left to this projection.
-    pub(crate) own_norm: Option<OwnNorm>,
+    pub(crate) own_norm: Option<InlineNorm>,
     /// What each result becomes first.
-    pub(crate) each: Option<Each>,
+    pub(crate) each: Option<UnaryOp>,
     /// What becomes of the result.
-    pub(crate) ending: Ending,
+    pub(crate) ending: Epilogue,
 }
 
 /// A norm that whoever reads its result does.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct OwnNorm {
+pub(crate) struct InlineNorm {
     /// None where it is folded into the weights.
     pub(crate) gain: Option<ParamId>,
     /// Added to the mean of squares.
@@ -33,7 +33,7 @@ pub(crate) struct OwnNorm {
 
 /// What becomes of a projection's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Ending {
+pub(crate) enum Epilogue {
     /// It is the output.
     Store,
     /// It is added to the second input, in place.
@@ -48,17 +48,17 @@ pub(crate) enum Ending {
     Best,
 }
 
-impl Project {
+impl Linear {
     /// One weight, nothing before or after it.
-    pub(crate) fn plain(weight: ParamId, bias: Option<ParamId>) -> Project {
-        Project {
+    pub(crate) fn plain(weight: ParamId, bias: Option<ParamId>) -> Linear {
+        Linear {
             parts: vec![(weight, bias)],
             layout: Layout::Rows,
             folded: None,
             norm: None,
             own_norm: None,
             each: None,
-            ending: Ending::Store,
+            ending: Epilogue::Store,
         }
     }
 }

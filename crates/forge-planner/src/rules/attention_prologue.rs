@@ -8,7 +8,7 @@
 //! fit in threadgroup memory, and only attention reads them.
 
 use super::heads::{Queries, queries};
-use crate::fused::{Brings, Fused, Kind, RotateAppend};
+use crate::fused::{Fused, Kind, KvSource, RotateAppend};
 use forge_ir::Body;
 
 pub(super) fn rewrite(list: &mut Fused, body: &Body) -> bool {
@@ -52,7 +52,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
     operation.inputs[0] = source;
     if let Kind::Attend(attend) = &mut operation.kind {
         let (query_heads, cache) = (attend.query_heads, attend.cache);
-        let brings = Brings::Nothing;
+        let brings = KvSource::Nothing;
         attend.prologue = Some(RotateAppend { query_heads, brings, norm, rotation, cache });
     }
     list.operations.retain(|operation| !between.contains(&operation.output));

@@ -5,7 +5,7 @@
 //! Precondition: the projections are plain, of one value, used nowhere else and stored in one format, and all or none have a bias;
 //! what is between them and the product is used nowhere else; and the norm is of the heads, which have a gain.
 
-use crate::fused::{Convolve, DeltaRule, Each, Function, Fused, Gated, Kind, Operation, Project, Value};
+use crate::fused::{Convolve, DeltaRule, Function, Fused, Gated, Kind, Linear, Operation, UnaryOp, Value};
 use forge_ir::{Activation, ParamId};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
@@ -14,7 +14,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
     let width = |values: &[Value]| values.iter().map(|value| list.widths[value.0]).sum();
     let (all, convolved) = (width(&fit.sources), width(&fit.sources[..3]));
     let [all, convolved] = [all, convolved].map(|width| list.new_value(width));
-    let mut project = Project::plain(fit.weights[0].0, None);
+    let mut project = Linear::plain(fit.weights[0].0, None);
     project.parts = fit.weights;
     let operation =
         |name: &str, kind, inputs, output| Operation { name: name.to_owned(), kind, inputs, output };
@@ -90,7 +90,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 /// What this activation is of, if it alone gives the value, and one operation reads that.
 fn activated(list: &Fused, value: Value, activation: Activation) -> Option<Value> {
     let operation = &list.operations[list.definition(value)?];
-    let fits = operation.kind == Kind::Elementwise(Function::Each(Each::Activate(activation)))
+    let fits = operation.kind == Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)))
         && list.uses(value) == 1;
     fits.then(|| operation.inputs[0])
 }
@@ -103,7 +103,7 @@ pub(super) mod tests {
 
     /// Of two heads: queries, keys and values 4, 4 and 6 wide.
     pub(in crate::rules) fn mixer() -> Fused {
-        let activate = |activation| Kind::Elementwise(Function::Each(Each::Activate(activation)));
+        let activate = |activation| Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)));
         let convolve = |taps| {
             let parts = vec![(ParamId(taps), ParamId(taps + 1))];
             Kind::Convolve(Convolve { parts, activation: None })
@@ -165,7 +165,7 @@ pub(super) mod tests {
             // Another activation, another input, a second reader, a norm that is not of heads, and one without a gain.
             &|list| {
                 list.operations[15].kind =
-                    Kind::Elementwise(Function::Each(Each::Activate(Activation::Sigmoid)));
+                    Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
             },
             &|list| list.operations[5].inputs = vec![Value(1)],
             &|list| list.operations[17].inputs = vec![Value(17), Value(12)],

@@ -25,12 +25,12 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::Each;
+    use crate::fused::UnaryOp;
     use crate::rules::residual;
     use crate::rules::tests::{list, projection, text};
     use forge_ir::Activation;
 
-    fn head(each: Each, reader: usize) -> Fused {
+    fn head(each: UnaryOp, reader: usize) -> Fused {
         list(
             vec![
                 ("head", projection(0), &[0], 1),
@@ -44,9 +44,9 @@ mod tests {
     #[test]
     fn the_function_goes_into_the_projection() {
         for (each, name) in [
-            (Each::Softcap(30.0), "softcap"),
-            (Each::Scale(0.5), "scale"),
-            (Each::Activate(Activation::GeluTanh), "activate"),
+            (UnaryOp::Softcap(30.0), "softcap"),
+            (UnaryOp::Scale(0.5), "scale"),
+            (UnaryOp::Activate(Activation::GeluTanh), "activate"),
         ] {
             let mut list = head(each, 2);
             assert!(rewrite(&mut list));
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn results_that_are_read_as_they_are_stay() {
-        assert!(!rewrite(&mut head(Each::Softcap(30.0), 1)));
+        assert!(!rewrite(&mut head(UnaryOp::Softcap(30.0), 1)));
     }
 
     #[test]
@@ -65,7 +65,7 @@ mod tests {
         let mut list = list(
             vec![
                 ("output", projection(0), &[1], 2),
-                ("scaled", Kind::Elementwise(Function::Each(Each::Scale(0.5))), &[2], 3),
+                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[2], 3),
                 ("stream", Kind::Elementwise(Function::Add), &[0, 3], 4),
             ],
             &[8; 5],

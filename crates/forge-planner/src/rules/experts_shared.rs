@@ -8,7 +8,9 @@
 //! stored in one format, and where that has scales, the blocks are whole groups of columns; the width is a multiple of an
 //! expert's; and there are not more experts than kernels can choose from.
 
-use crate::fused::{Choice, Each, Ending, ExpertsSum, Function, Fused, Kind, Project, Summed, Value};
+use crate::fused::{
+    CombineInput, Epilogue, ExpertsSum, Function, Fused, FusedRouting, Kind, Linear, UnaryOp, Value,
+};
 use forge_ir::{Activation, Gating, Layout, ParamId};
 use forge_kernels::spec::{MOST_CHOSEN, MOST_EXPERTS};
 
@@ -104,12 +106,12 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
     let (down, (down_weight, None)) = list.plain_projection(made)? else { return None };
     let inward = once(list.operations[down].inputs[0])?;
     let (input, width) = (list.operations[inward].inputs[0], list.widths[list.operations[inward].output.0]);
-    let Kind::Project(Project { parts, layout: Layout::Alternate, ending, .. }) =
+    let Kind::Project(Linear { parts, layout: Layout::Alternate, ending, .. }) =
         &list.operations[inward].kind
     else {
         return None;
     };
-    let (&[(gates, None), (ups, None)], &Ending::Gate(activation)) = (&parts[..], ending) else {
+    let (&[(gates, None), (ups, None)], &Epilogue::Gate(activation)) = (&parts[..], ending) else {
         return None;
     };
     let mut gone = vec![down, inward];
@@ -132,12 +134,12 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
 
 const TIMES: Kind = Kind::Elementwise(Function::Times);
 
-const OPEN: Kind = Kind::Elementwise(Function::Each(Each::Activate(Activation::Sigmoid)));
+const OPEN: Kind = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
 
 /// Where the experts are whose sum a value is, and how many of them the network is; if it can be.
 fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usize)> {
     let sum = list.stored_product(routed)?;
-    let Kind::ExpertsSum(ExpertsSum { down, shared: None, bias: None, chosen, ending: Summed::Store }) =
+    let Kind::ExpertsSum(ExpertsSum { down, shared: None, bias: None, chosen, ending: CombineInput::Store }) =
         list.operations[sum].kind
     else {
         return None;
@@ -146,7 +148,7 @@ fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usi
     let inner = list.definition_for_one(made)?;
     let (route, reads) = (list.definition(routes)?, &list.operations[inner].inputs);
     let Kind::ExpertsInner(experts) = &list.operations[inner].kind else { return None };
-    let Kind::Route(Choice { shared: 0, .. }) = list.operations[route].kind else { return None };
+    let Kind::Route(FusedRouting { shared: 0, .. }) = list.operations[route].kind else { return None };
     let logits = list.operations[route].inputs[0];
     let (router, (router_weight, router_bias)) = list.plain_projection(logits)?;
     let same_input = reads[..] == [network.input, routes]
@@ -207,8 +209,8 @@ mod tests {
 
     fn beside(what: &Beside) -> Fused {
         let mut operations = routed(None);
-        let activate = |of| Kind::Elementwise(Function::Each(Each::Activate(of)));
-        let down = Kind::Project(Project::plain(ParamId(6), what.bias.then_some(ParamId(8))));
+        let activate = |of| Kind::Elementwise(Function::Each(UnaryOp::Activate(of)));
+        let down = Kind::Project(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
         operations.extend([
             ("gate", projection(4), what.inputs[0], 5),
             ("up", projection(5), what.inputs[0], 6),

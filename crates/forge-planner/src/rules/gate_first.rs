@@ -33,12 +33,12 @@ fn fits(list: &Fused, gate: usize) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::Project;
+    use crate::fused::Linear;
     use crate::rules::tests::{list, projection, text};
     use forge_ir::ParamId;
 
     fn gated(bias: bool) -> Fused {
-        let down = Kind::Project(Project::plain(ParamId(0), bias.then_some(ParamId(2))));
+        let down = Kind::Project(Linear::plain(ParamId(0), bias.then_some(ParamId(2))));
         list(
             vec![
                 ("down", down, &[1], 2),

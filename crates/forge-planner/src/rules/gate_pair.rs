@@ -4,7 +4,7 @@
 //! the feed-forward width are never written. Precondition: both are plain projections of the same value, used
 //! nowhere else, both or neither have a bias, and both are stored in one format.
 
-use crate::fused::{Each, Ending, Function, Fused, Kind, Project, Value};
+use crate::fused::{Epilogue, Function, Fused, Kind, Linear, UnaryOp, Value};
 use forge_ir::Layout;
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
@@ -23,7 +23,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
 }
 
 struct Fit {
-    project: Project,
+    project: Linear,
     input: Value,
     gone: Vec<usize>,
 }
@@ -37,7 +37,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let activated = |value| {
         let place = list.definition(value)?;
         match list.operations[place].kind {
-            Kind::Elementwise(Function::Each(Each::Activate(activation))) if list.uses(value) == 1 => {
+            Kind::Elementwise(Function::Each(UnaryOp::Activate(activation))) if list.uses(value) == 1 => {
                 Some((place, activation))
             }
             _ => None,
@@ -54,10 +54,10 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     if list.operations[up_place].inputs[0] != input || !alike {
         return None;
     }
-    let mut project = Project::plain(gate.0, None);
+    let mut project = Linear::plain(gate.0, None);
     project.parts = vec![gate, up];
     project.layout = Layout::Alternate;
-    project.ending = Ending::Gate(activation);
+    project.ending = Epilogue::Gate(activation);
     Some(Fit { project, input, gone: vec![activate, gate_place, up_place] })
 }
 
@@ -68,9 +68,9 @@ mod tests {
     use forge_ir::{Activation, Format, ParamId};
 
     fn feed_forward(up_input: usize, up_bias: bool) -> Fused {
-        let mut up = Project::plain(ParamId(1), None);
+        let mut up = Linear::plain(ParamId(1), None);
         up.parts[0].1 = up_bias.then_some(ParamId(2));
-        let activate = Kind::Elementwise(Function::Each(Each::Activate(Activation::Silu)));
+        let activate = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Silu)));
         list(
             vec![
                 ("gate", projection(0), &[0], 1),

@@ -3,12 +3,12 @@
 //! Each threadgroup of the head leaves the best of the logits that it has at hand, so the search reads a few candidates
 //! in place of the whole vocabulary. Precondition: the list ends in a plain or capped projection, and is an epilogue.
 
-use crate::fused::{Ending, Fused, Kind};
+use crate::fused::{Epilogue, Fused, Kind};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     match list.operations.last_mut().map(|operation| &mut operation.kind) {
-        Some(Kind::Project(project)) if project.ending == Ending::Store && project.parts.len() == 1 => {
-            project.ending = Ending::Best;
+        Some(Kind::Project(project)) if project.ending == Epilogue::Store && project.parts.len() == 1 => {
+            project.ending = Epilogue::Best;
             true
         }
         _ => false,

@@ -1,6 +1,6 @@
 //! What attention reads, traced back: through rotations and norms of heads to the values that they are made of.
 
-use crate::fused::{Attend, Brings, Fused, HeadNorm, Kind, Value};
+use crate::fused::{Attend, Fused, HeadNorm, Kind, KvSource, Value};
 use forge_ir::{ParamId, Rotation};
 
 /// An attention whose queries and keys are turned alike or not at all, and normed alike or not at all; its values are as they are, or normed
@@ -11,7 +11,7 @@ pub(super) struct Heads {
     /// Queries, keys and values before anything was done to them; no values where these are made of what keys are made of.
     pub(super) sources: Vec<Value>,
     /// What `sources` has beside queries.
-    pub(super) brings: Brings,
+    pub(super) brings: KvSource,
     /// Of queries and keys.
     pub(super) rotation: Rotation,
     /// Of queries and keys.
@@ -23,7 +23,7 @@ pub(super) struct Heads {
 impl Heads {
     /// How often a source is read on the way to attention.
     pub(super) fn uses(&self, source: Value) -> usize {
-        if self.brings == Brings::Keys && source == self.sources[1] { 2 } else { 1 }
+        if self.brings == KvSource::Keys && source == self.sources[1] { 2 } else { 1 }
     }
 }
 
@@ -53,9 +53,9 @@ pub(super) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     if query.rotation != key.rotation || !query.can_come_first() {
         return None;
     }
-    let brings = if value == key.source { Brings::Keys } else { Brings::KeysAndValues };
+    let brings = if value == key.source { KvSource::Keys } else { KvSource::KeysAndValues };
     let sources = match brings {
-        Brings::Keys => vec![query.source, key.source],
+        KvSource::Keys => vec![query.source, key.source],
         _ => vec![query.source, key.source, value],
     };
     Some(Heads { append, sources, brings, rotation: query.rotation(), norm, between })

@@ -4,7 +4,7 @@
 //! Precondition: queries, keys and values are one projection, read by the step that prepares them alone; gates are a projection of
 //! the same value in the same format, with a bias where these have one; and nothing else reads gates, or heads without them.
 
-use crate::fused::{Brings, Each, Ending, Function, Fused, Kind, Project, Value};
+use crate::fused::{Epilogue, Function, Fused, Kind, KvSource, Linear, UnaryOp, Value};
 use forge_ir::{Activation, Layout};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
@@ -25,7 +25,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
         project.parts.push(part);
     }
     if let Kind::RotateAppend(prepared) = &mut list.operations[prepare].kind {
-        prepared.brings = Brings::KeysValuesAndGates;
+        prepared.brings = KvSource::KeysValuesAndGates;
     }
     let operation = &mut list.operations[attend];
     operation.inputs.push(row);
@@ -64,9 +64,9 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     let merged = alone(list.operations[prepare].inputs.first()?)?;
     let (queries, opened) = (plain(list, merged)?, plain(list, gates)?);
     let (first, gate) = (queries.parts[0], opened.parts[0]);
-    let fits = prepared.brings == Brings::KeysAndValues
+    let fits = prepared.brings == KvSource::KeysAndValues
         && queries.each.is_none()
-        && opened.each == Some(Each::Activate(Activation::Sigmoid))
+        && opened.each == Some(UnaryOp::Activate(Activation::Sigmoid))
         && opened.parts.len() == 1
         && list.operations[merged].inputs == list.operations[gates].inputs
         && list.format(first.0) == list.format(gate.0)
@@ -76,11 +76,11 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
 }
 
 /// The projection at a place, if it does nothing but that and a function of each result.
-fn plain(list: &Fused, place: usize) -> Option<&Project> {
+fn plain(list: &Fused, place: usize) -> Option<&Linear> {
     match &list.operations[place].kind {
         Kind::Project(project)
             if project.layout == Layout::Rows
-                && project.ending == Ending::Store
+                && project.ending == Epilogue::Store
                 && project.norm.is_none()
                 && project.own_norm.is_none() =>
         {
@@ -107,9 +107,9 @@ mod tests {
             list.operations.push(Operation { name: name.to_owned(), kind, inputs, output });
             output
         };
-        let project = Kind::Project(Project::plain(ParamId(6), bias));
+        let project = Kind::Project(Linear::plain(ParamId(6), bias));
         let gates = add(&mut list, "output_gate", project, &[Value::INPUT]);
-        let sigmoid = Kind::Elementwise(Function::Each(Each::Activate(Activation::Sigmoid)));
+        let sigmoid = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
         let opened = add(&mut list, "open_output", sigmoid, &[gates]);
         add(&mut list, "gated_heads", Kind::Elementwise(Function::Multiply), &[Value(6), opened]);
         assert!(each::rewrite(&mut list));

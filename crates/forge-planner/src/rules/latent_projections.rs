@@ -5,7 +5,7 @@
 //! stored in one format, all or none have a bias; and those that read them take columns of wider values, which norms of whole
 //! values, matrices of heads and `latent_append` do.
 
-use crate::fused::{Fused, Kind, Operation, Project, Value};
+use crate::fused::{Fused, Kind, Linear, Operation, Value};
 use forge_ir::ParamId;
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
@@ -22,7 +22,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let mut project = Project::plain(parts[0].weight.0, None);
+    let mut project = Linear::plain(parts[0].weight.0, None);
     project.parts = parts.iter().map(|part| part.weight).collect();
     let (kind, name) = (Kind::Project(project), name.to_owned());
     list.operations.insert(place, Operation { name, kind, inputs: vec![input], output: all });

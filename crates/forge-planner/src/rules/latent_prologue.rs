@@ -5,7 +5,7 @@
 //! pass (two rows of one slot would have to see each other's lines), and what is prepared fits in threadgroup memory.
 
 use crate::fused::{Fused, Kind, LatentAppend, LatentAttend};
-use forge_ir::{Body, Format, Latents};
+use forge_ir::{Body, Format, LatentCache};
 use forge_kernels::spec;
 
 pub(super) fn rewrite(list: &mut Fused, body: &Body) -> bool {
@@ -13,7 +13,7 @@ pub(super) fn rewrite(list: &mut Fused, body: &Body) -> bool {
         let [append, attend] = &list.operations[*place..*place + 2] else { return false };
         let Kind::LatentAppend(LatentAppend { cache, prepare: Some(_) }) = append.kind else { return false };
         let Kind::LatentAttend(LatentAttend { heads, scale, .. }) = attend.kind else { return false };
-        let Some(&Latents { width, turned }) = body.latents(cache) else { return false };
+        let Some(&LatentCache { width, turned }) = body.latents(cache) else { return false };
         let (cache, prologue) = (Format::F32, None);
         attend.inputs.get(1) == Some(&append.output)
             && list.uses(append.output) == 1
@@ -47,7 +47,7 @@ mod tests {
 
     fn body(turned: usize) -> Body {
         let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 9];
-        let kind = ParamKind::State(State::Latents(Latents { width: 5, turned }));
+        let kind = ParamKind::State(State::Latents(LatentCache { width: 5, turned }));
         params.push(Param { name: "cache".to_owned(), kind });
         Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
     }

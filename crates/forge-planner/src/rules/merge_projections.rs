@@ -5,7 +5,7 @@
 //! have a bias, and `rotate_append` can take them side by side: no other kernel reads columns of a wider row.
 
 use super::heads::heads;
-use crate::fused::{Fused, Kind, Operation, Project, Value};
+use crate::fused::{Fused, Kind, Linear, Operation, Value};
 use forge_ir::ParamId;
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
@@ -21,7 +21,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let mut project = Project::plain(parts[0].weight.0, None);
+    let mut project = Linear::plain(parts[0].weight.0, None);
     project.parts = parts.iter().map(|part| part.weight).collect();
     let name = if parts.len() == 2 { "qk" } else { "qkv" };
     let operation =

@@ -6,7 +6,7 @@
 //! is what a projection gives, or columns of that, or a sum of which there are several norms: whoever adds to a stream leaves what one
 //! norm needs (`deferred_norm`).
 
-use crate::fused::{Ending, Fused, Kind, Operation, OwnNorm};
+use crate::fused::{Epilogue, Fused, InlineNorm, Kind, Operation};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let Some(place) = (0..list.operations.len()).find(|place| fits(list, *place)) else { return false };
@@ -17,7 +17,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
             && let Kind::Project(project) = &mut operation.kind
         {
             operation.inputs[0] = norm.inputs[0];
-            project.own_norm = Some(OwnNorm { gain, epsilon });
+            project.own_norm = Some(InlineNorm { gain, epsilon });
         }
     }
     true
@@ -30,7 +30,7 @@ fn fits(list: &Fused, place: usize) -> bool {
         Some(operation) => match &operation.kind {
             // The first columns: a projection reads x from its beginning.
             Kind::Slice { first: 0 } => true,
-            Kind::Project(project) => project.ending == Ending::Store,
+            Kind::Project(project) => project.ending == Epilogue::Store,
             Kind::NormAdd(sum) => sum.leaves.is_none(),
             _ => false,
         },
@@ -53,7 +53,7 @@ fn fits(list: &Fused, place: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::{NormAdd, Project};
+    use crate::fused::{Linear, NormAdd};
     use crate::rules::tests::{list, projection, text};
     use forge_ir::ParamId;
 
@@ -81,12 +81,12 @@ mod tests {
     }
 
     /// A branch that is normed and added to the stream, of which two projections and experts have norms.
-    fn of_a_sum(ending: Ending) -> Fused {
+    fn of_a_sum(ending: Epilogue) -> Fused {
         let sum = NormAdd { gain: Some(ParamId(1)), epsilon: 1e-6, factor: None, leaves: None };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
-        let mut router = Project::plain(ParamId(4), None);
+        let mut router = Linear::plain(ParamId(4), None);
         router.ending = ending;
-        let inputs: &[usize] = if ending == Ending::Add { &[5, 2] } else { &[5] };
+        let inputs: &[usize] = if ending == Epilogue::Add { &[5, 2] } else { &[5] };
         let operations: Vec<(&str, Kind, &[usize], usize)> = vec![
             ("output", projection(0), &[0], 1),
             ("stream", Kind::NormAdd(sum), &[1, 0], 2),
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn of_several_norms_of_a_sum_projections_do_theirs_until_something_is_added() {
-        let mut list = of_a_sum(Ending::Store);
+        let mut list = of_a_sum(Epilogue::Store);
         while rewrite(&mut list) {}
         assert_eq!(
             text(&list),
@@ -109,7 +109,7 @@ mod tests {
              %4 gate_up = project 3 Rows / own rms 2(%2)\n\
              %6 router = project 4 Rows / own rms 5(%2)\n"
         );
-        let mut added = of_a_sum(Ending::Add);
+        let mut added = of_a_sum(Epilogue::Add);
         while rewrite(&mut added) {}
         assert!(text(&added).contains("router_norm = norm 1 gain 5(%2)"), "{}", text(&added));
     }

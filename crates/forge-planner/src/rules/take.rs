@@ -3,7 +3,7 @@
 //! Precondition: one row a pass (others have their parts of the aside further apart), and the product is of a projection of one weight
 //! and of what is taken, both used nowhere else. A function of each result may have gone into the projection already.
 
-use crate::fused::{Ending, Function, Fused, Kind};
+use crate::fused::{Epilogue, Function, Fused, Kind};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let Some(Fit { product, project, take }) = (0..list.operations.len()).find_map(|place| fits(list, place))
@@ -14,7 +14,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
     let operation = &mut list.operations[project];
     operation.output = output;
     if let Kind::Project(project) = &mut operation.kind {
-        project.ending = Ending::MultiplyTaken;
+        project.ending = Epilogue::MultiplyTaken;
     }
     list.operations.remove(product);
     list.operations.remove(take);
@@ -46,7 +46,7 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::Each;
+    use crate::fused::UnaryOp;
     use crate::rules::each;
     use crate::rules::tests::{list, projection, text};
 
@@ -54,7 +54,7 @@ mod tests {
         list(
             vec![
                 ("input_gate", projection(0), &[0], 1),
-                ("scaled", Kind::Elementwise(Function::Each(Each::Scale(0.5))), &[1], 2),
+                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[1], 2),
                 ("own_input", Kind::Take, &[], 3),
                 ("gated_input", Kind::Elementwise(Function::Multiply), of, 4),
                 ("input", projection(1), &[4], 5),

@@ -3,8 +3,8 @@
 use super::{Fusion, Lists};
 use crate::formats::Formats;
 use crate::fused::{
-    Attend, Brings, Choice, Convolve, Each, Ending, ExpertsInner, ExpertsSum, Function, Fused, Gain, Kind,
-    Operation, Project, RotateAppend, Summed, Value,
+    Attend, CombineInput, Convolve, Epilogue, ExpertsInner, ExpertsSum, Function, Fused, FusedRouting, Gain,
+    Kind, KvSource, Linear, Operation, RotateAppend, UnaryOp, Value,
 };
 use crate::{Options, Quant};
 use forge_ir::{
@@ -35,10 +35,11 @@ pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'stati
         norm: None,
         choice: None,
     };
-    let sum = ExpertsSum { down: ParamId(3), shared: None, bias: None, chosen: 2, ending: Summed::Store };
+    let sum =
+        ExpertsSum { down: ParamId(3), shared: None, bias: None, chosen: 2, ending: CombineInput::Store };
     vec![
         ("router", projection(0), &[0], 1),
-        ("weights", Kind::Route(Choice { routing, shared: 0, gated: false }), &[1], 2),
+        ("weights", Kind::Route(FusedRouting { routing, shared: 0, gated: false }), &[1], 2),
         ("inner", Kind::ExpertsInner(inner), &[0, 2], 3),
         ("routed", Kind::ExpertsSum(sum), &[3, 2], 4),
     ]
@@ -106,13 +107,13 @@ pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usi
 }
 
 pub(crate) fn projection(weight: usize) -> Kind {
-    Kind::Project(Project::plain(ParamId(weight), None))
+    Kind::Project(Linear::plain(ParamId(weight), None))
 }
 
 pub(crate) fn attention(what: &Attention) -> Fused {
     let project = |index: usize| {
         let bias = what.biases[index].then_some(ParamId(10 + index));
-        Kind::Project(Project::plain(ParamId(index), bias))
+        Kind::Project(Linear::plain(ParamId(index), bias))
     };
     let rotate = |heads, magnitude| {
         let rotation =
@@ -342,12 +343,12 @@ fn what(kind: &Kind) -> String {
             }
             text += &project.each.map_or_else(String::new, |each| format!(" {}", name(each)));
             text += &match &project.ending {
-                Ending::Store => String::new(),
-                Ending::Add => " add".to_owned(),
-                Ending::AddSquares(next) => format!(" add squares {}", gain(next)),
-                Ending::MultiplyTaken => " times taken".to_owned(),
-                Ending::Gate(_) => " gate".to_owned(),
-                Ending::Best => " best".to_owned(),
+                Epilogue::Store => String::new(),
+                Epilogue::Add => " add".to_owned(),
+                Epilogue::AddSquares(next) => format!(" add squares {}", gain(next)),
+                Epilogue::MultiplyTaken => " times taken".to_owned(),
+                Epilogue::Gate(_) => " gate".to_owned(),
+                Epilogue::Best => " best".to_owned(),
             };
             text
         }
@@ -384,16 +385,16 @@ fn what(kind: &Kind) -> String {
             text += if inner.norm.is_some() { " / rms" } else { "" };
             let choice = inner.choice.as_ref();
             let choose =
-                |(choice, routes): &(Choice, Value)| format!(" choose{} %{}", shared(choice), routes.0);
+                |(choice, routes): &(FusedRouting, Value)| format!(" choose{} %{}", shared(choice), routes.0);
             text + &choice.map_or_else(String::new, choose)
         }
         Kind::ExpertsSum(sum) => {
             let mut text = format!("experts {}", sum.down.0);
             text += &sum.shared.map_or_else(String::new, |shared| format!("+{}", shared.0));
             text + &match &sum.ending {
-                Summed::Store => String::new(),
-                Summed::Add => " add".to_owned(),
-                Summed::AddSquares(next) => format!(" add squares {}", gain(next)),
+                CombineInput::Store => String::new(),
+                CombineInput::Add => " add".to_owned(),
+                CombineInput::AddSquares(next) => format!(" add squares {}", gain(next)),
             }
         }
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
@@ -409,7 +410,7 @@ fn what(kind: &Kind) -> String {
 }
 
 /// The experts that every row has.
-fn shared(choice: &Choice) -> String {
+fn shared(choice: &FusedRouting) -> String {
     match (choice.shared, choice.gated) {
         (0, _) => String::new(),
         (count, false) => format!(" and {count}"),
@@ -420,10 +421,10 @@ fn shared(choice: &Choice) -> String {
 /// What is not usual of the preparation of a row.
 fn prepared(prepare: &RotateAppend) -> String {
     let brings = match prepare.brings {
-        Brings::KeysAndValues => "",
-        Brings::KeysValuesAndGates => " with gates",
-        Brings::Keys => " of keys",
-        Brings::Nothing => " of queries",
+        KvSource::KeysAndValues => "",
+        KvSource::KeysValuesAndGates => " with gates",
+        KvSource::Keys => " of keys",
+        KvSource::Nothing => " of queries",
     };
     let norm = match prepare.norm {
         None => "",
@@ -438,11 +439,11 @@ fn convolved(convolve: &Convolve) -> String {
     format!("convolve {}", taps.join("+"))
 }
 
-fn name(each: Each) -> &'static str {
+fn name(each: UnaryOp) -> &'static str {
     match each {
-        Each::Activate(_) => "activate",
-        Each::Softcap(_) => "softcap",
-        Each::Scale(_) => "scale",
+        UnaryOp::Activate(_) => "activate",
+        UnaryOp::Softcap(_) => "softcap",
+        UnaryOp::Scale(_) => "scale",
     }
 }
 

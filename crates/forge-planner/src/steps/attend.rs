@@ -1,6 +1,6 @@
 //! Attention, and what prepares it, as steps.
 
-use crate::fused::{Attend, Brings, Fused, HeadNorm, Operation, RotateAppend};
+use crate::fused::{Attend, Fused, HeadNorm, KvSource, Operation, RotateAppend};
 use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
 use crate::regime::Schedule;
 use crate::section::Draft;
@@ -74,7 +74,7 @@ impl Select<'_> {
         };
         let (queries, keys) = (turned("queries of qkv"), turned("keys"));
         let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normed " } else { "" };
-        let values = if prepare.brings == Brings::Keys { "keys as values" } else { "values" };
+        let values = if prepare.brings == KvSource::Keys { "keys as values" } else { "values" };
         let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
         let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
@@ -157,11 +157,11 @@ impl Select<'_> {
         };
         let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {
             None => ("q", ""),
-            Some(Brings::KeysAndValues | Brings::KeysValuesAndGates) => {
+            Some(KvSource::KeysAndValues | KvSource::KeysValuesAndGates) => {
                 ("qkv", "q, k, v of qkv prepared and k, v appended; ")
             }
-            Some(Brings::Keys) => ("qkv", "q, k of qkv prepared and k, v, both of k, appended; "),
-            Some(Brings::Nothing) => ("q", "q prepared; "),
+            Some(KvSource::Keys) => ("qkv", "q, k of qkv prepared and k, v, both of k, appended; "),
+            Some(KvSource::Nothing) => ("q", "q prepared; "),
         };
         let gated = if attend.gated { "sigmoid(gates) · " } else { "" };
         let general = format!(
@@ -208,7 +208,7 @@ fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
 
 /// What goes to the cache, in words.
 fn appended(prepare: &RotateAppend) -> String {
-    let value = if prepare.brings == Brings::Keys { "as v what k was made of" } else { "v" };
+    let value = if prepare.brings == KvSource::Keys { "as v what k was made of" } else { "v" };
     let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normed" } else { "" };
     format!("append k and {value}{normed}")
 }
@@ -221,7 +221,7 @@ fn capitalised(text: &str) -> String {
 fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
     if let Some(prepare) = &attend.prologue {
-        let heads = if prepare.brings == Brings::Nothing { "q" } else { "q and k" };
+        let heads = if prepare.brings == KvSource::Nothing { "q" } else { "q and k" };
         text += &match (prepare.norm, prepare.rotation.is_none()) {
             (None, true) => String::new(),
             (Some(_), true) => format!("Norm the heads of {heads}; "),
@@ -234,7 +234,7 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
             }
         };
         text += &match prepare.brings {
-            Brings::Nothing => " ".to_owned(),
+            KvSource::Nothing => " ".to_owned(),
             _ if text.is_empty() => format!("{};  ", capitalised(&appended(prepare))),
             _ => format!("{};  ", appended(prepare)),
         };

@@ -2,7 +2,9 @@
 //! kinds write and the last reads.
 
 use super::experts_grouped::{is_grouped, variants};
-use crate::fused::{Choice, ExpertsInner, ExpertsSum, Fused, Gain, Kind, Operation, Summed, Value};
+use crate::fused::{
+    CombineInput, ExpertsInner, ExpertsSum, Fused, FusedRouting, Gain, Kind, Operation, Value,
+};
 use crate::plan::{FieldKind, Operand, RowsOf};
 use crate::section::Draft;
 use crate::select::Select;
@@ -18,7 +20,7 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        choice: &Choice,
+        choice: &FusedRouting,
         from: usize,
     ) {
         let routing = &choice.routing;
@@ -146,7 +148,7 @@ impl Select<'_> {
             }
         };
         let found = match choice {
-            Some((Choice { shared: 0, .. }, _)) => "the experts of the largest",
+            Some((FusedRouting { shared: 0, .. }, _)) => "the experts of the largest",
             Some(_) => "the experts that every row has, and those of the largest",
             None => "",
         };
@@ -212,8 +214,8 @@ impl Select<'_> {
         let buffer = |value: &Value| draft.buffers.get(value).copied();
         let routes = buffer(&operation.inputs[1]).unwrap_or(self.stream);
         let y = match sum.ending {
-            Summed::Store => self.target(draft, list, operation, "routed"),
-            Summed::Add | Summed::AddSquares(_) => self.in_place(draft, list, operation),
+            CombineInput::Store => self.target(draft, list, operation, "routed"),
+            CombineInput::Add | CombineInput::AddSquares(_) => self.in_place(draft, list, operation),
         };
         let (rows_per_simdgroup, simdgroups) = self.sum_knobs(experts, (format, outputs, inputs), sum);
         let grouped = is_grouped(draft, list, operation);
@@ -222,7 +224,7 @@ impl Select<'_> {
             self.each(draft, (field, from), shape, sum)
         });
         let join = each.map(|_| {
-            let adds = sum.ending != Summed::Store;
+            let adds = sum.ending != CombineInput::Store;
             Spec::ExpertsJoin(spec::ExpertsJoin { chosen: sum.chosen, width: outputs, adds })
         });
         let spec = Spec::ExpertsSum(spec::ExpertsSum {
@@ -235,18 +237,18 @@ impl Select<'_> {
             record,
             bias: sum.bias.is_some(),
             ending: match sum.ending {
-                Summed::Store => spec::Summed::Store,
-                Summed::Add => spec::Summed::Add,
-                Summed::AddSquares(gain) => spec::Summed::AddSquares(self.squares(gain)),
+                CombineInput::Store => spec::Summed::Store,
+                CombineInput::Add => spec::Summed::Add,
+                CombineInput::AddSquares(gain) => spec::Summed::AddSquares(self.squares(gain)),
             },
             rows_per_simdgroup,
             simdgroups,
         });
         let (assign, general_left) = match sum.ending {
-            Summed::Store => ("=", ""),
-            Summed::Add => ("+=", ""),
-            Summed::AddSquares(Gain::Folded) => ("+=", "; squares_out = Σ y²"),
-            Summed::AddSquares(_) => ("+=", "; gained = gain · y; squares_out = Σ y²"),
+            CombineInput::Store => ("=", ""),
+            CombineInput::Add => ("+=", ""),
+            CombineInput::AddSquares(Gain::Folded) => ("+=", "; squares_out = Σ y²"),
+            CombineInput::AddSquares(_) => ("+=", "; gained = gain · y; squares_out = Σ y²"),
         };
         let (plus, plus_own) = if sum.bias.is_some() { (" + bias", " + its bias") } else { ("", "") };
         let general = format!("y {assign} Σ over routes of their weight · (weight · x{plus}){general_left}");
@@ -266,7 +268,7 @@ impl Select<'_> {
         arguments.extend(
             sum.bias.map(|bias| ("bias", Operand::Field(self.vector(draft, &[bias], Layout::Rows, "")))),
         );
-        if let Summed::AddSquares(gain) = sum.ending {
+        if let CombineInput::AddSquares(gain) = sum.ending {
             let (left, more) = self.leave(draft, operation.output, outputs, gain, &y_name);
             formula += &left;
             arguments.extend(more);
@@ -275,8 +277,8 @@ impl Select<'_> {
     }
 }
 
-fn route_spec(choice: &Choice, logits: usize) -> spec::Route {
-    let Choice { routing, shared, gated } = choice;
+fn route_spec(choice: &FusedRouting, logits: usize) -> spec::Route {
+    let FusedRouting { routing, shared, gated } = choice;
     spec::Route {
         experts: logits - usize::from(*gated),
         chosen: routing.chosen,

@@ -6,7 +6,7 @@ use crate::plan::{BatchColumn, Condition, Operand, RowsOf, State};
 use crate::regime::{Regime, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
-use forge_ir::{Latents, Layout, ParamId};
+use forge_ir::{LatentCache, Layout, ParamId};
 use forge_kernels::{Spec, spec};
 
 const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
@@ -69,9 +69,19 @@ impl Select<'_> {
         let Columns { buffer: x, pitch, .. } = self.columns(draft, list, operation.inputs[0]);
         let y = self.target(draft, list, operation, &operation.name);
         let shape = |regime: Regime| {
-            let together = if regime == Regime::One { 1 } else { spec::EachHead::together(format, turned) };
+            let together =
+                if regime == Regime::One { 1 } else { spec::PerHeadLinear::together(format, turned) };
             let each = self.heads_knob(format, [heads, rows, columns], turned);
-            Spec::EachHead(spec::EachHead { format, heads, rows, columns, turned, pitch, together, each })
+            Spec::EachHead(spec::PerHeadLinear {
+                format,
+                heads,
+                rows,
+                columns,
+                turned,
+                pitch,
+                together,
+                each,
+            })
         };
         let regimes = draft.regimes();
         let spec = shape(regimes[0]);
@@ -98,7 +108,7 @@ impl Select<'_> {
         operation: &Operation,
         append: &LatentAppend,
     ) {
-        let Some(Latents { width, turned }) = self.latents(draft, append.cache) else { return };
+        let Some(LatentCache { width, turned }) = self.latents(draft, append.cache) else { return };
         let cache = self.plan.cache;
         let Some(prepare) = &append.prepare else {
             let [latent, key] = operation.inputs[..] else { return };
@@ -173,7 +183,7 @@ impl Select<'_> {
         operation: &Operation,
         attend: &LatentAttend,
     ) {
-        let Some(Latents { width, turned }) = self.latents(draft, attend.cache) else { return };
+        let Some(LatentCache { width, turned }) = self.latents(draft, attend.cache) else { return };
         let LatentAttend { heads, scale, .. } = *attend;
         let cache = self.plan.cache;
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
@@ -234,7 +244,7 @@ impl Select<'_> {
     }
 
     /// The latents that a section keeps.
-    fn latents(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<Latents> {
+    fn latents(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<LatentCache> {
         let latents = draft.body.latents(cache)?.clone();
         let width = latents.width + latents.turned;
         draft.section.state = Some(State { heads: 1, width, values: false, ring: None });

@@ -1,13 +1,13 @@
 //! Both ways in which many rows meet latents, as steps: as they are, heads' matrices before and after, or unfolded, share by share of the
 //! positions. Which of them a pass takes is decided when it is encoded ([`MlaExpand`]); both leave the same heads.
 
-use crate::fused::{EachHead, Ending, Fused, Kind, LatentAttend, Operation};
+use crate::fused::{EachHead, Epilogue, Fused, Kind, LatentAttend, Operation};
 use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
 use crate::regime::{FEW, Regime, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
 use crate::unfold::MlaExpand;
-use forge_ir::{Format, Latents, Layout};
+use forge_ir::{Format, LatentCache, Layout};
 use forge_kernels::{Spec, spec};
 
 /// The operations of attention over latents, from a head's matrix of keys to that of its values, where rows may meet keys and
@@ -16,7 +16,7 @@ pub(super) struct Unfolding<'a> {
     absorb: (&'a Operation, &'a EachHead),
     attend: (&'a Operation, &'a LatentAttend),
     values: (&'a Operation, &'a EachHead),
-    latents: Latents,
+    latents: LatentCache,
     /// Channels of a head's key and of its value.
     widths: [usize; 2],
     /// Positions of a tile.
@@ -52,7 +52,7 @@ impl Select<'_> {
         let latents = draft.body.latents(attend.1.cache)?.clone();
         let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
         let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
-        let tile = spec::AttendUnfolded::tile_for(keys, latents.turned, of_values)?;
+        let tile = spec::MlaAttentionExpanded::tile_for(keys, latents.turned, of_values)?;
         let unfold = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
         let alone = list.uses(absorb.0.output) == 1 && list.uses(attend.0.output) == 1;
         alone.then_some(Unfolding { absorb, attend, values, latents, widths, tile, unfold })
@@ -77,11 +77,11 @@ impl Select<'_> {
     /// Keys and values of a share of the positions, and what rows have of them.
     fn unfolded(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
         let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, .. } = *unfolding;
-        let Latents { width, turned } = unfolding.latents;
+        let LatentCache { width, turned } = unfolding.latents;
         let (heads, cache) = (attend.1.heads, self.plan.cache);
         let share = self.scratch("share", width, RowsOf::Position);
         let turned_keys = self.scratch("turned_keys", turned, RowsOf::Position);
-        let spec = Spec::LatentShare(spec::LatentShare { width, turned, cache });
+        let spec = Spec::LatentShare(spec::MlaLoadLatents { width, turned, cache });
         let general = "share, turned_keys = the latents and keys of rows positions from begin on, of the slot of all rows";
         let function = self.function("latent_share", general, &[(MANY, spec)]);
         let arguments = [
@@ -103,7 +103,7 @@ impl Select<'_> {
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
         let queries = self.columns(draft, list, absorb.0.inputs[0]);
         let operand = if cache == Format::F32 { spec::Operand::F32 } else { spec::Operand::Ranged };
-        let spec = Spec::AttendUnfolded(spec::AttendUnfolded {
+        let spec = Spec::AttendUnfolded(spec::MlaAttentionExpanded {
             heads,
             keys,
             turned,
@@ -150,7 +150,7 @@ impl Select<'_> {
         let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");
         let inputs = self.plan.scratch[share].width;
         let y = self.scratch(&format!("unfolded_{name}"), outputs, RowsOf::Position);
-        let spec = Spec::Project(spec::Project {
+        let spec = Spec::Project(spec::Linear {
             rows: spec::Rows::Many,
             format,
             outputs,
@@ -163,7 +163,7 @@ impl Select<'_> {
             // Latents were normed.
             operand: self.operand(format, true),
             chooses: false,
-            knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Ending::Store),
+            knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Epilogue::Store),
         });
         let function = self.function("unfold", "y = weight · x", &[(MANY, spec)]);
         let arguments =

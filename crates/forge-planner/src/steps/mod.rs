@@ -10,7 +10,7 @@ mod project;
 mod recurrent;
 
 use crate::cache::Ring;
-use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
+use crate::fused::{Function, Fused, Gain, Kind, Operation, UnaryOp, Value};
 use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, RowsOf, State};
 use crate::section::{Draft, Place, Source};
 use crate::select::{ASIDE, Select};
@@ -159,7 +159,7 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let Some(aside) = self.taken(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
-        let spec = Spec::Take(spec::Take { width, of: self.plan.scratch[aside].width });
+        let spec = Spec::Take(spec::SliceColumns { width, of: self.plan.scratch[aside].width });
         let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
         let formula = format!("{} = this layer's columns of the aside", self.scratch_name(to));
         let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
@@ -198,9 +198,9 @@ impl Select<'_> {
         let (name, general, formula) = match function {
             Function::Each(each) => {
                 let (name, general) = match each {
-                    Each::Activate(_) => ("activate", "y = activation(a)"),
-                    Each::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
-                    Each::Scale(_) => ("scale", "y = c · a"),
+                    UnaryOp::Activate(_) => ("activate", "y = activation(a)"),
+                    UnaryOp::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
+                    UnaryOp::Scale(_) => ("scale", "y = c · a"),
                 };
                 (name, general, of_each(each, &names[0]))
             }
@@ -231,7 +231,7 @@ impl Select<'_> {
     pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
         let best =
-            matches!(&last.kind, Kind::Project(project) if project.ending == crate::fused::Ending::Best);
+            matches!(&last.kind, Kind::Project(project) if project.ending == crate::fused::Epilogue::Best);
         let candidates = self.plan.scratch.iter().position(|scratch| scratch.name == "candidates");
         let (name, general, spec, from) = match candidates.filter(|_| best) {
             Some(buffer) => {
@@ -453,10 +453,10 @@ fn is_needed(draft: &Draft<'_>, list: &Fused, operation: &Operation, buffer: usi
 }
 
 /// A function of a number, in words.
-fn of_each(each: Each, x: &str) -> String {
+fn of_each(each: UnaryOp, x: &str) -> String {
     match each {
-        Each::Activate(activation) => format!("{}({x})", activation.name()),
-        Each::Softcap(cap) => format!("cap({x}, {cap})"),
-        Each::Scale(factor) => format!("{factor} · {x}"),
+        UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),
+        UnaryOp::Softcap(cap) => format!("cap({x}, {cap})"),
+        UnaryOp::Scale(factor) => format!("{factor} · {x}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Projections as steps.
 
 use super::of_each;
-use crate::fused::{Each, Ending, Fused, Gain, Kind, Operation, OwnNorm, Project};
+use crate::fused::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operation, UnaryOp};
 use crate::plan::{Operand, RowsOf};
 use crate::regime::Regime;
 use crate::section::Draft;
@@ -15,7 +15,7 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        project: &Project,
+        project: &Linear,
         from: usize,
     ) {
         let weights: Vec<ParamId> = project.parts.iter().map(|part| part.0).collect();
@@ -27,14 +27,14 @@ impl Select<'_> {
             .then(|| self.vector(draft, &biases, project.layout, &format!("{name}_bias")));
         let x = self.normed_input(draft, list, operation, (project.norm, project.folded), from);
         let y = match project.ending {
-            Ending::Add | Ending::AddSquares(_) => self.in_place(draft, list, operation),
-            Ending::Gate(_) => self.target(draft, list, operation, "inner"),
-            Ending::Store | Ending::Best | Ending::MultiplyTaken => {
+            Epilogue::Add | Epilogue::AddSquares(_) => self.in_place(draft, list, operation),
+            Epilogue::Gate(_) => self.target(draft, list, operation, "inner"),
+            Epilogue::Store | Epilogue::Best | Epilogue::MultiplyTaken => {
                 self.target(draft, list, operation, &name)
             }
         };
         let taken = match project.ending {
-            Ending::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
+            Epilogue::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
             _ => None,
         };
         let bounded = self.bounded(list, operation);
@@ -72,13 +72,13 @@ impl Select<'_> {
             let squares = self.scratch("squares", self.partials, RowsOf::Pass);
             arguments.push(("squares", Operand::Scratch(squares)));
         }
-        if let Ending::AddSquares(gain) = project.ending {
+        if let Epilogue::AddSquares(gain) = project.ending {
             let width = list.widths[operation.output.0];
             let (left, more) = self.leave(draft, operation.output, width, gain, &y_name);
             formula += &left;
             arguments.extend(more);
         }
-        if project.ending == Ending::Best {
+        if project.ending == Epilogue::Best {
             let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
             let pairs = outputs.div_ceil(knobs.outputs_of_group());
             let candidates = self.scratch("candidates", 2 * pairs, RowsOf::Pass);
@@ -112,21 +112,21 @@ impl Select<'_> {
         &self,
         rows: spec::Rows,
         (format, outputs, inputs): (Format, usize, usize),
-        project: &Project,
+        project: &Linear,
         (bias, bounded, chooses): (bool, bool, bool),
     ) -> Spec {
         let epilogue = match project.ending {
-            Ending::Store => spec::Epilogue::Store,
-            Ending::Add => spec::Epilogue::Add,
-            Ending::Gate(activation) => spec::Epilogue::Gate(activation),
-            Ending::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
-            Ending::Best => spec::Epilogue::Best,
-            Ending::MultiplyTaken => spec::Epilogue::Multiply {
+            Epilogue::Store => spec::Epilogue::Store,
+            Epilogue::Add => spec::Epilogue::Add,
+            Epilogue::Gate(activation) => spec::Epilogue::Gate(activation),
+            Epilogue::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
+            Epilogue::Best => spec::Epilogue::Best,
+            Epilogue::MultiplyTaken => spec::Epilogue::Multiply {
                 of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
             },
         };
         let operand = self.operand(format, bounded && rows == spec::Rows::Many);
-        Spec::Project(spec::Project {
+        Spec::Project(spec::Linear {
             rows,
             format,
             outputs,
@@ -134,7 +134,7 @@ impl Select<'_> {
             norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
             own_norm: project
                 .own_norm
-                .map(|OwnNorm { gain, epsilon }| spec::OwnNorm { gain: gain.is_some(), epsilon }),
+                .map(|InlineNorm { gain, epsilon }| spec::InlineNorm { gain: gain.is_some(), epsilon }),
             bias,
             each: project.each,
             epilogue,
@@ -147,31 +147,31 @@ impl Select<'_> {
 
 /// How a projection is spoken of.
 struct Words<'a> {
-    project: &'a Project,
+    project: &'a Linear,
     bias: bool,
 }
 
 impl<'a> Words<'a> {
-    fn of(project: &'a Project, bias: bool) -> Words<'a> {
+    fn of(project: &'a Linear, bias: bool) -> Words<'a> {
         Words { project, bias }
     }
 
     /// As a function of `weight`, `x` and `y`.
     fn general(&self) -> String {
         let left = match self.project.ending {
-            Ending::AddSquares(Gain::Folded) => "; squares_out = Σ y²",
-            Ending::AddSquares(_) => "; gained = gain · y; squares_out = Σ y²",
-            Ending::Best => "; candidates = the best of every threadgroup",
+            Epilogue::AddSquares(Gain::Folded) => "; squares_out = Σ y²",
+            Epilogue::AddSquares(_) => "; gained = gain · y; squares_out = Σ y²",
+            Epilogue::Best => "; candidates = the best of every threadgroup",
             _ => "",
         };
         let product = self.product("weight", "x", "bias");
         match self.project.ending {
-            Ending::Gate(activation) => {
+            Epilogue::Gate(activation) => {
                 format!("gate, up = {product}; y = {}(gate) · up", activation.name())
             }
-            Ending::Add | Ending::AddSquares(_) => format!("y += {product}{left}"),
-            Ending::Store | Ending::Best => format!("y = {product}{left}"),
-            Ending::MultiplyTaken => format!("y = ({product}) · factors, from column first on"),
+            Epilogue::Add | Epilogue::AddSquares(_) => format!("y += {product}{left}"),
+            Epilogue::Store | Epilogue::Best => format!("y = {product}{left}"),
+            Epilogue::MultiplyTaken => format!("y = ({product}) · factors, from column first on"),
         }
     }
 
@@ -179,12 +179,12 @@ impl<'a> Words<'a> {
     fn formula(&self, name: &str, x: &str, y: &str) -> String {
         let product = self.product("W", x, &format!("{name}_bias"));
         match self.project.ending {
-            Ending::Store if name == "qkv" => format!("q, k, v = {product}"),
-            Ending::Store if name == "qk" => format!("q, k = {product}"),
-            Ending::Store | Ending::Best => format!("{y} = {product}"),
-            Ending::MultiplyTaken => format!("{y} = ({product}) · this layer's columns of the aside"),
-            Ending::Add | Ending::AddSquares(_) => format!("{y} += {product}"),
-            Ending::Gate(activation) => {
+            Epilogue::Store if name == "qkv" => format!("q, k, v = {product}"),
+            Epilogue::Store if name == "qk" => format!("q, k = {product}"),
+            Epilogue::Store | Epilogue::Best => format!("{y} = {product}"),
+            Epilogue::MultiplyTaken => format!("{y} = ({product}) · this layer's columns of the aside"),
+            Epilogue::Add | Epilogue::AddSquares(_) => format!("{y} += {product}"),
+            Epilogue::Gate(activation) => {
                 format!("gate, up = {product};  {y} = {}(gate) · up", activation.name())
             }
         }
@@ -200,7 +200,7 @@ impl<'a> Words<'a> {
         let sum = format!("{weight} · {x}{divided}{plus}");
         match self.project.each {
             None => sum,
-            Some(Each::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
+            Some(UnaryOp::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
             Some(each) => of_each(each, &sum),
         }
     }

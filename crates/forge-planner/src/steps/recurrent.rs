@@ -1,7 +1,7 @@
 //! Convolutions and delta rules as steps. What they remember of a slot has the same size however long its text is.
 
 use crate::fused::{Convolve, DeltaRule, Fused, Operation};
-use crate::plan::{BatchColumn, Memory, Operand};
+use crate::plan::{BatchColumn, Operand, RecurrentState};
 use crate::regime::Regime;
 use crate::section::Draft;
 use crate::select::Select;
@@ -27,7 +27,7 @@ impl Select<'_> {
         };
         let to = self.target(draft, list, operation, &operation.name);
         let activation = convolve.activation;
-        let spec = Spec::Convolve(spec::Convolve { width, taps: rows, pitch, activation });
+        let spec = Spec::Convolve(spec::CausalConv { width, taps: rows, pitch, activation });
         let general =
             "y = each channel's last values, those of the slot's tail and the row's own, times its taps";
         let function = self.function("convolve", general, &[(draft.regimes(), spec)]);
@@ -72,7 +72,7 @@ impl Select<'_> {
             1 => (String::new(), draft.param_name(first)),
             _ => ("taps".to_owned(), "tail".to_owned()),
         };
-        let tail = draft.memory(Memory { name: kept.clone(), shape: vec![rows, width] });
+        let tail = draft.memory(RecurrentState { name: kept.clone(), shape: vec![rows, width] });
         Some(Convolution { rows, taps: self.vector(draft, &taps, Layout::Rows, &name), tail, kept })
     }
 
@@ -84,14 +84,14 @@ impl Select<'_> {
         rule: &DeltaRule,
     ) {
         let Some(shape) = draft.body.memory(rule.memory).cloned() else { return };
-        let forge_ir::Memory { heads, keys, values } = shape;
+        let forge_ir::RecurrentState { heads, keys, values } = shape;
         let key_heads = key_heads(list, operation, rule, &shape);
         let (scale, epsilon) = (rule.scale, rule.epsilon);
         let gated = rule.gated.map(|gated| gated.epsilon);
         let spec = spec::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
         let (channels, pitch) = (spec.channels(), spec.inputs());
         let name = draft.param_name(rule.memory);
-        let memory = draft.memory(Memory { name, shape: vec![heads, values, keys] });
+        let memory = draft.memory(RecurrentState { name, shape: vec![heads, values, keys] });
         let prologue =
             rule.prologue.as_ref().and_then(|convolve| self.convolution(draft, convolve, spec.channels()));
         let mut vector = |param| Operand::Field(self.vector(draft, &[param], Layout::Rows, ""));
@@ -146,7 +146,7 @@ impl Select<'_> {
         {
             let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
             let first = channels;
-            let spec = Spec::LetThrough(spec::LetThrough { heads, values, pitch, first, epsilon });
+            let spec = Spec::LetThrough(spec::GatedRmsNorm { heads, values, pitch, first, epsilon });
             let general = "heads = gain · heads / rms(heads) · silu(gates), each head by itself";
             let function = self.function("let_through", general, &[(MANY, spec)]);
             let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
@@ -193,8 +193,13 @@ struct Convolution {
 }
 
 /// Key heads: what is left of the widths of what the rule reads.
-fn key_heads(list: &Fused, operation: &Operation, rule: &DeltaRule, shape: &forge_ir::Memory) -> usize {
-    let forge_ir::Memory { heads, keys, values } = *shape;
+fn key_heads(
+    list: &Fused,
+    operation: &Operation,
+    rule: &DeltaRule,
+    shape: &forge_ir::RecurrentState,
+) -> usize {
+    let forge_ir::RecurrentState { heads, keys, values } = *shape;
     let width = |index: usize| list.widths[operation.inputs[index].0];
     let of_keys = match (rule.gated, &rule.prologue) {
         (None, _) => width(1),

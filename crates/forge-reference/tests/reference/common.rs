@@ -1,8 +1,8 @@
 //! The models of tests/models with the logits of their authors' implementation, and plans to pack them.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
-use forge_ir::{Apply, Format, Graph, Layout, Numbers, Op, Packed, ValueId, Weight, WeightId};
-use forge_weights::{PackedFile, Stored};
+use forge_ir::{Apply, Format, Graph, Layout, Op, Packed, ValueId, Weight, WeightId, WeightRows};
+use forge_weights::{CheckpointWeights, PackedFile};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::io;
@@ -87,8 +87,8 @@ impl Case {
     }
 
     /// The weights as the checkpoint has them.
-    pub(crate) fn stored(&self) -> impl Numbers + '_ {
-        Stored::new(&self.opened.graph, |tensor, offset, out| {
+    pub(crate) fn stored(&self) -> impl WeightRows + '_ {
+        CheckpointWeights::new(&self.opened.graph, |tensor, offset, out| {
             self.opened.tensors.read(&self.files, tensor, offset, out)
         })
     }
@@ -217,7 +217,7 @@ pub(crate) fn pack(case: &Case, plan: &[Packed]) -> (Vec<u8>, forge_weights::Sum
 }
 
 /// The weights as a file in memory has them.
-pub(crate) fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> impl Numbers + 'a {
+pub(crate) fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> impl WeightRows + 'a {
     let read = move |offset: u64, out: &mut [u8]| {
         let from = file.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
         out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);

@@ -11,7 +11,7 @@ use crate::common::{Case, cases, deviation, distance, odd_cases};
 use forge_frontend::{Memory, Opened, Options, read_model};
 use forge_ir::{Format, Graph, tolerance};
 use forge_reference::{Want, evaluate};
-use forge_weights::Stored;
+use forge_weights::CheckpointWeights;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ fn read(files: &Memory) -> Option<Opened> {
 /// The logits of a text's ids.
 fn logits(opened: &Opened, files: &Memory, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
     let read = |tensor: &str, offset, out: &mut [u8]| opened.tensors.read(files, tensor, offset, out);
-    evaluate(&opened.graph, &Stored::new(&opened.graph, read), ids, want).unwrap()
+    evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
 
 /// Whether other files compute what the case does not, beyond the noise of arithmetic: after any id of a short text, as no

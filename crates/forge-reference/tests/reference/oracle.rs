@@ -2,13 +2,13 @@
 //! files made of it.
 
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
-use forge_ir::{Bits, Body, Diagnostic, Format, Node, Numbers, Op, ValueId, WeightId, tolerance};
+use forge_ir::{Bits, Body, Diagnostic, Format, Node, Op, ValueId, WeightId, WeightRows, tolerance};
 use forge_reference::{Want, evaluate, greedy};
 use forge_weights::{decode_row, encode_row};
 use std::ops::Range;
 
 /// The largest distance from the oracle's logits over all sequences, in standard deviations.
-fn worst(case: &Case, numbers: &dyn Numbers) -> f64 {
+fn worst(case: &Case, numbers: &dyn WeightRows) -> f64 {
     let graph = &case.opened.graph;
     let mut worst = 0.0_f64;
     let mut compare = |ids: &[u32], want: Want, tensor: String| {
@@ -109,11 +109,11 @@ fn weight_files_hold_the_model() {
 
 /// Numbers that are as far from others as some are, to the other side.
 struct Opposite<'a> {
-    of: &'a dyn Numbers,
-    around: &'a dyn Numbers,
+    of: &'a dyn WeightRows,
+    around: &'a dyn WeightRows,
 }
 
-impl Numbers for Opposite<'_> {
+impl WeightRows for Opposite<'_> {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         self.around.rows(weight, rows.clone(), out)?;
         let mut of = vec![0.0; out.len()];

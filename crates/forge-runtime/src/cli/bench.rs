@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::load::settle;
 use crate::model::ModelInfo;
 use crate::model::memory::human;
-use crate::offload::Counts;
+use crate::offload::CacheStats;
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -259,7 +259,7 @@ struct Streamed {
 
 impl Streamed {
     /// `disk`: its speed whenever it was measured.
-    fn of(counts: Counts, ids: u32, disk: &[f64]) -> Streamed {
+    fn of(counts: CacheStats, ids: u32, disk: &[f64]) -> Streamed {
         let each = 1.0 / f64::from(ids);
         let disk = mean(disk).unwrap_or(0.0);
         Streamed {
@@ -387,7 +387,7 @@ mod tests {
     fn what_a_disk_permits_is_told_beside_what_is_reached() {
         let stalled = std::time::Duration::from_millis(500);
         let (wanted, bytes) = (1_000_000_000, 1_200_000_000);
-        let counts = Counts { asked: 100, found: 75, foreseen: 5, wanted, bytes, stalled };
+        let counts = CacheStats { asked: 100, found: 75, foreseen: 5, wanted, bytes, stalled };
         let said = Streamed::of(counts, 10, &[1.5e9, 2.5e9, 2e9]).told(18.0);
         assert_eq!(
             said,

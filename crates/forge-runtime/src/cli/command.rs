@@ -4,7 +4,7 @@ use crate::cli::arguments::Common;
 use crate::cli::output;
 use crate::cli::output::{CommandExit, Outcome};
 use crate::error::Error;
-use crate::program::Program;
+use crate::program::CompiledModel;
 use clap::{ArgMatches, Args, FromArgMatches};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The model.
-    pub program: &'a Program,
+    pub program: &'a CompiledModel,
     /// The options that all commands share.
     pub common: &'a Common,
     /// The whole command line, for completions.
@@ -55,7 +55,7 @@ pub const fn command<C: Command>() -> Entry {
 }
 
 /// Runs a program on the process's arguments. Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
-pub fn main(program: &Program, commands: &[Entry]) -> ExitCode {
+pub fn main(program: &CompiledModel, commands: &[Entry]) -> ExitCode {
     match run(program, commands, std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -67,7 +67,7 @@ pub fn main(program: &Program, commands: &[Entry]) -> ExitCode {
 
 /// Runs a program on `arguments`, the first of which is the program's name.
 pub fn run(
-    program: &Program,
+    program: &CompiledModel,
     commands: &[Entry],
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<u8, Error> {

@@ -9,10 +9,10 @@ use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
 use crate::cli::progress::Progress;
 use crate::error::Error;
 use crate::load::LoadOptions;
-use crate::program::Program;
+use crate::program::CompiledModel;
 use crate::session::generation::{FinishReason, GenerationParams};
 use crate::session::session::{Event, Generated, Session};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use serde_json::json;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -128,10 +128,10 @@ pub(crate) fn show(
 
 /// The prompt's ids, and the tokenizer, which ids alone can do without.
 fn prompt(
-    program: &Program,
+    program: &CompiledModel,
     setup: &LoadOptions,
     command: &Generate,
-) -> Result<(Vec<u32>, Option<Text>), Error> {
+) -> Result<(Vec<u32>, Option<Tokenizer>), Error> {
     let Some(prompt) = &command.prompt else {
         // Strings that end a text need one.
         let has_text = !command.stop.is_empty() || setup.path(program, "tokenizer.json").is_file();

@@ -6,7 +6,7 @@ use crate::cli::output::{Outcome, print, print_json};
 use crate::error::Error;
 use crate::model::Cost;
 use crate::model::memory::human;
-use crate::offload::{ExpertPlacement, Room, Stacks};
+use crate::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -117,7 +117,7 @@ impl Command for Info {
 }
 
 /// Bytes of what an expert has in the weight file, and how many experts have as much.
-fn record_sizes(layers: &[Stacks]) -> BTreeMap<usize, usize> {
+fn record_sizes(layers: &[ExpertWeights]) -> BTreeMap<usize, usize> {
     let mut sizes = BTreeMap::new();
     for stacks in layers {
         *sizes.entry(stacks.record()).or_default() += stacks.experts;
@@ -133,7 +133,7 @@ fn records(sizes: &BTreeMap<usize, usize>) -> String {
 }
 
 /// Where experts are that are left to the system.
-fn mapped(layers: &[Stacks]) -> String {
+fn mapped(layers: &[ExpertWeights]) -> String {
     let bytes: usize = layers.iter().map(|stacks| stacks.records.bytes).sum();
     format!(
         "experts  {bytes:>16} bytes  in the mapped file, of which the system keeps what it has room for\n"
@@ -141,7 +141,7 @@ fn mapped(layers: &[Stacks]) -> String {
 }
 
 /// Where experts are that are streamed, and what that is expected to cost.
-fn streamed(room: &Room, disk: Option<u64>) -> String {
+fn streamed(room: &CacheLayout, disk: Option<u64>) -> String {
     let told = room.forecast();
     let mut text = format!(
         "experts  {:>16} bytes  {} seats for {} experts, streamed from disk\n\
@@ -162,7 +162,7 @@ fn streamed(room: &Room, disk: Option<u64>) -> String {
     text
 }
 
-fn streamed_json(room: &Room, disk: Option<u64>) -> Value {
+fn streamed_json(room: &CacheLayout, disk: Option<u64>) -> Value {
     let told = room.forecast();
     json!({
         "seats": room.seats(),

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::load::{LoadOptions, settle};
 use crate::measure::capture::CapturingDevice;
-use crate::measure::profile::{Best, Subject, json as profile_json, table, trace};
+use crate::measure::profile::{PeakBandwidth, ProfiledPass, json as profile_json, table, trace};
 use crate::model::memory::human;
 use crate::weights::WeightFile;
 use serde_json::json;
@@ -35,9 +35,9 @@ impl Command for Asked {
         settle(engine.device())?;
         let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
         let mut engine = engine.on(CapturingDevice::new);
-        let mut subjects = vec![Subject::id(&mut engine, length)?];
+        let mut subjects = vec![ProfiledPass::id(&mut engine, length)?];
         if command.n_prompt > 0 {
-            subjects.push(Subject::prompt(&mut engine, command.n_prompt)?);
+            subjects.push(ProfiledPass::prompt(&mut engine, command.n_prompt)?);
         }
         let rounds = command.repetitions as usize;
         let (mut progress, mut profiles) = (Progress::new("rounds"), Vec::new());
@@ -67,8 +67,8 @@ impl Command for Asked {
         let device: &mut dyn Device = engine.device().device();
         let measured = device.read_speed().map_err(Error::from)?;
         let best = match measured {
-            Some(bytes) => Some(Best { bytes, is_measured: true }),
-            None => device.published_speed().map(|bytes| Best { bytes, is_measured: false }),
+            Some(bytes) => Some(PeakBandwidth { bytes, is_measured: true }),
+            None => device.published_speed().map(|bytes| PeakBandwidth { bytes, is_measured: false }),
         };
         if command.json {
             print_json(&json!({
@@ -84,10 +84,10 @@ impl Command for Asked {
         }
         remark(&device.describe());
         match best {
-            Some(Best { bytes, is_measured: true }) => {
+            Some(PeakBandwidth { bytes, is_measured: true }) => {
                 remark(&format!("best: {} a second, measured", human(bytes as u64)));
             }
-            Some(Best { bytes, is_measured: false }) => {
+            Some(PeakBandwidth { bytes, is_measured: false }) => {
                 remark(&format!("best: {} a second, as its maker tells", human(bytes as u64)));
             }
             None => {}

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::load::DeviceKind;
 use crate::measure::capture::CapturingDevice;
-use crate::measure::tune::{Chosen, Tuner, line, table};
+use crate::measure::tune::{Tuner, TuningResult, line, table};
 
 impl Command for Tune {
     const NAME: &'static str = "tune";
@@ -39,7 +39,7 @@ impl Command for Tune {
         let tuning = Tuner::new(&mut engine, command.repetitions as usize)?;
         let device: &mut dyn Device = engine.device().device();
         let described = device.describe();
-        let mut all: Vec<Chosen> = Vec::new();
+        let mut all: Vec<TuningResult> = Vec::new();
         let mut progress = Progress::new("layouts of kernels");
         interrupt::watch();
         for (index, choice) in tunable.choices.iter().enumerate() {

@@ -32,32 +32,32 @@ pub use crate::cpu::attention::kv_append::{Append, append};
 pub use crate::cpu::attention::rope::{Rotate, rotate};
 #[cfg(feature = "attention")]
 pub use crate::cpu::attention::rope_append::{RotateAppend, rotate_append};
-pub use crate::cpu::attention::rope_tables::{Brings, HeadNorm, Long, Pairing, Rotation};
+pub use crate::cpu::attention::rope_tables::{HeadNorm, KvSource, LongContext, Pairing, Rotation};
 pub use crate::cpu::device::cpu_device::CpuDevice;
-pub use crate::cpu::device::kernel_args::{Call, Output};
-pub use crate::cpu::elementwise::activation::{Activation, Each};
+pub use crate::cpu::device::kernel_args::{KernelArgs, Output};
+pub use crate::cpu::elementwise::activation::{Activation, UnaryOp};
 pub use crate::cpu::elementwise::elementwise_op::{Elementwise, Function, elementwise};
 pub use crate::cpu::elementwise::embed::{Embed, embed};
-pub use crate::cpu::elementwise::slice_columns::{Take, take};
+pub use crate::cpu::elementwise::slice_columns::{SliceColumns, take};
 pub use crate::cpu::format::affine::{Affine, AffineBf16};
 pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
 pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
 pub use crate::cpu::format::matrix::Format;
 pub use crate::cpu::format::mxfp4::Mxfp4;
 pub use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
-pub use crate::cpu::format::weight_format::Stored;
+pub use crate::cpu::format::weight_format::WeightFormat;
 pub use crate::cpu::head::argmax::{Argmax, ArgmaxJoin, argmax, argmax_join};
 pub use crate::cpu::head::sample::{Sample, sample};
-pub use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, OwnNorm, Squares};
-pub use crate::cpu::matmul::linear::{Project, project};
+pub use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, InlineNorm, Squares};
+pub use crate::cpu::matmul::linear::{Linear, project};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::attend::{LatentAttend, latent_attend};
+pub use crate::cpu::mla::attend::{MlaAttention, latent_attend};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::cache_append::{LatentAppend, LatentColumns, LatentPrepare, latent_append};
+pub use crate::cpu::mla::cache_append::{LatentColumns, LatentPrepare, MlaAppend, latent_append};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::expanded::{AttendUnfolded, LatentShare, attend_unfolded, latent_share};
+pub use crate::cpu::mla::expanded::{MlaAttentionExpanded, MlaLoadLatents, attend_unfolded, latent_share};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::per_head_matmul::{EachHead, each_head};
+pub use crate::cpu::mla::per_head_matmul::{PerHeadLinear, each_head};
 #[cfg(feature = "moe")]
 pub use crate::cpu::moe::decode::{ExpertsInner, ExpertsSum, experts_inner, experts_sum};
 #[cfg(feature = "moe")]
@@ -76,4 +76,4 @@ pub use crate::cpu::recurrent::delta_decode::{DeltaStep, delta_step};
 #[cfg(feature = "recurrent")]
 pub use crate::cpu::recurrent::delta_rule::{DeltaRule, delta_chunks, delta_rule};
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::gated_rms_norm::{LetThrough, let_through};
+pub use crate::cpu::recurrent::gated_rms_norm::{GatedRmsNorm, let_through};

@@ -6,17 +6,17 @@
 
 /// So much once, for each row, for each position whose keys are read, for each position that a row attends to (one that
 /// three rows attend to is three of them), and for each expert that is chosen by any row.
-pub type Sum = [i64; 5];
+pub type LinearCost = [i64; 5];
 
 /// What a kernel's dispatches do.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct KernelCost {
     /// Bytes read.
-    pub read: Sum,
+    pub read: LinearCost,
     /// Bytes written.
-    pub written: Sum,
+    pub written: LinearCost,
     /// Additions and multiplications.
-    pub operations: Sum,
+    pub operations: LinearCost,
     /// Positions that a row sees, its own included; none: all so far.
     pub window: Option<u32>,
     /// Experts that there are to choose from, and those that a row chooses.
@@ -25,7 +25,7 @@ pub struct Work {
 
 /// What one dispatch does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct DispatchCost {
     /// Bytes read.
     pub read: u64,
     /// Bytes written.
@@ -34,28 +34,28 @@ pub struct Done {
     pub operations: u64,
 }
 
-impl Work {
+impl KernelCost {
     /// Nothing that is known.
-    pub const NONE: Work =
-        Work { read: [0; 5], written: [0; 5], operations: [0; 5], window: None, experts: [0; 2] };
+    pub const NONE: KernelCost =
+        KernelCost { read: [0; 5], written: [0; 5], operations: [0; 5], window: None, experts: [0; 2] };
 
     /// What a dispatch of so many rows does, the last of which attends to `length` positions.
-    pub fn of(&self, rows: u32, length: u32) -> Done {
+    pub fn of(&self, rows: u32, length: u32) -> DispatchCost {
         let window = u64::from(self.window.unwrap_or(u32::MAX));
         let (rows, length) = (u64::from(rows), u64::from(length));
         let [free, chosen] = self.experts.map(u64::from);
         let attended: u64 = (0..rows.min(length)).map(|row| (length - row).min(window)).sum();
         let reached = length.min(window + rows - rows.min(1));
         let amounts = [1, rows, reached, attended, free.min(rows * chosen)];
-        let sum = |sum: &Sum| {
+        let sum = |sum: &LinearCost| {
             let terms = sum.iter().zip(amounts).map(|(each, amount)| each * amount as i64);
             terms.sum::<i64>().max(0) as u64
         };
-        Done { read: sum(&self.read), written: sum(&self.written), operations: sum(&self.operations) }
+        DispatchCost { read: sum(&self.read), written: sum(&self.written), operations: sum(&self.operations) }
     }
 }
 
-impl Done {
+impl DispatchCost {
     /// All bytes.
     pub fn bytes(&self) -> u64 {
         self.read + self.written
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn sums_are_of_what_a_pass_has() {
-        let work = Work { read: [1000, 10, 0, 0, 0], written: [0, 0, 1, 0, 0], ..Work::NONE };
-        assert_eq!(work.of(3, 8), Done { read: 1030, written: 8, operations: 0 });
-        let work = Work { operations: [0, 0, 0, 1, 0], ..Work::NONE };
+        let work = KernelCost { read: [1000, 10, 0, 0, 0], written: [0, 0, 1, 0, 0], ..KernelCost::NONE };
+        assert_eq!(work.of(3, 8), DispatchCost { read: 1030, written: 8, operations: 0 });
+        let work = KernelCost { operations: [0, 0, 0, 1, 0], ..KernelCost::NONE };
         // Rows at positions 5, 6 and 7, which see 6, 7 and 8.
         assert_eq!(work.of(3, 8).operations, 21);
-        let work = Work { window: Some(4), written: [0, 0, 1, 0, 0], ..work };
-        assert_eq!(work.of(3, 8), Done { read: 0, written: 6, operations: 12 });
-        let work = Work { read: [100, 0, 0, 0, 10], experts: [6, 2], ..Work::NONE };
+        let work = KernelCost { window: Some(4), written: [0, 0, 1, 0, 0], ..work };
+        assert_eq!(work.of(3, 8), DispatchCost { read: 0, written: 6, operations: 12 });
+        let work = KernelCost { read: [100, 0, 0, 0, 10], experts: [6, 2], ..KernelCost::NONE };
         assert_eq!([1, 2, 3, 4].map(|rows| work.of(rows, 9).read), [120, 140, 160, 160]);
     }
 }

@@ -11,8 +11,8 @@
 pub mod kernel_cost;
 pub(crate) mod offload_stats;
 
-use crate::device::kernel_cost::Work;
-use crate::offload::Counts;
+use crate::device::kernel_cost::KernelCost;
+use crate::offload::CacheStats;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
@@ -127,9 +127,9 @@ pub struct Kernel {
     /// Rows and stored columns of its matrix, where its CPU version can read that in strips.
     pub strips: Option<[usize; 2]>,
     /// What its dispatches do at least.
-    pub work: Work,
+    pub work: KernelCost,
     /// The same mathematics on a CPU.
-    pub cpu: fn(&crate::cpu::Call<'_>),
+    pub cpu: fn(&crate::cpu::KernelArgs<'_>),
 }
 
 /// Which of a model's two programs a pass is of. They round differently.
@@ -266,7 +266,7 @@ pub trait Device {
     }
 
     /// What has been read of experts so far, where they are streamed from disk.
-    fn streamed(&self) -> Option<Counts> {
+    fn streamed(&self) -> Option<CacheStats> {
         None
     }
 
@@ -334,7 +334,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).published_speed()
     }
 
-    fn streamed(&self) -> Option<Counts> {
+    fn streamed(&self) -> Option<CacheStats> {
         (**self).streamed()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What has been read, and what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CacheStats {
     /// Experts that layers asked for, but for those that keep their seats.
     pub asked: u64,
     /// Those of them that had a seat, and not because they were foreseen.
@@ -20,7 +20,7 @@ pub struct Counts {
     pub stalled: Duration,
 }
 
-impl Counts {
+impl CacheStats {
     /// The share of experts asked for that had a seat.
     pub fn hits(&self) -> f64 {
         if self.asked == 0 { 1.0 } else { self.found as f64 / self.asked as f64 }
@@ -38,8 +38,8 @@ impl Counts {
     }
 
     /// What has been counted since `before`.
-    pub fn since(&self, before: &Counts) -> Counts {
-        Counts {
+    pub fn since(&self, before: &CacheStats) -> CacheStats {
+        CacheStats {
             asked: self.asked - before.asked,
             found: self.found - before.found,
             foreseen: self.foreseen - before.foreseen,
@@ -50,8 +50,8 @@ impl Counts {
     }
 }
 
-impl AddAssign for Counts {
-    fn add_assign(&mut self, more: Counts) {
+impl AddAssign for CacheStats {
+    fn add_assign(&mut self, more: CacheStats) {
         self.asked += more.asked;
         self.found += more.found;
         self.foreseen += more.foreseen;

@@ -2,12 +2,12 @@
 //! a time, or with another kernel in a dispatch's place.
 
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, RunAhead, Schedule};
-use crate::offload::Counts;
+use crate::offload::CacheStats;
 use std::time::Duration;
 
 /// One dispatch.
 #[derive(Clone)]
-pub struct Note {
+pub struct CapturedDispatch {
     /// The kernel.
     pub kernel: &'static Kernel,
     /// Its buffers.
@@ -27,7 +27,7 @@ pub struct CapturedPass {
     /// What the host said of its rows: where, and bytes.
     said: Vec<(usize, Vec<u8>)>,
     /// Its dispatches.
-    pub notes: Vec<Note>,
+    pub notes: Vec<CapturedDispatch>,
 }
 
 /// A device that is listened to.
@@ -37,7 +37,7 @@ pub struct CapturingDevice<D> {
     passes: Vec<CapturedPass>,
 }
 
-impl Note {
+impl CapturedDispatch {
     /// The same dispatch once more.
     pub fn encode(&self, pass: &mut dyn Pass) {
         pass.dispatch(self.kernel, &self.bindings, &self.scalars, self.groups);
@@ -112,14 +112,14 @@ impl<D: Device> CapturingDevice<D> {
 /// A pass that is listened to while it is encoded.
 struct CapturingPass<'a> {
     pass: &'a mut dyn Pass,
-    notes: Vec<Note>,
+    notes: Vec<CapturedDispatch>,
     waits: bool,
 }
 
 impl Pass for CapturingPass<'_> {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
         let waits = std::mem::take(&mut self.waits);
-        self.notes.push(Note {
+        self.notes.push(CapturedDispatch {
             kernel,
             bindings: bindings.to_vec(),
             scalars: scalars.to_vec(),
@@ -208,7 +208,7 @@ impl<D: Device> Device for CapturingDevice<D> {
         self.device.published_speed()
     }
 
-    fn streamed(&self) -> Option<Counts> {
+    fn streamed(&self) -> Option<CacheStats> {
         self.device.streamed()
     }
 

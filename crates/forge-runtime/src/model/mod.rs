@@ -43,8 +43,8 @@ pub mod state;
 
 use crate::device::{Buffer, Pass, Schedule, Span};
 use crate::error::Error;
-use crate::model::state::State;
-use crate::offload::Stacks;
+use crate::model::state::StateLayout;
+use crate::offload::ExpertWeights;
 use crate::sampling::device_sampling::DeviceSampling;
 use crate::weights::WeightFile;
 
@@ -196,7 +196,7 @@ pub struct Cost {
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Where what slots remember lies.
-    pub state: State,
+    pub state: StateLayout,
     /// Bytes of [`Buffer::Scratch`].
     pub scratch_bytes: usize,
     /// Bytes of [`Buffer::Rows`].
@@ -218,7 +218,7 @@ pub struct Layout {
     /// `[head_rows, vocabulary]`
     pub logits: Span<f32>,
     /// The matrices of the experts of each layer that has any.
-    pub experts: Vec<Stacks>,
+    pub experts: Vec<ExpertWeights>,
     /// `[experts]` Which matrix of a stack is each expert's: its own, as the engine says once. A device that streams experts tells
     /// kernels of others in its place.
     pub seats: Span<u32>,
@@ -226,7 +226,7 @@ pub struct Layout {
 
 impl Layout {
     /// Lays [`Buffer::Rows`] out, what the host writes before what it reads; the rest is as given.
-    pub fn new(info: &ModelInfo, state: State, scratch_bytes: usize, logits: Span<f32>) -> Layout {
+    pub fn new(info: &ModelInfo, state: StateLayout, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
@@ -255,7 +255,7 @@ impl Layout {
     }
 
     /// The same, of a model with experts.
-    pub fn with_experts(self, experts: Vec<Stacks>) -> Layout {
+    pub fn with_experts(self, experts: Vec<ExpertWeights>) -> Layout {
         let most = experts.iter().map(|stacks| stacks.experts).max().unwrap_or(0);
         let seats: Span<u32> = Span::new(Buffer::Rows, self.seats.offset, most * size_of::<u32>());
         Layout { experts, seats, rows_bytes: seats.offset + seats.bytes, ..self }

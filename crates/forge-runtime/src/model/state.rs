@@ -10,7 +10,7 @@ use crate::model::Arena;
 
 /// Where everything of [`Buffer::State`] lies.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct StateLayout {
     arena: Arena,
     slots: u32,
     caches: Vec<Cache>,
@@ -34,10 +34,10 @@ struct Bytes {
     count: usize,
 }
 
-impl State {
+impl StateLayout {
     /// For so many slots, nothing in it yet.
-    pub const fn new(slots: u32) -> State {
-        State { arena: Arena::new(Buffer::State), slots, caches: Vec::new(), memories: Vec::new() }
+    pub const fn new(slots: u32) -> StateLayout {
+        StateLayout { arena: Arena::new(Buffer::State), slots, caches: Vec::new(), memories: Vec::new() }
     }
 
     /// A cache that keeps so many positions of each slot, with `record` elements for each of its heads.

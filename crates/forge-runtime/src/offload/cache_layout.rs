@@ -4,11 +4,11 @@
 //! formats, are others. Memory is divided among classes by the bytes of all their experts.
 
 use crate::error::Error;
-use crate::offload::Stacks;
+use crate::offload::ExpertWeights;
 
 /// Seats for experts of one size.
 #[derive(Clone, Debug)]
-pub(crate) struct Class {
+pub(crate) struct SizeClass {
     /// Bytes of a record, and of a seat.
     pub(crate) record: usize,
     /// Where in the region the seats begin.
@@ -23,7 +23,7 @@ pub(crate) struct Class {
     picked: usize,
 }
 
-impl Class {
+impl SizeClass {
     /// Bytes of all experts.
     fn all(&self) -> u128 {
         self.record as u128 * self.experts as u128
@@ -37,8 +37,8 @@ impl Class {
 
 /// The region, laid out.
 #[derive(Clone, Debug)]
-pub struct Room {
-    pub(crate) classes: Vec<Class>,
+pub struct CacheLayout {
+    pub(crate) classes: Vec<SizeClass>,
     /// The class of each layer that has experts.
     pub(crate) class_of: Vec<usize>,
     bytes: usize,
@@ -62,17 +62,17 @@ impl Forecast {
     }
 }
 
-impl Room {
+impl CacheLayout {
     /// As many seats for the experts of all layers as `memory` bytes have room for.
-    pub fn new(layers: &[Stacks], memory: u64) -> Result<Room, Error> {
-        let mut room = Room { classes: Vec::new(), class_of: Vec::new(), bytes: 0, of_row: 0 };
+    pub fn new(layers: &[ExpertWeights], memory: u64) -> Result<CacheLayout, Error> {
+        let mut room = CacheLayout { classes: Vec::new(), class_of: Vec::new(), bytes: 0, of_row: 0 };
         for stacks in layers {
             room.add(stacks);
         }
-        let all: u128 = room.classes.iter().map(Class::all).sum();
+        let all: u128 = room.classes.iter().map(SizeClass::all).sum();
         // What a class needs is what its share of the memory must hold.
         let needed =
-            |class: &Class| ((class.least() * class.record) as u128 * all).div_ceil(class.all().max(1));
+            |class: &SizeClass| ((class.least() * class.record) as u128 * all).div_ceil(class.all().max(1));
         let enough = room.classes.iter().map(needed).max().unwrap_or(0);
         for class in &mut room.classes {
             let share = u128::from(memory) * class.all() / all.max(1);
@@ -92,12 +92,12 @@ impl Room {
         Ok(room)
     }
 
-    fn add(&mut self, stacks: &Stacks) {
+    fn add(&mut self, stacks: &ExpertWeights) {
         let record = stacks.record();
         let known = self.classes.iter().position(|class| class.record == record);
         let index = known.unwrap_or(self.classes.len());
         if known.is_none() {
-            self.classes.push(Class { record, start: 0, seats: 0, experts: 0, kept: 0, picked: 0 });
+            self.classes.push(SizeClass { record, start: 0, seats: 0, experts: 0, kept: 0, picked: 0 });
         }
         let class = &mut self.classes[index];
         class.experts += stacks.experts;
@@ -125,7 +125,7 @@ impl Room {
     /// What is to be expected of a row, if all experts are equally likely: then those that have a seat are chosen as often as
     /// others. Texts choose some experts more often, so that more is found in memory than is said here.
     pub fn forecast(&self) -> Forecast {
-        let chosen = |class: &Class| (class.experts - class.kept) as f64;
+        let chosen = |class: &SizeClass| (class.experts - class.kept) as f64;
         let seated: f64 = self.classes.iter().map(|class| (class.seats - class.kept) as f64).sum();
         let hits = seated / self.classes.iter().map(chosen).sum::<f64>().max(1.0);
         Forecast { hits, bytes: (1.0 - hits) * self.of_row as f64 }
@@ -137,24 +137,24 @@ mod tests {
     use super::*;
     use crate::device::{Buffer, Span};
 
-    fn stacks(experts: usize, shared: usize, record: usize) -> Stacks {
+    fn stacks(experts: usize, shared: usize, record: usize) -> ExpertWeights {
         let records = Span::new(Buffer::Weights, 0, record * experts);
         let routes = Span::new(Buffer::Scratch, 0, 0);
         let (inner, sum) = (vec![records], Vec::new());
-        Stacks { experts, chosen: 2 + shared, shared, records, inner, sum, routes, router: Vec::new() }
+        ExpertWeights { experts, chosen: 2 + shared, shared, records, inner, sum, routes, router: Vec::new() }
     }
 
     #[test]
     fn as_many_seats_as_memory_has_room_for_and_never_more_than_experts() {
         let layers = [stacks(8, 0, 3000), stacks(8, 0, 3000)];
-        let room = Room::new(&layers, 5 * 3000 + 2999).unwrap();
+        let room = CacheLayout::new(&layers, 5 * 3000 + 2999).unwrap();
         assert_eq!((room.seats(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
         assert_eq!(room.bytes(), 5 * 3000);
-        assert_eq!(Room::new(&layers, 1 << 30).unwrap().seats(), 16);
+        assert_eq!(CacheLayout::new(&layers, 1 << 30).unwrap().seats(), 16);
         let told = room.forecast();
         assert_eq!((told.hits, told.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
         assert_eq!(told.per_second(16_500), Some(2.0));
-        let of_two_sizes = Room::new(&[stacks(8, 0, 3000), stacks(4, 1, 1000)], 28_000).unwrap();
+        let of_two_sizes = CacheLayout::new(&[stacks(8, 0, 3000), stacks(4, 1, 1000)], 28_000).unwrap();
         let starts: Vec<usize> = of_two_sizes.classes.iter().map(|class| class.start).collect();
         assert_eq!((starts, of_two_sizes.bytes()), (vec![0, 24_000], 28_000));
     }
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn memory_for_too_few_seats_is_refused_with_what_is_enough() {
         for layers in [vec![stacks(8, 1, 3000)], vec![stacks(8, 0, 3000), stacks(4, 1, 192)]] {
-            let message = Room::new(&layers, 5000).unwrap_err().to_string();
+            let message = CacheLayout::new(&layers, 5000).unwrap_err().to_string();
             let enough = message.split_whitespace().rev().nth(3).unwrap().parse().unwrap();
-            assert!(Room::new(&layers, enough).is_ok(), "{message}");
-            assert!(Room::new(&layers, enough - 1).is_err(), "{message}");
+            assert!(CacheLayout::new(&layers, enough).is_ok(), "{message}");
+            assert!(CacheLayout::new(&layers, enough - 1).is_err(), "{message}");
         }
     }
 }

@@ -11,7 +11,7 @@ pub(crate) type Expert = (usize, usize);
 
 /// The seats of one class.
 #[derive(Clone, Debug)]
-pub(crate) struct Seats {
+pub(crate) struct SlotTable {
     of: HashMap<Expert, usize>,
     seats: Vec<CacheSlot>,
     /// Counts what was asked for.
@@ -39,10 +39,10 @@ struct CacheSlot {
 /// Asked for this late, an expert is never the one that goes.
 const ALWAYS: u64 = u64::MAX;
 
-impl Seats {
+impl SlotTable {
     /// So many seats, all of them free.
-    pub(crate) fn new(count: usize) -> Seats {
-        Seats {
+    pub(crate) fn new(count: usize) -> SlotTable {
+        SlotTable {
             of: HashMap::new(),
             seats: vec![CacheSlot::default(); count],
             clock: 0,
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     /// Asks for some experts of a layer at once, and tells who was there.
-    fn ask(seats: &mut Seats, experts: &[usize]) -> Vec<usize> {
+    fn ask(seats: &mut SlotTable, experts: &[usize]) -> Vec<usize> {
         seats.begin(experts.len(), 0);
         let there: Vec<usize> = experts.iter().copied().filter(|&it| seats.ask((0, it)).is_some()).collect();
         for expert in experts.iter().filter(|it| !there.contains(it)) {
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn who_was_not_asked_for_longest_loses_the_seat() {
-        let mut seats = Seats::new(3);
+        let mut seats = SlotTable::new(3);
         assert!(ask(&mut seats, &[1, 2]).is_empty());
         assert!(ask(&mut seats, &[3]).is_empty());
         assert_eq!(ask(&mut seats, &[1]), [1]);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn of_layers_that_are_swept_through_some_are_found() {
         // Three layers of four experts, and seats for seven.
-        let mut seats = Seats::new(7);
+        let mut seats = SlotTable::new(7);
         let mut found = Vec::new();
         for layer in (0..3).cycle().take(9) {
             seats.begin(4, 2);
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn who_is_expected_in_vain_is_as_if_nobody_had_expected_it() {
-        let mut seats = Seats::new(3);
+        let mut seats = SlotTable::new(3);
         for expert in [1, 2] {
             ask(&mut seats, &[expert]);
         }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn who_is_foreseen_in_vain_goes_first_where_layers_sweep() {
-        let mut seats = Seats::new(3);
+        let mut seats = SlotTable::new(3);
         ask(&mut seats, &[1, 2]);
         let third = seats.foresee((1, 3)).expect("there is a free seat");
         seats.has_come(third);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn experts_asked_for_together_do_not_displace_one_another() {
-        let mut seats = Seats::new(2);
+        let mut seats = SlotTable::new(2);
         ask(&mut seats, &[1, 2]);
         seats.begin(2, 0);
         assert!(seats.ask((0, 1)).is_some() && seats.take((0, 3)).is_some());
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn who_is_kept_stays_and_who_is_forgotten_has_no_seat() {
-        let mut seats = Seats::new(3);
+        let mut seats = SlotTable::new(3);
         ask(&mut seats, &[9, 1]);
         seats.keep((0, 9));
         assert_eq!(seats.changing(), 2);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn who_is_foreseen_sits_where_nobody_is_asked_for_and_who_is_being_read_stays() {
-        let mut seats = Seats::new(3);
+        let mut seats = SlotTable::new(3);
         ask(&mut seats, &[1, 2]);
         ask(&mut seats, &[1]);
         assert!(seats.hold((0, 2)) && !seats.hold((0, 3)));

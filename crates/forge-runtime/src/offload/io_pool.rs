@@ -20,7 +20,7 @@ const PIECE: usize = 1 << 20;
 pub(crate) type ReadId = u64;
 
 /// Bytes to be read, and where to.
-pub(crate) struct Read {
+pub(crate) struct ReadRequest {
     /// Whose they are.
     pub(crate) ticket: ReadId,
     pub(crate) from: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Read {
 }
 
 // SAFETY: who asks for a read promises that nobody else touches where it goes.
-unsafe impl Send for Read {}
+unsafe impl Send for ReadRequest {}
 
 /// When something is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +55,9 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Read>,
+    queue: VecDeque<ReadRequest>,
     /// What is read where nothing is in the queue.
-    ahead: VecDeque<Read>,
+    ahead: VecDeque<ReadRequest>,
     /// Threads that read such pieces.
     reading_ahead: usize,
     /// Pieces that are not read, of each record that has any.
@@ -74,7 +74,7 @@ impl State {
     }
 
     /// What a thread reads next.
-    fn next(&mut self) -> Option<(Read, Priority)> {
+    fn next(&mut self) -> Option<(ReadRequest, Priority)> {
         if let Some(read) = self.queue.pop_front() {
             return Some((read, Priority::Now));
         }
@@ -87,7 +87,7 @@ impl State {
     }
 
     /// Takes what of a record is to be read ahead and has not begun.
-    fn take_ahead(&mut self, ticket: ReadId) -> VecDeque<Read> {
+    fn take_ahead(&mut self, ticket: ReadId) -> VecDeque<ReadRequest> {
         let (of_record, others) =
             std::mem::take(&mut self.ahead).into_iter().partition(|read| read.ticket == ticket);
         self.ahead = others;
@@ -133,12 +133,12 @@ impl IoPool {
     /// # Safety
     /// Until [`IoPool::settle`] says that all is done nobody touches where they go, or until [`IoPool::has_come`] says so of
     /// their record.
-    pub(crate) unsafe fn ask(&self, Read { ticket, from, to, bytes }: Read, when: Priority) {
+    pub(crate) unsafe fn ask(&self, ReadRequest { ticket, from, to, bytes }: ReadRequest, when: Priority) {
         let mut state = self.shared.lock();
         for first in (0..bytes).step_by(PIECE) {
             // SAFETY: inside where the read goes.
             let to = unsafe { to.add(first) };
-            let read = Read { ticket, from: from + first as u64, to, bytes: PIECE.min(bytes - first) };
+            let read = ReadRequest { ticket, from: from + first as u64, to, bytes: PIECE.min(bytes - first) };
             match when {
                 Priority::Now => state.queue.push_back(read),
                 Priority::Ahead => state.ahead.push_back(read),
@@ -266,8 +266,8 @@ mod tests {
         }
     }
 
-    fn read(ticket: ReadId, from: u64, to: &mut [u8]) -> Read {
-        Read { ticket, from, to: to.as_mut_ptr(), bytes: to.len() }
+    fn read(ticket: ReadId, from: u64, to: &mut [u8]) -> ReadRequest {
+        ReadRequest { ticket, from, to: to.as_mut_ptr(), bytes: to.len() }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! the attention in between, nor of the other layer's gains, biases and groups.
 
 use crate::device::{Binding, Buffer, Span};
-use crate::offload::Stacks;
+use crate::offload::ExpertWeights;
 
 /// What is shown to the next layer's router, and where its logits are.
 #[derive(Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct RouterLookahead {
 impl RouterLookahead {
     /// That of a dispatch with some bindings and rows, if it is of a router and there is a next layer. None where rows are so many that
     /// together they ask for nearly everybody.
-    pub fn of(layers: &[Stacks], bindings: &[Binding], rows: usize) -> Option<RouterLookahead> {
+    pub fn of(layers: &[ExpertWeights], bindings: &[Binding], rows: usize) -> Option<RouterLookahead> {
         let is =
             |binding: &Binding, plane: usize| (binding.buffer, binding.offset) == (Buffer::Weights, plane);
         let is_bound = |plane: &Span<u8>| bindings.iter().any(|binding| is(binding, plane.offset));
@@ -42,12 +42,12 @@ impl RouterLookahead {
     }
 
     /// The most logits of a layer's router that there are, if it has one gate of who is not chosen.
-    pub fn most_logits(stacks: &Stacks) -> usize {
+    pub fn most_logits(stacks: &ExpertWeights) -> usize {
         stacks.experts.div_ceil(stacks.picked().max(1)) * (stacks.experts + 1)
     }
 
     /// Whom rows will probably ask for, by their logits: the likeliest of all rows first.
-    pub fn likeliest(&self, stacks: &Stacks, logits: &[f32]) -> Vec<usize> {
+    pub fn likeliest(&self, stacks: &ExpertWeights, logits: &[f32]) -> Vec<usize> {
         let width = logits.len() / self.rows.max(1);
         let open = width.min(stacks.experts - stacks.shared);
         let ranked: Vec<Vec<usize>> = logits
@@ -77,12 +77,12 @@ mod tests {
     use super::*;
 
     /// A layer of 6 experts, of which a row chooses 2 and has one more, with a router at `router`.
-    fn layer(router: usize, bytes: usize) -> Stacks {
+    fn layer(router: usize, bytes: usize) -> ExpertWeights {
         let (none, routes) = (Span::new(Buffer::Weights, 0, 0), Span::new(Buffer::Scratch, 0, 0));
         let router =
             vec![Span::new(Buffer::Weights, router, bytes), Span::new(Buffer::Weights, router + 500, 8)];
         let (inner, sum) = (Vec::new(), Vec::new());
-        Stacks { experts: 6, chosen: 3, shared: 1, records: none, inner, sum, routes, router }
+        ExpertWeights { experts: 6, chosen: 3, shared: 1, records: none, inner, sum, routes, router }
     }
 
     fn bound(router: usize) -> Vec<Binding> {
@@ -119,7 +119,7 @@ mod tests {
         // The sixth logit is of the gate of the one that every row has.
         let logits = [0.1, 3.0, f32::NEG_INFINITY, 2.0, 0.0, 9.0, 5.0, 7.0, 0.0, 1.0, 6.5, 9.0];
         for (chosen, likely) in [(2, vec![1]), (3, vec![1, 3, 4]), (5, vec![1, 3, 4, 0])] {
-            let stacks = Stacks { chosen, ..layers[1].clone() };
+            let stacks = ExpertWeights { chosen, ..layers[1].clone() };
             assert_eq!(foreseen.likeliest(&stacks, &logits), likely);
         }
     }

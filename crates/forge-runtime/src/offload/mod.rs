@@ -24,9 +24,9 @@ pub(crate) mod lookahead;
 pub(crate) mod repack;
 pub(crate) mod usage;
 
-pub use crate::device::offload_stats::Counts;
-pub use crate::offload::cache::{Bound, Streamed};
-pub use crate::offload::cache_layout::{Forecast, Room};
+pub use crate::device::offload_stats::CacheStats;
+pub use crate::offload::cache::{BoundPlane, ExpertCache};
+pub use crate::offload::cache_layout::{CacheLayout, Forecast};
 pub use crate::offload::direct_io::{Source, WeightSource};
 pub use crate::offload::lookahead::RouterLookahead;
 pub use crate::offload::repack::{RepackJob, Repacking};
@@ -37,7 +37,7 @@ use std::ops::Range;
 
 /// The matrices of a layer's experts: what the compiler tells of them.
 #[derive(Clone, Debug)]
-pub struct Stacks {
+pub struct ExpertWeights {
     /// How many experts there are.
     pub experts: usize,
     /// How many a row has.
@@ -56,7 +56,7 @@ pub struct Stacks {
     pub router: Vec<Span<u8>>,
 }
 
-impl Stacks {
+impl ExpertWeights {
     /// Every plane, in the order in which they lie in a record.
     pub fn planes(&self) -> impl Iterator<Item = Span<u8>> + '_ {
         self.inner.iter().chain(&self.sum).copied()
@@ -74,7 +74,7 @@ impl Stacks {
     }
 
     /// Where in the weight file the records of all layers lie, in order.
-    pub fn places(layers: &[Stacks]) -> Vec<Range<usize>> {
+    pub fn places(layers: &[ExpertWeights]) -> Vec<Range<usize>> {
         let records = layers.iter().map(|stacks| stacks.records);
         let mut places: Vec<_> = records.map(|all| all.offset..all.offset + all.bytes).collect();
         places.sort_by_key(|place| place.start);
@@ -89,7 +89,7 @@ impl Stacks {
 
 /// Which matrices of a layer's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
+pub enum ExpertStage {
     /// What is multiplied first.
     Inner,
     /// Those whose products are summed.

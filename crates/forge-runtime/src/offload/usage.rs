@@ -5,7 +5,7 @@
 //! experts, is as none, and where nothing may be written nothing is kept.
 
 use crate::atomic_write;
-use crate::offload::Stacks;
+use crate::offload::ExpertWeights;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ struct Counts {
 
 impl UsageStats {
     /// Those of the experts of a weight file.
-    pub fn beside(weights: &Path, layers: &[Stacks]) -> UsageStats {
+    pub fn beside(weights: &Path, layers: &[ExpertWeights]) -> UsageStats {
         let path = weights.with_file_name(FILE);
         let none = Counts { asked: layers.iter().map(|stacks| vec![0; stacks.experts]).collect() };
         let is_of_these = |counts: &Counts| {
@@ -88,9 +88,9 @@ mod tests {
     use crate::device::{Buffer, Span};
 
     /// Two layers of so many experts.
-    fn layers(experts: usize) -> Vec<Stacks> {
+    fn layers(experts: usize) -> Vec<ExpertWeights> {
         let routes = Span::new(Buffer::Scratch, 0, 0);
-        let stacks = Stacks {
+        let stacks = ExpertWeights {
             experts,
             chosen: 2,
             shared: 0,

@@ -67,9 +67,9 @@ pub fn random(seed: u64, index: u32) -> u64 {
 
 /// What ids of a row weigh; 0 for those that cannot be drawn.
 #[derive(Clone, Debug, Default)]
-pub struct Weights(Vec<u32>);
+pub struct TokenWeights(Vec<u32>);
 
-impl Weights {
+impl TokenWeights {
     /// The id that `draw` gives of these logits.
     pub fn draw(&mut self, logits: &[f32], draw: &DeviceSampling) -> u32 {
         self.weigh(logits, draw.scale);

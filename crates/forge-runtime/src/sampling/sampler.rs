@@ -23,7 +23,7 @@
 //! alone takes logarithms, and only the host knows it.
 
 use crate::engine::golden::largest;
-use crate::sampling::device_sampling::{DeviceSampling, HEAVIEST, Weights, random};
+use crate::sampling::device_sampling::{DeviceSampling, HEAVIEST, TokenWeights, random};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -191,7 +191,7 @@ pub struct Sampler {
     drawn: u32,
     /// How often each id is in the answer; with none for ids that only the prompt has.
     seen: BTreeMap<u32, u32>,
-    weights: Weights,
+    weights: TokenWeights,
 }
 
 impl Sampler {
@@ -199,7 +199,7 @@ impl Sampler {
     pub fn new(sampling: SamplingParams, seed: u64, prompt: &[u32]) -> Sampler {
         let seen =
             if sampling.counts_ids() { prompt.iter().map(|&id| (id, 0)).collect() } else { BTreeMap::new() };
-        Sampler { sampling, seed, drawn: 0, seen, weights: Weights::default() }
+        Sampler { sampling, seed, drawn: 0, seen, weights: TokenWeights::default() }
     }
 
     /// How ids are chosen.

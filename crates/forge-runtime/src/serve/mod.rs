@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::model::ModelInfo;
 use crate::sampling::sampler::SamplingParams;
-use crate::serve::api::state::Service;
+use crate::serve::api::state::ServerState;
 use crate::serve::batch::queue::Queue;
 use crate::serve::batch::scheduler::Scheduler;
 use crate::serve::http::auth::Auth;
@@ -24,7 +24,7 @@ use crate::serve::tools::grammar::Grammars;
 use crate::serve::tools::grammar_threads::GrammarThreads;
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::text::chat_template::Template;
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Server {
         self,
         engine: Engine<D>,
         slots: u32,
-        text: Text,
+        text: Tokenizer,
         tokenizer: PathBuf,
         template: Option<Template>,
         sampling: SamplingParams,
@@ -123,7 +123,7 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let (queue, jobs) = Queue::new(slots, options.queue, metrics.clone());
         let token_bytes = Arc::new(TokenBytes::new(tokenizer, engine.info().vocabulary));
-        let service = Arc::new(Service {
+        let service = Arc::new(ServerState {
             info: engine.info(),
             context: engine.context(),
             slots,

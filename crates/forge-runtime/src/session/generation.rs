@@ -18,7 +18,7 @@ use crate::engine::Output;
 use crate::error::Error;
 use crate::sampling::device_sampling::DeviceSampling;
 use crate::sampling::sampler::{Sampler, SamplingParams};
-use crate::text::tokenizer::{Detokenizer, StopStrings, Text};
+use crate::text::tokenizer::{Detokenizer, StopStrings, Tokenizer};
 
 /// How a text is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,14 +154,14 @@ pub struct Generation {
 impl Generation {
     /// Begins a text after `prompt`. Without a tokenizer there are ids only. The ids of `end` end it.
     pub fn new(
-        text: Option<&Text>,
+        text: Option<&Tokenizer>,
         end: &'static [u32],
         prompt: &[u32],
         settings: GenerationParams,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Generation {
         Generation {
-            text: text.map(Text::stream),
+            text: text.map(Tokenizer::stream),
             stops: StopStrings::new(settings.stop),
             sampler: Sampler::new(settings.sampling, settings.seed, prompt),
             constraint,
@@ -263,7 +263,7 @@ pub struct Echo {
 impl Echo {
     /// For a prompt of `text`; `logprobs`: whether to tell the probability of each id, and how many of the most probable
     /// beside it.
-    pub fn new(text: &Text, logprobs: Option<usize>) -> Echo {
+    pub fn new(text: &Tokenizer, logprobs: Option<usize>) -> Echo {
         Echo { text: Some(text.stream()), logprobs }
     }
 

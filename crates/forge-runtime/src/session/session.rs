@@ -13,17 +13,17 @@ use crate::device::{Device, RunAhead};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
 use crate::load::LoadOptions;
-use crate::program::Program;
+use crate::program::CompiledModel;
 use crate::session::generation::{Constraint, FinishReason, GeneratedToken, Generation, GenerationParams};
 use crate::text::chat_template::{Conversation, Message, Template};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// A running model and the conversation in its slot.
 pub struct Session<D = Box<dyn Device>> {
     engine: Engine<D>,
-    text: Option<Text>,
+    text: Option<Tokenizer>,
     template: Option<Template>,
     /// What the slot holds.
     held: Vec<u32>,
@@ -67,7 +67,7 @@ const SLOT: u32 = 0;
 
 impl Session {
     /// Opens the model's files and puts it on a device.
-    pub fn open(program: &Program, setup: &LoadOptions) -> Result<Session, Error> {
+    pub fn open(program: &CompiledModel, setup: &LoadOptions) -> Result<Session, Error> {
         let (text, template) = (setup.text(program), setup.template(program)?);
         let engine = setup.engine(program, None)?;
         text.ready()?;
@@ -77,7 +77,7 @@ impl Session {
 
 impl<D: Device> Session<D> {
     /// A session on an engine whose slots are empty. Without a tokenizer there are ids only.
-    pub fn new(engine: Engine<D>, text: Option<Text>, template: Option<Template>) -> Session<D> {
+    pub fn new(engine: Engine<D>, text: Option<Tokenizer>, template: Option<Template>) -> Session<D> {
         Session { engine, text, template, held: Vec::new(), ahead: None }
     }
 
@@ -109,7 +109,7 @@ impl<D: Device> Session<D> {
     }
 
     /// The tokenizer, if there is one.
-    pub fn text(&self) -> Option<&Text> {
+    pub fn text(&self) -> Option<&Tokenizer> {
         self.text.as_ref()
     }
 
@@ -289,7 +289,7 @@ impl InProgress<'_> {
 
 /// The ids of a conversation, for a model that has what that takes.
 pub fn prompt(
-    text: Option<&Text>,
+    text: Option<&Tokenizer>,
     template: Option<&Template>,
     conversation: &Conversation<'_>,
 ) -> Result<Vec<u32>, Error> {

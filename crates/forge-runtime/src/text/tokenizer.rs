@@ -1,4 +1,4 @@
-//! Text to ids and back: the model's tokenizer, text that streams out without splitting characters, and the strings
+//! Text to token ids and back: the tokenizer, a detokenizer that never splits characters, and stop strings that
 //! that end it.
 //!
 //! A file that is no tokenizer, or one that contradicts itself, makes the library that reads it panic as often as it makes it
@@ -9,25 +9,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use tokenizers::Tokenizer;
+use tokenizers::Tokenizer as HfTokenizer;
 
 /// The model's tokenizer, shared by its clones: read, or being read.
 #[derive(Clone)]
-pub struct Text {
-    read: Arc<OnceLock<Result<Tokenizer, Error>>>,
+pub struct Tokenizer {
+    read: Arc<OnceLock<Result<HfTokenizer, Error>>>,
 }
 
-impl Text {
+impl Tokenizer {
     /// Reads `tokenizer.json`.
-    pub fn read(path: &Path) -> Result<Text, Error> {
-        let text = Text { read: Arc::new(read(path).into()) };
+    pub fn read(path: &Path) -> Result<Tokenizer, Error> {
+        let text = Tokenizer { read: Arc::new(read(path).into()) };
         text.tokenizer().map(|_| text.clone())
     }
 
     /// Reads it on a thread beside: it has many thousand entries, and whoever opens a model has other things to do. Who needs it first
     /// waits for it, and is told if it cannot be used.
-    pub fn being_read(path: PathBuf) -> Text {
-        let text = Text { read: Arc::default() };
+    pub fn being_read(path: PathBuf) -> Tokenizer {
+        let text = Tokenizer { read: Arc::default() };
         let reader = text.clone();
         let reads = move || {
             let _ = reader.read.set(read(&path));
@@ -37,9 +37,9 @@ impl Text {
         text
     }
 
-    /// Why the bytes of a `tokenizer.json` cannot be used, if they cannot: what [`Text::read`] would say of them.
+    /// Why the bytes of a `tokenizer.json` cannot be used, if they cannot: what [`Tokenizer::read`] would say of them.
     pub fn check(bytes: &[u8]) -> Result<(), String> {
-        usable(|| Tokenizer::from_bytes(bytes)).map(drop)
+        usable(|| HfTokenizer::from_bytes(bytes)).map(drop)
     }
 
     /// Waits until it is read.
@@ -47,7 +47,7 @@ impl Text {
         self.tokenizer().map(drop)
     }
 
-    fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+    fn tokenizer(&self) -> Result<&HfTokenizer, Error> {
         self.read.wait().as_ref().map_err(Error::clone)
     }
 
@@ -80,19 +80,19 @@ impl Text {
         Ok(added.values().filter(|token| token.special).map(|token| token.content.clone()).collect())
     }
 
-    /// Text that grows id by id.
+    /// Tokenizer that grows id by id.
     pub fn stream(&self) -> Detokenizer {
         Detokenizer { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
     }
 }
 
-fn read(path: &Path) -> Result<Tokenizer, Error> {
-    usable(|| Tokenizer::from_file(path))
+fn read(path: &Path) -> Result<HfTokenizer, Error> {
+    usable(|| HfTokenizer::from_file(path))
         .map_err(|error| Error::runtime(format!("{}: cannot be used: {error}", path.display())))
 }
 
 /// A tokenizer as a program uses it.
-fn usable(read: impl FnOnce() -> tokenizers::Result<Tokenizer>) -> Result<Tokenizer, String> {
+fn usable(read: impl FnOnce() -> tokenizers::Result<HfTokenizer>) -> Result<HfTokenizer, String> {
     let mut tokenizer = guarded(read)?;
     // Of batches for training: a prompt is taken as it is, whole and with nothing behind it.
     tokenizer.with_padding(None);
@@ -114,7 +114,7 @@ fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
 /// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
 /// if it does not begin within a character.
 pub struct Detokenizer {
-    text: Text,
+    text: Tokenizer,
     /// The ids that gave text last, and those that have given none yet.
     ids: Vec<u32>,
     /// Where the latter begin.

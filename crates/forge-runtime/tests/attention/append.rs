@@ -5,7 +5,7 @@ use crate::{
     cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch,
     seventh, wide,
 };
-use forge_runtime::cpu::{self, Brings, Format, HeadNorm, Pairing, Rotation};
+use forge_runtime::cpu::{self, Format, HeadNorm, KvSource, Pairing, Rotation};
 
 #[test]
 fn append_fills_the_cache() {
@@ -62,15 +62,15 @@ pub(crate) struct Raw {
 pub(crate) fn raw(
     random: &mut Random,
     [query_heads, key_heads, width]: [usize; 3],
-    (brings, norm): (Brings, Option<HeadNorm>),
+    (brings, norm): (KvSource, Option<HeadNorm>),
     rotation: &Rotation,
     positions: &[u32],
 ) -> Raw {
     let row_heads = match brings {
-        Brings::KeysAndValues => query_heads + 2 * key_heads,
-        Brings::KeysValuesAndGates => 2 * query_heads + 2 * key_heads,
-        Brings::Keys => query_heads + key_heads,
-        Brings::Nothing => query_heads,
+        KvSource::KeysAndValues => query_heads + 2 * key_heads,
+        KvSource::KeysValuesAndGates => 2 * query_heads + 2 * key_heads,
+        KvSource::Keys => query_heads + key_heads,
+        KvSource::Nothing => query_heads,
     };
     let qkv = random.numbers(positions.len() * row_heads * width);
     let gains = [0; 2].map(|_| random.numbers(width));
@@ -80,7 +80,7 @@ pub(crate) fn raw(
         let of_queries: Vec<_> = heads.by_ref().take(query_heads).collect();
         let of_keys: Vec<_> = heads.by_ref().take(key_heads).collect();
         let of_values = match brings {
-            Brings::Keys => of_keys.clone(),
+            KvSource::Keys => of_keys.clone(),
             _ => heads.take(key_heads).collect(),
         };
         let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| -> Vec<f64> {
@@ -110,7 +110,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
     let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
-    let (both, keys) = (Brings::KeysAndValues, Brings::Keys);
+    let (both, keys) = (KvSource::KeysAndValues, KvSource::Keys);
     for (rows, query_heads, key_heads, width, pairs, pairing, cache, (brings, norm)) in [
         (1, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None)),
         (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, (both, norm)),
@@ -124,7 +124,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         (5, 4, 2, 20, 5, Pairing::Half, Format::F32, (both, of_values)),
         (5, 6, 3, 16, 8, Pairing::Half, Format::F32, (keys, of_values)),
         (3, 5, 1, 18, 9, Pairing::Half, Format::F16, (keys, None)),
-        (4, 4, 2, 18, 9, Pairing::Half, Format::F32, (Brings::KeysValuesAndGates, norm)),
+        (4, 4, 2, 18, 9, Pairing::Half, Format::F32, (KvSource::KeysValuesAndGates, norm)),
     ] {
         let context = 12;
         let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });

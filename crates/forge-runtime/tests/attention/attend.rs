@@ -3,7 +3,7 @@
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{cache_bytes, cache_numbers, of_size, rotation, rows_of_a_batch, wide};
-use forge_runtime::cpu::{self, Brings, Format, Gates, HeadNorm, Pairing, Prologue};
+use forge_runtime::cpu::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
 use half::f16;
 
 /// A cache of two slots, as bytes, in which positions that no row may see are not numbers.
@@ -159,8 +159,8 @@ fn attend_prepares_its_own_row() {
     let mut random = Random(11);
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
-    let (both, keys, nothing) = (Brings::KeysAndValues, Brings::Keys, Brings::Nothing);
-    let gated = Brings::KeysValuesAndGates;
+    let (both, keys, nothing) = (KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing);
+    let gated = KvSource::KeysValuesAndGates;
     for (
         rows,
         query_heads,

@@ -15,7 +15,7 @@ mod quantised;
 mod ring;
 mod rotate;
 
-use forge_runtime::cpu::{Format, Long, Pairing, Rotation};
+use forge_runtime::cpu::{Format, LongContext, Pairing, Rotation};
 use half::f16;
 use support::{Random, bytes_of, numbers_of};
 
@@ -91,7 +91,7 @@ pub(crate) fn cache_unit(cache: Format) -> f64 {
 
 /// A rotation that contexts of more than so many positions turn at a seventh of the speed.
 pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
-    Rotation { long: Some(Long::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
+    Rotation { long: Some(LongContext::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
 }
 
 /// Its frequencies at a seventh of the speed.

@@ -2,7 +2,7 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel, silu};
 use crate::{normed, wide};
-use forge_runtime::cpu::{self, Activation, Each, Function};
+use forge_runtime::cpu::{self, Activation, Function, UnaryOp};
 
 #[test]
 fn rms_norm_divides_by_the_root_of_the_mean_square() {
@@ -188,14 +188,14 @@ fn elementwise_is_its_function() {
         let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
         let b = random.numbers(rows * width);
         for (function, binary) in [
-            (Function::Each(Each::Activate(Activation::Silu)), false),
-            (Function::Each(Each::Activate(Activation::GeluTanh)), false),
-            (Function::Each(Each::Activate(Activation::Gelu)), false),
-            (Function::Each(Each::Activate(Activation::Relu)), false),
-            (Function::Each(Each::Activate(Activation::Sigmoid)), false),
-            (Function::Each(Each::Softcap(30.0)), false),
-            (Function::Each(Each::Softcap(0.5)), false),
-            (Function::Each(Each::Scale(-0.22)), false),
+            (Function::Each(UnaryOp::Activate(Activation::Silu)), false),
+            (Function::Each(UnaryOp::Activate(Activation::GeluTanh)), false),
+            (Function::Each(UnaryOp::Activate(Activation::Gelu)), false),
+            (Function::Each(UnaryOp::Activate(Activation::Relu)), false),
+            (Function::Each(UnaryOp::Activate(Activation::Sigmoid)), false),
+            (Function::Each(UnaryOp::Softcap(30.0)), false),
+            (Function::Each(UnaryOp::Softcap(0.5)), false),
+            (Function::Each(UnaryOp::Scale(-0.22)), false),
             (Function::Multiply, true),
             (Function::Times, true),
             (Function::ScaleBy, true),
@@ -212,8 +212,10 @@ fn elementwise_is_its_function() {
                 .into_iter()
                 .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
                 .map(|(a, b)| match function {
-                    Function::Each(Each::Activate(Activation::Silu)) => (silu(a), silu(a).abs().max(1e-30)),
-                    Function::Each(Each::Activate(Activation::GeluTanh)) => {
+                    Function::Each(UnaryOp::Activate(Activation::Silu)) => {
+                        (silu(a), silu(a).abs().max(1e-30))
+                    }
+                    Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
                         let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
                         // 1 + tanh(u) loses all digits where it is small, and this does not: twice the logistic of 2 u.
                         let y = a / (1.0 + (-2.0 * u).exp());
@@ -221,17 +223,17 @@ fn elementwise_is_its_function() {
                         (y, y.abs().max(1e-30) * (1.0 + u.abs()))
                     }
                     // A part of x is taken off max(x, 0): an error is one of x.
-                    Function::Each(Each::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
-                    Function::Each(Each::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
-                    Function::Each(Each::Activate(Activation::Sigmoid)) => {
+                    Function::Each(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
+                    Function::Each(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
+                    Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => {
                         let y = 1.0 / (1.0 + (-a).exp());
                         (y, y.max(1e-30))
                     }
-                    Function::Each(Each::Softcap(cap)) => {
+                    Function::Each(UnaryOp::Softcap(cap)) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
                         (y, y.abs())
                     }
-                    Function::Each(Each::Scale(factor)) => {
+                    Function::Each(UnaryOp::Scale(factor)) => {
                         let y = f64::from(factor) * a;
                         (y, y.abs())
                     }
@@ -259,7 +261,7 @@ fn elementwise_is_its_function() {
 
 #[test]
 fn columns_are_taken_as_they_are() {
-    kernel_under_test!(SHAPE, cpu::Take, cpu::take);
+    kernel_under_test!(SHAPE, cpu::SliceColumns, cpu::take);
     let mut random = Random(9);
     for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
         let x = random.numbers(rows * of);
@@ -267,7 +269,7 @@ fn columns_are_taken_as_they_are() {
         let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
         let kernel = kernel("take", vec!["x", "y"], run);
         let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
-        *SHAPE.write().unwrap() = Some(cpu::Take { width, of });
+        *SHAPE.write().unwrap() = Some(cpu::SliceColumns { width, of });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[rows as u32, first as u32], level, threads);
             compare(&format!("{level:?} {rows} {width} of {of}"), &numbers_of(&y[0]), &wanted);

@@ -3,7 +3,7 @@
 
 use crate::rotation;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
-use forge_runtime::cpu::{self, Brings, Format, HeadNorm, Pairing};
+use forge_runtime::cpu::{self, Format, HeadNorm, KvSource, Pairing};
 use half::f16;
 
 const HEADS: usize = 2;
@@ -66,7 +66,7 @@ fn codes_are_those_of_what_f32_would_keep() {
             width,
             cache,
             ring: None,
-            brings: Brings::KeysAndValues,
+            brings: KvSource::KeysAndValues,
             norm,
             rotation: rotation(width / 2, Pairing::Half, 1.0),
         };

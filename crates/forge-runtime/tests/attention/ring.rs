@@ -2,7 +2,7 @@
 
 use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
 use crate::{cache_bytes, rotation};
-use forge_runtime::cpu::{self, Brings, Format, Pairing};
+use forge_runtime::cpu::{self, Format, KvSource, Pairing};
 
 const HEADS: usize = 2;
 const WIDTH: usize = 18;
@@ -93,7 +93,7 @@ fn what_is_appended_goes_round() {
             width: WIDTH,
             cache,
             ring,
-            brings: Brings::KeysAndValues,
+            brings: KvSource::KeysAndValues,
             norm: None,
             rotation: rotation(WIDTH / 2, Pairing::Half, 1.0),
         };

@@ -2,7 +2,7 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{long, of_size, rotated, rotation, seventh, wide};
-use forge_runtime::cpu::{self, Long, Pairing, Rotation};
+use forge_runtime::cpu::{self, LongContext, Pairing, Rotation};
 
 #[test]
 fn long_contexts_turn_heads_their_own_way() {
@@ -12,7 +12,7 @@ fn long_contexts_turn_heads_their_own_way() {
     let usual = rotation(8, Pairing::Half, 1.25);
     let shape = cpu::Rotate { heads, width, rotation: long(usual, 40) };
     let slow = Rotation { frequencies: seventh(usual), ..usual };
-    let growing = Rotation { long: Some(Long::Stretched { beyond: 40, factor: 4.0 }), ..usual };
+    let growing = Rotation { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual };
     // Twice the context: 4 * 2 - 3 times the wave that was longest.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
     let stretched = Rotation { frequencies: stretched.collect::<Vec<_>>().leak(), ..usual };

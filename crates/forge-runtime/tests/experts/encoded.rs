@@ -86,7 +86,7 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
 #[test]
 fn a_row_leaves_the_same_squares_however_matrices_lie() {
     kernel_under_test!(SUM, (Format, ExpertsSum), sum);
-    let run_sum = run as fn(&cpu::Call<'_>);
+    let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(23);
     for partials in [3, 5, 100] {
         for format in ENCODED {

@@ -12,7 +12,7 @@ use forge_runtime::cpu::{
 };
 use forge_runtime::device::Schedule;
 
-fn tiles(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsTiles)) {
+fn tiles(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsTiles)) {
     stored!(format, experts_tiles, call, shape);
 }
 

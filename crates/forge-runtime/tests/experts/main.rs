@@ -41,11 +41,11 @@ const FORMATS: [Format; 6] = [
     Format::Mxfp4,
 ];
 
-fn inner(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsInner)) {
+fn inner(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsInner)) {
     stored!(format, experts_inner, call, shape);
 }
 
-fn sum(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsSum)) {
+fn sum(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsSum)) {
     stored!(format, experts_sum, call, shape);
 }
 
@@ -60,7 +60,7 @@ const SIZES: [(usize, [usize; 4]); 5] = [
 #[test]
 fn experts_are_matrix_products_of_their_own_rows() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
-    let run_inner = run as fn(&cpu::Call<'_>);
+    let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(4);
     for (rows, sizes) in SIZES {
         for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
@@ -89,7 +89,7 @@ fn experts_are_matrix_products_of_their_own_rows() {
 #[test]
 fn sums_over_experts_are_weighed() {
     kernel_under_test!(SUM, (Format, ExpertsSum), sum);
-    let run_sum = run as fn(&cpu::Call<'_>);
+    let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(6);
     for (rows, sizes) in SIZES {
         for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
@@ -130,7 +130,7 @@ fn sums_over_experts_are_weighed() {
 #[test]
 fn a_row_of_a_batch_comes_to_the_same_bits() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
-    let run_inner = run as fn(&cpu::Call<'_>);
+    let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(9);
     let (rows, sizes) = (7, [5, 2, 1056, 30]);
     for format in FORMATS {
@@ -163,7 +163,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
 #[test]
 fn one_row_chooses_is_normed_late_and_leaves_squares() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
-    let run_inner = run as fn(&cpu::Call<'_>);
+    let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(8);
     // Of these, experts that every row has.
     for (sizes, shared, gated) in [
@@ -212,7 +212,7 @@ fn one_row_chooses_is_normed_late_and_leaves_squares() {
 
 fn one_row_leaves_squares() {
     kernel_under_test!(SUM, (Format, ExpertsSum), sum);
-    let run_sum = run as fn(&cpu::Call<'_>);
+    let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(9);
     for (partials, gain) in [(3, true), (100, false)] {
         let layer = Layer::new(&mut random, Format::F32, 1, [7, 3, 150, 22]);
@@ -258,7 +258,7 @@ fn one_row_leaves_squares() {
 #[test]
 fn a_row_among_others_is_the_same_to_the_bit_whoever_they_are() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
-    let run_inner = run as fn(&cpu::Call<'_>);
+    let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(5);
     for format in FORMATS {
         let layer = Layer::new(&mut random, format, 30, [5, 2, 70, 40]);

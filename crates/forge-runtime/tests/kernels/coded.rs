@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The tests share a shape.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
 
 /// Whether rows are encoded for weights of this format: those that are codes of a byte or less, 32 or more to a scale.
 fn encodes(format: Format) -> bool {
@@ -50,7 +50,7 @@ impl Case {
         exact: bool,
     ) -> Vec<f32> {
         let Case { format, outputs, inputs, .. } = *self;
-        let shape = cpu::Project { chooses: self.chooses, ..plain(outputs, inputs, Epilogue::Store) };
+        let shape = cpu::Linear { chooses: self.chooses, ..plain(outputs, inputs, Epilogue::Store) };
         let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some((format, shape));
         let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();

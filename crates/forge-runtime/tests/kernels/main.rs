@@ -7,7 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
+use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares, UnaryOp};
 use forge_runtime::device::Schedule;
 use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use support::{
@@ -63,11 +63,11 @@ macro_rules! stored {
 
 mod coded;
 
-fn project(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Project)) {
+fn project(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, cpu::Linear)) {
     stored!(format, project, call, shape);
 }
 
-fn embed(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Embed)) {
+fn embed(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, cpu::Embed)) {
     stored!(format, embed, call, shape);
 }
 
@@ -91,9 +91,9 @@ fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
 }
 
 /// A projection of which nothing becomes but what the epilogue says.
-fn plain(outputs: usize, inputs: usize, epilogue: Epilogue) -> cpu::Project {
+fn plain(outputs: usize, inputs: usize, epilogue: Epilogue) -> cpu::Linear {
     let (norm, own_norm, each) = (None, None, None);
-    cpu::Project { outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
+    cpu::Linear { outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
 }
 
 fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
@@ -102,7 +102,7 @@ fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
 
 #[test]
 fn project_is_a_matrix_product() {
-    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+    kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
     let mut random = Random(1);
     let shapes = [
         (1, 6, 1),
@@ -127,12 +127,12 @@ fn project_is_a_matrix_product() {
                 (Epilogue::Gate(Activation::Silu), rows % 2 == 1),
             ] {
                 let each = match outputs {
-                    50 => Some(Each::Softcap(0.75)),
-                    22 => Some(Each::Scale(-0.22)),
-                    26 => Some(Each::Activate(Activation::Silu)),
+                    50 => Some(UnaryOp::Softcap(0.75)),
+                    22 => Some(UnaryOp::Scale(-0.22)),
+                    26 => Some(UnaryOp::Activate(Activation::Silu)),
                     _ => None,
                 };
-                let shape = cpu::Project {
+                let shape = cpu::Linear {
                     outputs,
                     inputs,
                     norm: None,
@@ -155,14 +155,14 @@ fn project_is_a_matrix_product() {
                         size += term.abs() + cancelled(format, x[row * inputs + column]);
                     }
                     match each.map(|each| (each, sum)) {
-                        Some((Each::Softcap(cap), sum)) => {
+                        Some((UnaryOp::Softcap(cap), sum)) => {
                             (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap))
                         }
-                        Some((Each::Scale(factor), sum)) => {
+                        Some((UnaryOp::Scale(factor), sum)) => {
                             (f64::from(factor) * sum, f64::from(factor).abs() * size)
                         }
                         // The slope of an activation is at most 1.2.
-                        Some((Each::Activate(_), sum)) => (silu(sum), 1.2 * size),
+                        Some((UnaryOp::Activate(_), sum)) => (silu(sum), 1.2 * size),
                         None => (sum, size),
                     }
                 };
@@ -207,7 +207,7 @@ fn project_is_a_matrix_product() {
 /// What several conversations at once rest on: what a row becomes does not depend on how many come with it.
 #[test]
 fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
-    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+    kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
     let mut random = Random(5);
     // Of 200 outputs there are panels enough for one thread, so that more rows share each.
     for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96), (200, 70)] {
@@ -323,7 +323,7 @@ fn embed_widens_rows_exactly() {
 #[test]
 fn a_row_is_normed_late_and_leaves_what_follows_needs() {
     const FIRST: usize = 3;
-    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+    kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
     let mut random = Random(7);
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     for (outputs, inputs, partials, epilogue) in [
@@ -383,7 +383,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 _ => results,
             };
             let norm = Some(cpu::DeferredNorm { partials, epsilon });
-            let shape = cpu::Project { norm, bias: true, ..plain(outputs, inputs, epilogue) };
+            let shape = cpu::Linear { norm, bias: true, ..plain(outputs, inputs, epilogue) };
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);

@@ -6,11 +6,11 @@ use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 use crate::runtime::engine::Engine;
 use crate::runtime::error::Error;
 use crate::runtime::model::LoadModel;
-use crate::runtime::offload::Counts;
+use crate::runtime::offload::CacheStats;
 use crate::runtime::sampling::sampler::SamplingParams;
 use crate::runtime::serve::{Options, Server, Stop};
 use crate::runtime::text::chat_template::Template;
-use crate::runtime::text::tokenizer::Text;
+use crate::runtime::text::tokenizer::Tokenizer;
 use crate::runtime::weights::WeightFile;
 use crate::support::http::{Asked, Response, send};
 use crate::support::reference::{Reference, write_letters, write_tokenizer};
@@ -31,7 +31,7 @@ pub(crate) struct Slow {
 }
 
 /// What each of its passes reads.
-pub(crate) const OF_PASS: Counts = Counts {
+pub(crate) const OF_PASS: CacheStats = CacheStats {
     asked: 10,
     found: 7,
     foreseen: 1,
@@ -66,8 +66,8 @@ impl Device for Slow {
         self.inner.run(program, encode)
     }
 
-    fn streamed(&self) -> Option<Counts> {
-        let mut counts = Counts::default();
+    fn streamed(&self) -> Option<CacheStats> {
+        let mut counts = CacheStats::default();
         (0..self.passes).for_each(|_| counts += OF_PASS);
         Some(counts)
     }
@@ -160,7 +160,7 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     } else {
         write_tokenizer(&tokenizer)
     }
-    let text = Text::read(&tokenizer).unwrap();
+    let text = Tokenizer::read(&tokenizer).unwrap();
     let specials = json!({ "bos_token": "<s>" }).as_object().unwrap().clone();
     let template = Template::new(setting.template.unwrap_or(TEMPLATE), None, specials).unwrap();
     let template = (!setting.without_template).then_some(template);

@@ -1,12 +1,12 @@
 //! The smallest model that remembers by memories: a slot's memory is one number, which halves and is added the id of each row.
 //! The logit of id 0 is that number, and those of others lie around it, now this one highest and now that.
 
-use forge_runtime::cpu::Call;
-use forge_runtime::device::kernel_cost::Work;
+use forge_runtime::cpu::KernelArgs;
+use forge_runtime::device::kernel_cost::KernelCost;
 use forge_runtime::device::{Buffer, Kernel, Pass, Schedule, Span};
 use forge_runtime::engine::golden::largest;
 use forge_runtime::error::Error;
-use forge_runtime::model::state::State;
+use forge_runtime::model::state::StateLayout;
 use forge_runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
 use forge_runtime::weights::WeightFile;
 
@@ -26,7 +26,7 @@ static LEARN: Kernel = Kernel {
     buffers: &["ids", "slots", "positions", "memory", "sums"],
     threads: 32,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: learn,
 };
 static TELL: Kernel = Kernel {
@@ -34,11 +34,11 @@ static TELL: Kernel = Kernel {
     buffers: &["sums", "wanted", "logits", "next"],
     threads: 32,
     strips: None,
-    work: Work::NONE,
+    work: KernelCost::NONE,
     cpu: tell,
 };
 
-fn learn(call: &Call<'_>) {
+fn learn(call: &KernelArgs<'_>) {
     let (rows, all) = (call.scalar(0), call.scalar(1));
     let [ids, slots, positions] = ["ids", "slots", "positions"].map(|name| call.input::<u32>(name, rows));
     let memory = call.output::<f32>("memory", all);
@@ -56,7 +56,7 @@ fn learn(call: &Call<'_>) {
     }
 }
 
-fn tell(call: &Call<'_>) {
+fn tell(call: &KernelArgs<'_>) {
     let rows = call.scalar(0);
     let wanted = call.input::<u32>("wanted", rows);
     let sums = call.input::<f32>("sums", CHUNK);
@@ -109,7 +109,7 @@ static INFO: ModelInfo = ModelInfo {
 
 impl Halving {
     pub(crate) fn load(_: &WeightFile, _: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
-        let mut state = State::new(slots);
+        let mut state = StateLayout::new(slots);
         let memory = state.memory(1);
         Ok(Box::new(Halving { memory, layout: Layout::new(&INFO, state, 1024, LOGITS) }))
     }

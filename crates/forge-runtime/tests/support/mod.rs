@@ -8,10 +8,10 @@ pub mod reference;
 
 use forge_runtime::cpu::format::repacked::RepackedMatrix;
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{Call, CpuDevice, Format};
-use forge_runtime::device::kernel_cost::Work;
+use forge_runtime::cpu::{CpuDevice, Format, KernelArgs};
+use forge_runtime::device::kernel_cost::KernelCost;
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Schedule, Span};
-use forge_runtime::model::state::State;
+use forge_runtime::model::state::StateLayout;
 use forge_runtime::model::{Layout, TokenRing};
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
@@ -23,7 +23,7 @@ use std::time::Duration;
 macro_rules! kernel_under_test {
     ($name:ident, $shape:ty, $function:path) => {
         static $name: std::sync::RwLock<Option<$shape>> = std::sync::RwLock::new(None);
-        fn run(call: &cpu::Call<'_>) {
+        fn run(call: &cpu::KernelArgs<'_>) {
             let shape = $name.read().unwrap().expect("a shape is set before each run");
             $function(call, &shape);
         }
@@ -33,13 +33,13 @@ macro_rules! kernel_under_test {
 pub const NAN: [u8; 4] = [0xff; 4];
 
 /// A kernel with these buffers.
-pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&Call<'_>)) -> &'static Kernel {
+pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&KernelArgs<'_>)) -> &'static Kernel {
     Box::leak(Box::new(Kernel {
         name,
         buffers: Box::leak(buffers.into_boxed_slice()),
         threads: 32,
         strips: None,
-        work: Work::NONE,
+        work: KernelCost::NONE,
         cpu,
     }))
 }
@@ -49,10 +49,17 @@ pub fn kernel_in_strips(
     name: &'static str,
     buffers: Vec<&'static str>,
     shape: [usize; 2],
-    cpu: fn(&Call<'_>),
+    cpu: fn(&KernelArgs<'_>),
 ) -> &'static Kernel {
     let buffers = Box::leak(buffers.into_boxed_slice());
-    Box::leak(Box::new(Kernel { name, buffers, threads: 32, strips: Some(shape), work: Work::NONE, cpu }))
+    Box::leak(Box::new(Kernel {
+        name,
+        buffers,
+        threads: 32,
+        strips: Some(shape),
+        work: KernelCost::NONE,
+        cpu,
+    }))
 }
 
 /// Checks numbers one by one: `wanted` gives each with the size of the terms that make it up.
@@ -440,7 +447,7 @@ pub fn run_kernel_as(
     let size = offsets.last().unwrap() + bytes.last().unwrap().len();
     let nothing = Span::new(Buffer::Rows, 0, 0);
     let layout = Layout {
-        state: State::new(1),
+        state: StateLayout::new(1),
         scratch_bytes: size,
         rows_bytes: 0,
         ids: nothing,

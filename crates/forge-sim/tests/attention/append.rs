@@ -4,7 +4,7 @@ use crate::shape::{Batch, Shape, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Append, Brings, Rotate};
+use forge_kernels::spec::{Append, KvSource, Rotate};
 
 #[test]
 fn rotation() {
@@ -43,7 +43,7 @@ fn rotation() {
 fn appending() {
     let mut random = Random(5);
     let mut shapes = shapes();
-    shapes.retain(|shape| shape.brings != Brings::Nothing);
+    shapes.retain(|shape| shape.brings != KvSource::Nothing);
     let append = |shape: &Shape| {
         let Shape { key_heads, width, cache, ring, .. } = *shape;
         Spec::Append(Append { key_heads, width, cache, ring })
@@ -64,7 +64,7 @@ fn appending() {
         let bytes = shape.bytes(&vec![0.0; shape.cache_count()]).len();
         let loss = shape.turning_loss();
         let unit = shape.unit() + loss;
-        let first_value = if shape.brings == Brings::Keys { query_heads } else { query_heads + key_heads };
+        let first_value = if shape.brings == KvSource::Keys { query_heads } else { query_heads + key_heads };
         let (key, value) = (part(query_heads, key_heads), part(first_value, key_heads));
         let given = |q: usize| {
             [
@@ -109,7 +109,7 @@ fn appending() {
 fn codes_are_those_of_what_f32_would_keep() {
     let mut random = Random(8);
     let mut coded = shapes();
-    coded.retain(|shape| shape.cache == Format::Q8_0 && shape.brings != Brings::Nothing);
+    coded.retain(|shape| shape.cache == Format::Q8_0 && shape.brings != KvSource::Nothing);
     let plain = |shape: &Shape| Shape { cache: Format::F32, ..shape.clone() };
     let specs = |shape: &Shape| {
         let Shape { key_heads, width, cache, ring, .. } = *shape;

@@ -7,8 +7,8 @@ use crate::{
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    AttendJoin, AttendUnfolded, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare,
-    Operand,
+    AttendJoin, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
+    MlaLoadLatents, Operand,
 };
 use forge_sim::Exactness;
 
@@ -340,9 +340,9 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
     let mut random = Random(33);
     let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
     let attend = |[heads, keys, turned, values]: [usize; 4], operand| {
-        let tile = AttendUnfolded::tile_for(keys, turned, values).expect("there is room");
+        let tile = MlaAttentionExpanded::tile_for(keys, turned, values).expect("there is room");
         let (queries_pitch, scale) = (heads * keys + heads, SCALE);
-        Spec::AttendUnfolded(AttendUnfolded {
+        Spec::AttendUnfolded(MlaAttentionExpanded {
             heads,
             keys,
             turned,
@@ -420,7 +420,7 @@ fn a_share_of_a_slot_is_what_its_lines_hold() {
     let shapes = shapes();
     let share = |shape: &Shape| {
         let Shape { width, turned, cache, .. } = *shape;
-        Spec::LatentShare(LatentShare { width, turned, cache })
+        Spec::LatentShare(MlaLoadLatents { width, turned, cache })
     };
     let kernels = Kernels::of(shapes.iter().map(share));
     for (index, shape) in shapes.iter().enumerate() {

@@ -9,7 +9,7 @@ mod prologue;
 mod recurrent;
 mod shape;
 
-use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::{Program, Sim};
 use half::f16;
@@ -135,12 +135,12 @@ pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotati
 pub(crate) fn long(beyond: usize) -> Rotation {
     let plain = rotation(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Rotation { long: Some(Long::Other { beyond, frequencies }), ..plain }
+    Rotation { long: Some(LongContext::Other { beyond, frequencies }), ..plain }
 }
 
 /// One that is slower in contexts of more than so many positions, the longer the slower.
 pub(crate) fn stretched(beyond: usize) -> Rotation {
-    Rotation { long: Some(Long::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
+    Rotation { long: Some(LongContext::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
 }
 
 pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {

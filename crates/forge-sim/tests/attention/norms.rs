@@ -3,7 +3,7 @@
 use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
 use forge_ir::{Activation, Format};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Each, Elementwise, Function, LayerNorm, NormAdd, RmsNorm, Squares};
+use forge_kernels::spec::{Elementwise, Function, LayerNorm, NormAdd, RmsNorm, Squares, UnaryOp};
 
 /// x times the normal distribution's share below x, which is summed up in so many steps.
 fn gelu(x: f64) -> f64 {
@@ -111,13 +111,13 @@ fn norms_and_functions() {
             |(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather, pitch: None },
         );
     let functions = [
-        Function::Each(Each::Activate(Activation::Silu)),
-        Function::Each(Each::Activate(Activation::GeluTanh)),
-        Function::Each(Each::Activate(Activation::Gelu)),
-        Function::Each(Each::Activate(Activation::Relu)),
-        Function::Each(Each::Activate(Activation::Sigmoid)),
-        Function::Each(Each::Softcap(30.0)),
-        Function::Each(Each::Scale(-0.22)),
+        Function::Each(UnaryOp::Activate(Activation::Silu)),
+        Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
+        Function::Each(UnaryOp::Activate(Activation::Gelu)),
+        Function::Each(UnaryOp::Activate(Activation::Relu)),
+        Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
+        Function::Each(UnaryOp::Softcap(30.0)),
+        Function::Each(UnaryOp::Scale(-0.22)),
         Function::Multiply,
         Function::Times,
         Function::ScaleBy,
@@ -164,16 +164,16 @@ fn norms_and_functions() {
             .into_iter()
             .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
             .map(|(a, b)| match *function {
-                Function::Each(Each::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
-                Function::Each(Each::Activate(Activation::GeluTanh)) => {
+                Function::Each(UnaryOp::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
+                Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
                     // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
                     a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
                 }
-                Function::Each(Each::Activate(Activation::Gelu)) => gelu(a),
-                Function::Each(Each::Activate(Activation::Relu)) => a.max(0.0),
-                Function::Each(Each::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
-                Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
-                Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
+                Function::Each(UnaryOp::Activate(Activation::Gelu)) => gelu(a),
+                Function::Each(UnaryOp::Activate(Activation::Relu)) => a.max(0.0),
+                Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
+                Function::Each(UnaryOp::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
+                Function::Each(UnaryOp::Scale(factor)) => f64::from(factor) * a,
                 Function::Multiply | Function::Times | Function::ScaleBy => a * b,
                 Function::Add => a + b,
             });

@@ -4,7 +4,7 @@ use crate::shape::{Batch, cache, met_by_units, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of};
 use forge_ir::Format;
 use forge_kernels::prologue_fits;
-use forge_kernels::spec::Brings;
+use forge_kernels::spec::KvSource;
 
 #[test]
 fn attention_that_prepares_its_row() {
@@ -24,7 +24,7 @@ fn attention_that_prepares_its_row() {
         for (batch, splits) in batches {
             let rows = batch.rows();
             let row_width = shape.row_width();
-            let appends = shape.brings != Brings::Nothing;
+            let appends = shape.brings != KvSource::Nothing;
             let qkv = random.numbers(rows * row_width);
             let gains = [0; 2].map(|_| random.numbers(shape.width));
             let sinks = random.numbers(shape.query_heads);

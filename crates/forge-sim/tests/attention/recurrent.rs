@@ -4,7 +4,7 @@ use crate::{Given, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
 use forge_ir::Activation;
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Convolve, DeltaChunks, DeltaRule, DeltaStep, LetThrough};
+use forge_kernels::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
 #[path = "../../../forge-runtime/tests/support/mixer.rs"]
 mod mixer;
@@ -34,7 +34,7 @@ fn column(of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
 #[test]
 fn convolutions_see_the_last_rows_of_their_slot() {
     let mut random = Random(11);
-    let shapes = [(300, 4), (32, 2), (50, 5)].map(|(width, taps)| Convolve {
+    let shapes = [(300, 4), (32, 2), (50, 5)].map(|(width, taps)| CausalConv {
         width,
         taps,
         pitch: width,
@@ -42,7 +42,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
     });
     let kernels = Kernels::of(shapes.iter().cloned().map(Spec::Convolve));
     for (index, shape) in shapes.iter().enumerate() {
-        let Convolve { width, taps: count, .. } = *shape;
+        let CausalConv { width, taps: count, .. } = *shape;
         let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
         let before = random.numbers(SLOTS * count * width);
         let given = [
@@ -178,11 +178,11 @@ fn mixers_convolve_learn_and_let_through() {
     let mut random = Random(13);
     let convolve = |shape: &mixer::Shape| {
         let (width, taps, pitch) = (shape.channels(), shape.taps, shape.inputs());
-        Spec::Convolve(Convolve { width, taps, pitch, activation: Some(Activation::Silu) })
+        Spec::Convolve(CausalConv { width, taps, pitch, activation: Some(Activation::Silu) })
     };
     let through = |shape: &mixer::Shape| {
         let (heads, values, pitch, first) = (shape.heads, shape.values, shape.inputs(), shape.channels());
-        Spec::LetThrough(LetThrough { heads, values, pitch, first, epsilon: shape.norm_epsilon })
+        Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon: shape.norm_epsilon })
     };
     let each = |shape: &mixer::Shape| {
         [convolve(shape), through(shape)].into_iter().chain(all_ways(&rule(shape))).collect::<Vec<_>>()

@@ -1,10 +1,10 @@
 //! Shapes of attention, and what each of its parts should give.
 
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
-use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Attend, AttendJoin, AttentionKnobs, Brings, Gates, HeadNorm, Prologue, RotateAppend, Rows,
+    Attend, AttendJoin, AttentionKnobs, Gates, HeadNorm, KvSource, Prologue, RotateAppend, Rows,
 };
 use forge_sim::Exactness;
 use half::f16;
@@ -22,7 +22,7 @@ pub(crate) struct Shape {
     pub(crate) sinks: bool,
     /// Whether what it gives is multiplied by sigmoids of gates.
     pub(crate) gated: bool,
-    pub(crate) brings: Brings,
+    pub(crate) brings: KvSource,
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
     /// How kernels of attention are laid out, if not by rule.
@@ -131,7 +131,7 @@ impl Shape {
 
     /// What a number that has been turned may lose beside that, where frequencies depend on the context's length: they are computed.
     pub(crate) fn turning_loss(&self) -> f64 {
-        let is_computed = matches!(self.rotation.long, Some(Long::Stretched { .. }));
+        let is_computed = matches!(self.rotation.long, Some(LongContext::Stretched { .. }));
         if is_computed { Exactness::own().functions_loss(CONTEXT as f64) } else { 0.0 }
     }
 
@@ -216,7 +216,7 @@ impl Shape {
         let queries: Vec<_> = heads.by_ref().take(self.query_heads).collect();
         let keys: Vec<_> = heads.by_ref().take(self.key_heads).collect();
         let values = match self.brings {
-            Brings::Keys => keys.clone(),
+            KvSource::Keys => keys.clone(),
             _ => heads.take(self.key_heads).collect(),
         };
         let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| {
@@ -285,13 +285,13 @@ pub(crate) fn met_by_units() -> Vec<Shape> {
         Shape { sinks: true, ..by_units(3, 3, 64, 8) },
         Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..by_units(5, 1, 128, 8) },
         Shape { window: Some(19), softcap: Some(1.0), ..by_units(10, 1, 64, 4) },
-        Shape { gated: true, brings: Brings::KeysValuesAndGates, norm, ..by_units(16, 1, 128, 8) },
+        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..by_units(16, 1, 128, 8) },
         Shape {
             norm: norm.map(|norm| HeadNorm { values: true, ..norm }),
-            brings: Brings::Keys,
+            brings: KvSource::Keys,
             ..by_units(6, 3, 64, 8)
         },
-        Shape { norm, brings: Brings::Nothing, rotation: Rotation::none(), ..by_units(7, 1, 64, 16) },
+        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..by_units(7, 1, 64, 16) },
     ]
 }
 
@@ -306,7 +306,7 @@ fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> S
         softcap: None,
         sinks: false,
         gated: false,
-        brings: Brings::KeysAndValues,
+        brings: KvSource::KeysAndValues,
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
         knobs: None,
@@ -385,67 +385,67 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
         Shape {
             norm: of_values.map(|norm| HeadNorm { turned: true, ..norm }),
-            brings: Brings::Keys,
+            brings: KvSource::Keys,
             ..plain(6, 3, 64, Format::Q8_0)
         },
         Shape {
-            brings: Brings::Keys,
+            brings: KvSource::Keys,
             rotation: rotation(3, Pairing::Half, 1.0),
             ..plain(5, 1, 18, Format::F16)
         },
         Shape {
             norm: of_values,
-            brings: Brings::Keys,
+            brings: KvSource::Keys,
             window: Some(19),
             ring: Some(76),
             ..plain(4, 2, 96, Format::F16)
         },
         Shape {
             norm,
-            brings: Brings::Nothing,
+            brings: KvSource::Nothing,
             rotation: rotation(5, Pairing::Half, 1.0),
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
             norm: turned,
-            brings: Brings::Nothing,
+            brings: KvSource::Nothing,
             window: Some(19),
             ring: Some(76),
             sinks: true,
             ..plain(5, 1, 96, Format::Q8_0)
         },
-        Shape { brings: Brings::Nothing, ..plain(3, 3, 64, Format::F16) },
+        Shape { brings: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
         // Heads that do not turn.
         Shape { rotation: Rotation::none(), ..plain(4, 2, 20, Format::F32) },
         Shape { norm, rotation: Rotation::none(), ..plain(5, 1, 96, Format::Q8_0) },
         Shape {
             norm: of_values,
-            brings: Brings::Keys,
+            brings: KvSource::Keys,
             rotation: Rotation::none(),
             ..plain(6, 3, 18, Format::F16)
         },
-        Shape { norm, brings: Brings::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
+        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
         // Gates: heads that are prepared and not, and that do not fit.
         Shape {
             gated: true,
-            brings: Brings::KeysValuesAndGates,
+            brings: KvSource::KeysValuesAndGates,
             norm,
             rotation: rotation(5, Pairing::Half, 1.0),
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
             gated: true,
-            brings: Brings::KeysValuesAndGates,
+            brings: KvSource::KeysValuesAndGates,
             window: Some(19),
             ring: Some(76),
             sinks: true,
             ..plain(5, 1, 96, Format::Q8_0)
         },
-        Shape { gated: true, brings: Brings::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
+        Shape { gated: true, brings: KvSource::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
         // Heads of two packets a lane: with queries that are prepared, in threadgroup memory and neither; values made of keys.
         Shape {
             norm: of_values,
-            brings: Brings::Keys,
+            brings: KvSource::Keys,
             rotation: rotation(64, Pairing::Half, 1.0),
             ..plain(4, 1, 512, Format::F16)
         },

@@ -3,14 +3,14 @@
 use crate::formats;
 use crate::plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
 use forge_kernels::Spec;
-use forge_kernels::spec::EachHead;
+use forge_kernels::spec::PerHeadLinear;
 
 #[test]
 fn every_head_multiplies_its_own_part() {
     let mut random = Random(9);
     for format in formats() {
         let sizes: &[[usize; 3]] = &[[3, 7, 30], [2, 21, 70], [2, 12, 1056]];
-        let shape = |[heads, rows, columns]: [usize; 3], turned, (together, each), wider| EachHead {
+        let shape = |[heads, rows, columns]: [usize; 3], turned, (together, each), wider| PerHeadLinear {
             format,
             heads,
             rows,
@@ -20,7 +20,7 @@ fn every_head_multiplies_its_own_part() {
             together,
             each,
         };
-        let shapes: Vec<EachHead> = sizes
+        let shapes: Vec<PerHeadLinear> = sizes
             .iter()
             .flat_map(|size| {
                 [(1, 4, 0), (4, 1, 5), (2, 2, 8)].into_iter().flat_map(move |(together, each, wider)| {

@@ -3,10 +3,10 @@
 mod refusals;
 
 use forge_ir::{
-    Apply, Blocks, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
-    ParamId, ParamKind, Record, Records, SpecialTokens, Stack, ValueId, Weight, WeightId,
+    Apply, Blocks, Body, BodyId, Draft, Format, Graph, Layout, Model, Node, Op, Packed, Param, ParamId,
+    ParamKind, Record, Records, SpecialTokens, Stack, ValueId, Weight, WeightId, WeightRows, WeightSlice,
 };
-use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, measure, write};
+use forge_weights::{ALIGNMENT, CheckpointWeights, PAGE, PackedFile, Progress, Summary, measure, write};
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use std::io;
@@ -79,11 +79,16 @@ fn packed(name: &str, format: Format, shape: &[usize], layout: Layout, parts: &[
 
 fn pack(graph: &Graph, plan: &[Packed]) -> (Vec<u8>, Summary) {
     let (mut file, mut last) = (Vec::new(), 0);
-    let summary =
-        write(graph, plan, &Stored::new(graph, checkpoint), &mut file, &mut |progress: Progress<'_>| {
+    let summary = write(
+        graph,
+        plan,
+        &CheckpointWeights::new(graph, checkpoint),
+        &mut file,
+        &mut |progress: Progress<'_>| {
             assert!(last <= progress.written && progress.written <= progress.total);
             last = progress.written;
-        });
+        },
+    );
     let summary = summary.unwrap();
     assert_eq!((summary.bytes, last), (file.len() as u64, file.len() as u64));
     assert_eq!(summary.crc32, crc32fast::hash(&file));
@@ -124,46 +129,46 @@ fn parts_of_tensors_are_cut_out_of_them() {
     let whole = graph(&[vec![7, 5], vec![9]]);
     let tensor = |weight: usize, length: usize| {
         let mut numbers = vec![0.0; length];
-        let stored = Stored::new(&whole, checkpoint);
+        let stored = CheckpointWeights::new(&whole, checkpoint);
         stored.rows(WeightId(weight), 0..whole.weights[weight].rows(), &mut numbers).unwrap();
         numbers
     };
     let (matrix, vector) = (tensor(1, 35), tensor(2, 9));
-    let cut = |weight: usize, shape: &[usize], cut: Cut, rows: std::ops::Range<usize>| {
+    let cut = |weight: usize, shape: &[usize], cut: WeightSlice, rows: std::ops::Range<usize>| {
         let mut draft = (*graph(&[shape.to_vec()])).clone();
         (draft.weights[1].cut, draft.weights[1].tensor) = (Some(cut), format!("tensor.{weight}"));
         let graph = draft.validate().unwrap();
         let mut numbers = vec![0.0; if shape.len() == 2 { rows.len() * shape[1] } else { shape[0] }];
-        Stored::new(&graph, checkpoint).rows(WeightId(1), rows, &mut numbers).unwrap();
+        CheckpointWeights::new(&graph, checkpoint).rows(WeightId(1), rows, &mut numbers).unwrap();
         numbers
     };
-    assert_eq!(cut(1, &[3, 5], Cut::Rows { first: 2, of: 7 }, 0..3), matrix[10..25]);
-    assert_eq!(cut(1, &[3, 5], Cut::Rows { first: 4, of: 7 }, 1..2), matrix[25..30]);
-    assert_eq!(cut(2, &[4], Cut::Rows { first: 5, of: 9 }, 0..1), vector[5..]);
+    assert_eq!(cut(1, &[3, 5], WeightSlice::Rows { first: 2, of: 7 }, 0..3), matrix[10..25]);
+    assert_eq!(cut(1, &[3, 5], WeightSlice::Rows { first: 4, of: 7 }, 1..2), matrix[25..30]);
+    assert_eq!(cut(2, &[4], WeightSlice::Rows { first: 5, of: 9 }, 0..1), vector[5..]);
     // Columns 1 to 3 of the tensor, each a row of 7.
     let column = |column: usize| matrix.iter().skip(column).step_by(5).copied().collect::<Vec<f32>>();
-    let grouped = |rows| cut(1, &[4, 5], Cut::Groups { first: 1, rows: 2, of: 3 }, rows);
+    let grouped = |rows| cut(1, &[4, 5], WeightSlice::Groups { first: 1, rows: 2, of: 3 }, rows);
     assert_eq!(grouped(0..4), [&matrix[5..15], &matrix[20..30]].concat());
     assert_eq!(grouped(1..3), [&matrix[10..15], &matrix[20..25]].concat());
     assert_eq!(
-        cut(2, &[6], Cut::Groups { first: 1, rows: 2, of: 3 }, 0..1),
+        cut(2, &[6], WeightSlice::Groups { first: 1, rows: 2, of: 3 }, 0..1),
         [1, 2, 4, 5, 7, 8].map(|i| vector[i])
     );
 
-    let turned = |rows| cut(1, &[3, 7], Cut::Columns { first: 1, of: 5 }, rows);
+    let turned = |rows| cut(1, &[3, 7], WeightSlice::Columns { first: 1, of: 5 }, rows);
     assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
     assert_eq!(turned(1..2), column(2));
 
     // As 7 groups of one row and another, and 3 of columns.
     let wide = graph(&[vec![7, 6]]);
     let mut numbers = vec![0.0; 42];
-    Stored::new(&wide, checkpoint).rows(WeightId(1), 0..7, &mut numbers).unwrap();
+    CheckpointWeights::new(&wide, checkpoint).rows(WeightId(1), 0..7, &mut numbers).unwrap();
     let column = |column: usize| numbers.iter().skip(column).step_by(6).copied().collect::<Vec<f32>>();
-    let second = |rows| cut(1, &[3, 7], Cut::ColumnGroups { first: 1, columns: 1, of: 2 }, rows);
+    let second = |rows| cut(1, &[3, 7], WeightSlice::ColumnGroups { first: 1, columns: 1, of: 2 }, rows);
     assert_eq!(second(0..3), [column(1), column(3), column(5)].concat());
     assert_eq!(second(1..3), [column(3), column(5)].concat());
     assert!(second(1..1).is_empty());
-    let pairs = |rows| cut(1, &[4, 7], Cut::ColumnGroups { first: 0, columns: 2, of: 3 }, rows);
+    let pairs = |rows| cut(1, &[4, 7], WeightSlice::ColumnGroups { first: 0, columns: 2, of: 3 }, rows);
     assert_eq!(pairs(1..4), [column(1), column(3), column(4)].concat());
 }
 
@@ -183,7 +188,7 @@ fn stacks_are_one_matrix_wherever_their_parts_lie() {
         (weight.tensor, weight.stack, weight.cut) = (tensor.to_owned(), Some(stack), cut);
         let graph = draft.validate().unwrap();
         let mut numbers = vec![0.0; rows.len() * shape[2]];
-        Stored::new(&graph, read).rows(WeightId(1), rows, &mut numbers).unwrap();
+        CheckpointWeights::new(&graph, read).rows(WeightId(1), rows, &mut numbers).unwrap();
         numbers
     };
     for (tensor, stack) in [("whole", Stack::Whole), ("apart.*", Stack::Apart)] {
@@ -191,12 +196,12 @@ fn stacks_are_one_matrix_wherever_their_parts_lie() {
         assert_eq!(rows(tensor, stack, None, &[3, 4, 5], 0..12), count(0, 60));
         assert_eq!(rows(tensor, stack, None, &[3, 4, 5], 3..9), count(15, 45));
         // The second and third row of each, and columns of each as rows.
-        let cut = Some(Cut::Rows { first: 1, of: 4 });
+        let cut = Some(WeightSlice::Rows { first: 1, of: 4 });
         assert_eq!(
             rows(tensor, stack, cut, &[3, 2, 5], 1..5),
             [count(10, 15), count(25, 35), count(45, 50)].concat()
         );
-        let cut = Some(Cut::Columns { first: 3, of: 5 });
+        let cut = Some(WeightSlice::Columns { first: 3, of: 5 });
         let turned = [[4., 9., 14., 19.], [23., 28., 33., 38.], [24., 29., 34., 39.]].concat();
         assert_eq!(rows(tensor, stack, cut, &[3, 2, 4], 1..4), turned);
     }
@@ -248,7 +253,7 @@ fn pairs_alternate_and_wide_parts_are_cut_in_blocks() {
     let rows_of = |layout, shape: &[usize], parts: &[usize]| {
         let plan = [packed("w", Format::F32, shape, layout, parts)];
         let mut file = Vec::new();
-        write(&graph, &plan, &Stored::new(&graph, place), &mut file, &mut |_| {}).unwrap();
+        write(&graph, &plan, &CheckpointWeights::new(&graph, place), &mut file, &mut |_| {}).unwrap();
         let all = SafeTensors::deserialize(&file).unwrap();
         let bytes = all.tensor("w").unwrap().data().to_vec();
         let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes) as usize);
@@ -286,7 +291,7 @@ fn codes_that_are_kept_are_cut_in_blocks() {
         Ok(())
     };
     let plan = [packed("w", Format::Q8_0, &[12, 32], Layout::Blocks, &[1, 2])];
-    let stored = Stored::new(&graph, blocks);
+    let stored = CheckpointWeights::new(&graph, blocks);
     let mut file = Vec::new();
     write(&graph, &plan, &stored, &mut file, &mut |_| {}).unwrap();
     let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
@@ -341,7 +346,7 @@ fn what_is_measured_is_what_writing_finds() {
     };
     for gain in [None, Some(WeightId(3))] {
         let plan = formats.map(|format| of(format, gain));
-        let source = Stored::new(&graph, checkpoint);
+        let source = CheckpointWeights::new(&graph, checkpoint);
         let measured = measure(&graph, &of(Format::F32, gain), &source, &formats).unwrap();
         let written = plan.map(|packed| Some(pack(&graph, &[packed]).1.weights[0].error));
         assert_eq!(measured, written);
@@ -356,14 +361,14 @@ fn gains_are_stored_with_their_one() {
     let plan = [folded, packed("gain", Format::F32, &[40], Layout::Rows, &[3])];
     let (file, _) = pack(&graph, &plan);
     let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
-    let read = |numbers: &dyn Numbers, weight: usize, rows: usize| {
+    let read = |numbers: &dyn WeightRows, weight: usize, rows: usize| {
         let mut out = vec![0.0; rows * 40];
         numbers.rows(WeightId(weight), 0..rows, &mut out).unwrap();
         out
     };
     let tensor = |seed: f32| (0..40).map(move |column| (column as f32 + 0.37 * seed).sin());
     let gain: Vec<f32> = tensor(3.0).map(|x| x + 1.0).collect();
-    assert_eq!(read(&Stored::new(&graph, checkpoint), 3, 1), gain);
+    assert_eq!(read(&CheckpointWeights::new(&graph, checkpoint), 3, 1), gain);
     assert_eq!(read(&back, 3, 1), gain, "the 1 is added once");
     assert_eq!(read(&back, 2, 1), [1.0; 40]);
     let products: Vec<f32> = tensor(1.0).zip(tensor(2.0)).map(|(x, gain)| x * (gain + 1.0)).collect();
@@ -384,12 +389,12 @@ fn a_gain_is_folded_into_the_columns_of_its_matrix() {
     // What storing changed is told of the product.
     assert!((1e-5..2e-4).contains(&summary.weights[0].error), "{}", summary.weights[0].error);
 
-    let numbers = |numbers: &dyn Numbers, weight: usize| {
+    let numbers = |numbers: &dyn WeightRows, weight: usize| {
         let mut out = vec![0.0; graph.weights[weight].shape.iter().product()];
         numbers.rows(WeightId(weight), 0..graph.weights[weight].rows(), &mut out).unwrap();
         out
     };
-    let stored = Stored::new(&graph, checkpoint);
+    let stored = CheckpointWeights::new(&graph, checkpoint);
     let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
     let gain = numbers(&stored, 3);
     for part in [1, 2] {
@@ -458,7 +463,7 @@ proptest! {
         let graph = graph(&shapes);
         let (file, _) = pack(&graph, &plan);
         tensors(&file);
-        let stored = Stored::new(&graph, checkpoint);
+        let stored = CheckpointWeights::new(&graph, checkpoint);
         let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
         for packed in &plan {
             for part in &packed.parts {
@@ -545,7 +550,7 @@ fn what_an_expert_has_of_all_matrices_is_one_record() {
     }
     // And is found again, in whatever rows it is asked for.
     let back = PackedFile::open(&graph, &together, read_of(&file)).unwrap();
-    let stored = Stored::new(&graph, checkpoint);
+    let stored = CheckpointWeights::new(&graph, checkpoint);
     for (part, width, rows) in [(1, 40, 1..6), (2, 40, 0..6), (4, 33, 3..14), (4, 33, 4..5)] {
         let (mut found, mut given) = (vec![0.0; rows.len() * width], vec![0.0; rows.len() * width]);
         back.rows(WeightId(part), rows.clone(), &mut found).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{checkpoint, graph, pack, packed, read_of};
 use forge_ir::{Format, Layout, Packed, Records, WeightId};
-use forge_weights::{PackedFile, Stored, write};
+use forge_weights::{CheckpointWeights, PackedFile, write};
 
 #[test]
 fn plans_that_do_not_fit_are_refused() {
@@ -40,7 +40,8 @@ fn plans_that_do_not_fit_are_refused() {
         vec![gained(rows("gained once", &[3, 40], &[1]), 4), rows("plain", &[3, 40], &[1])],
     ];
     for plan in cases {
-        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut Vec::new(), &mut |_| {});
+        let result =
+            write(&graph, &plan, &CheckpointWeights::new(&graph, checkpoint), &mut Vec::new(), &mut |_| {});
         let Err(fault) = result else { panic!("{plan:?}: {result:?}") };
         assert!(fault.code == "F0601" && fault.message.contains(&plan[0].name), "{fault}");
     }
@@ -50,7 +51,7 @@ fn plans_that_do_not_fit_are_refused() {
 fn numbers_that_cannot_be_stored_name_their_tensor() {
     let graph = graph(&[vec![3, 40], vec![3, 40], vec![5], vec![40]]);
     let poisoned = |value: f32, at: usize| {
-        Stored::new(&graph, move |tensor: &str, offset: u64, out: &mut [u8]| {
+        CheckpointWeights::new(&graph, move |tensor: &str, offset: u64, out: &mut [u8]| {
             checkpoint(tensor, offset, out)?;
             let first = offset as usize / 4;
             if tensor != "tensor.1" && (first..first + out.len() / 4).contains(&at) {
@@ -101,7 +102,13 @@ fn a_sink_that_fails_is_told() {
     let (file, _) = pack(&graph, &plan);
     for (room, expected) in [(file.len(), None), (file.len() - 1, Some("F0603")), (100, Some("F0603"))] {
         let mut room = vec![0; room];
-        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut &mut room[..], &mut |_| {});
+        let result = write(
+            &graph,
+            &plan,
+            &CheckpointWeights::new(&graph, checkpoint),
+            &mut &mut room[..],
+            &mut |_| {},
+        );
         assert_eq!(result.err().map(|fault| fault.code), expected);
     }
 }

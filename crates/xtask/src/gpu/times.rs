@@ -5,7 +5,7 @@
 //! program's `bench`.
 
 use super::linked::{link, write};
-use forge_frontend::{Options as Reading, Shapes, read_model};
+use forge_frontend::{DummyWeights, Options as Reading, read_model};
 use forge_ir::{Diagnostic, Format, Graph};
 use forge_kernels::ptx;
 use forge_metal::{CrateOptions, LAYOUTS, layouts_ptx, render};
@@ -93,7 +93,7 @@ fn planned(config: &Path, name: &str, format: Format, tuned: Option<Tuned>) -> R
     };
     let text = fs::read_to_string(config).map_err(|error| format!("{}: {error}", config.display()))?;
     let reading = Reading { name: name.to_owned(), ..Reading::default() };
-    let shapes = Shapes::new(&text, &reading).map_err(told)?;
+    let shapes = DummyWeights::new(&text, &reading).map_err(told)?;
     let chip = Chip::common_card();
     let options = Options {
         quant: Quant::To(format),

@@ -8,12 +8,12 @@
 //! loaded once for all queries that need it. It takes a cache whole, whatever the number of splits, so `partials` is not
 //! needed.
 
-use crate::cpu::attention::attention_tile::{Attention, Share};
-use crate::cpu::attention::kv_append::Room;
-use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::attention_tile::{Attention, AttentionTile};
+use crate::cpu::attention::kv_append::KvExtent;
+use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::online_softmax::STEP;
-use crate::cpu::attention::rope_tables::{Brings, HeadNorm, Rotation};
-use crate::cpu::device::kernel_args::{Call, Output};
+use crate::cpu::attention::rope_tables::{HeadNorm, KvSource, Rotation};
+use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
@@ -61,7 +61,7 @@ pub struct Gates {
 #[derive(Clone, Copy, Debug)]
 pub struct Prologue {
     /// What its row has beside queries.
-    pub brings: Brings,
+    pub brings: KvSource,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -78,7 +78,7 @@ pub struct AttendJoin {
 }
 
 /// Runs this thread's share.
-pub fn attend(call: &Call<'_>, shape: &Attend) {
+pub fn attend(call: &KernelArgs<'_>, shape: &Attend) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
@@ -88,10 +88,10 @@ pub fn attend(call: &Call<'_>, shape: &Attend) {
 }
 
 /// Nothing: [`attend`] has written the heads, whatever the number of splits.
-pub fn attend_join(_call: &Call<'_>, _shape: &AttendJoin) {}
+pub fn attend_join(_call: &KernelArgs<'_>, _shape: &AttendJoin) {}
 
 struct Heads<'a, C> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a Attend,
     cache: PhantomData<C>,
 }
@@ -110,16 +110,16 @@ pub(crate) struct Own<'a, C> {
     pub(crate) cache: [Output<'a, C>; 2],
 }
 
-impl<C: Cached> Task for Heads<'_, C> {
+impl<C: KvElement> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Heads { call, shape, .. } = self;
         let Attend { key_heads, width, .. } = *shape;
         let of = self.attention();
         let (rows, group, padded) = (of.positions.len(), of.group(), width.next_multiple_of(16));
-        let at_once = rows.div_ceil(call.workers() * 2).clamp(1, Share::most_rows(group));
-        let mut scratch = Scratch::take(Share::room(at_once * group, padded));
-        let mut share = Share::new(&mut scratch, at_once * group, group, padded);
+        let at_once = rows.div_ceil(call.workers() * 2).clamp(1, AttentionTile::most_rows(group));
+        let mut scratch = Scratch::take(AttentionTile::room(at_once * group, padded));
+        let mut share = AttentionTile::new(&mut scratch, at_once * group, group, padded);
         for item in call.share_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {
             let (first, head) = (item / key_heads * at_once, item % key_heads);
             let rows = first..(first + at_once).min(rows);
@@ -136,14 +136,14 @@ impl<C: Cached> Task for Heads<'_, C> {
     }
 }
 
-impl<'a, C: Cached> Heads<'a, C> {
+impl<'a, C: KvElement> Heads<'a, C> {
     /// Finds the buffers.
     #[inline(always)]
     fn attention(&self) -> Attention<'a, C> {
         let Heads { call, shape, .. } = *self;
         let Attend { query_heads, key_heads, width, ring, sinks, gates, prologue, .. } = *shape;
         let (rows, context) = (call.scalar(0), call.scalar(1));
-        let room = Room::of(call, ring);
+        let room = KvExtent::of(call, ring);
         // Steps are of positions that are neighbours in memory.
         assert!(ring.is_none_or(|ring| ring.is_multiple_of(STEP)), "a ring of {ring:?} positions");
         let slots = call.input::<u32>("slots", rows);
@@ -159,7 +159,7 @@ impl<'a, C: Cached> Heads<'a, C> {
                 let count = rows * prologue.brings.heads(query_heads, key_heads)[2] * width;
                 let gain = |name| if prologue.norm.is_some() { call.input::<f32>(name, width) } else { &[] };
                 let query_gain = gain("query_gain");
-                if prologue.brings == Brings::Nothing {
+                if prologue.brings == KvSource::Nothing {
                     let heads = call.input::<f32>("q", count);
                     let cache = ["keys", "values"].map(|part| call.input::<C>(part, cached).as_ptr());
                     (Queries::Raw { heads, prologue, query_gain, own: None }, cache[0], cache[1])

@@ -4,11 +4,11 @@
 //! divided by totals, and gated. Of a step the rows of one slot meet together what any of them sees.
 
 use crate::cpu::attention::attend::{Attend, Gates, Own, Prologue, Queries};
-use crate::cpu::attention::kv_append::{Room, store};
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::kv_tile::Beside;
+use crate::cpu::attention::kv_append::{KvExtent, store};
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::attention::kv_tile::KvTile;
 use crate::cpu::attention::online_softmax::{
-    STEP, SoftmaxUpdate, Step, Total, cap_scores, total_from, total_of,
+    KvBlock, STEP, SoftmaxUpdate, Total, cap_scores, total_from, total_of,
 };
 use crate::cpu::attention::rope_tables::{prepare, prepare_value};
 use crate::cpu::device::kernel_args::Output;
@@ -26,7 +26,7 @@ pub(crate) struct Attention<'a, C> {
     /// Whether there is one row that no others will be compared with.
     pub(crate) alone: bool,
     pub(crate) context: usize,
-    pub(crate) room: Room,
+    pub(crate) room: KvExtent,
     pub(crate) slots: &'a [u32],
     pub(crate) positions: &'a [u32],
     pub(crate) queries: Queries<'a, C>,
@@ -37,7 +37,7 @@ pub(crate) struct Attention<'a, C> {
     pub(crate) heads: Output<'a, f32>,
 }
 
-impl<C: Cached> Attention<'_, C> {
+impl<C: KvElement> Attention<'_, C> {
     /// Query heads that read one key head.
     pub(crate) fn group(&self) -> usize {
         self.shape.query_heads / self.shape.key_heads
@@ -70,7 +70,7 @@ impl<C: Cached> Attention<'_, C> {
 }
 
 /// The rows that a thread has at once.
-pub(crate) struct Share<'s> {
+pub(crate) struct AttentionTile<'s> {
     rows: Range<usize>,
     /// Their key head.
     head: usize,
@@ -90,10 +90,10 @@ pub(crate) struct Share<'s> {
     totals: &'s mut [Total],
     /// What sums of queries are multiplied by before a step is added to them: of whole vectors.
     corrections: &'s mut [f32],
-    beside: Beside<'s>,
+    beside: KvTile<'s>,
 }
 
-impl<'s> Share<'s> {
+impl<'s> AttentionTile<'s> {
     /// The most rows of so many queries each.
     pub(crate) fn most_rows(group: usize) -> usize {
         (QUERIES / group).clamp(ROWS / 2, ROWS)
@@ -104,13 +104,13 @@ impl<'s> Share<'s> {
         queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
             + 2 * padded
             + queries.next_multiple_of(16)
-            + Beside::room(padded)
+            + KvTile::room(padded)
     }
 
     /// In such room.
-    pub(crate) fn new(room: &'s mut [f32], queries: usize, group: usize, padded: usize) -> Share<'s> {
-        let (widened, room) = room.split_at_mut(Beside::room(padded));
-        let beside = Beside::new(widened, padded);
+    pub(crate) fn new(room: &'s mut [f32], queries: usize, group: usize, padded: usize) -> AttentionTile<'s> {
+        let (widened, room) = room.split_at_mut(KvTile::room(padded));
+        let beside = KvTile::new(widened, padded);
         let (of_queries, room) = room.split_at_mut(queries * padded);
         let (sums, room) = room.split_at_mut(queries * padded);
         let (weights, room) = room.split_at_mut(queries * STEP);
@@ -118,7 +118,7 @@ impl<'s> Share<'s> {
         let (corrections, room) = room.split_at_mut(queries.next_multiple_of(16));
         let (totals, largest) = room.split_at_mut(room.len() - queries);
         let ((totals, _), rows, head, queries) = (totals.as_chunks_mut(), 0..0, 0, of_queries);
-        Share {
+        AttentionTile {
             rows,
             head,
             group,
@@ -145,7 +145,7 @@ impl<'s> Share<'s> {
     /// # Safety
     /// This thread alone has this key head of the rows' slots, where rows bring keys.
     #[inline(always)]
-    pub(crate) unsafe fn begin<S: Simd, C: Cached>(
+    pub(crate) unsafe fn begin<S: Simd, C: KvElement>(
         &mut self,
         of: &Attention<'_, C>,
         rows: Range<usize>,
@@ -170,7 +170,7 @@ impl<'s> Share<'s> {
 
     /// Has the queries of a row, scaled, and gives what it brings to the cache.
     #[inline(always)]
-    unsafe fn prepare<S: Simd, C: Cached>(&mut self, of: &Attention<'_, C>, row: usize) {
+    unsafe fn prepare<S: Simd, C: KvElement>(&mut self, of: &Attention<'_, C>, row: usize) {
         let Attend { query_heads, key_heads, width, scale, .. } = *of.shape;
         let (head, group, padded, position) =
             (self.head, self.group, self.padded, of.positions[row] as usize);
@@ -217,7 +217,7 @@ impl<'s> Share<'s> {
     /// # Safety
     /// The cache has the positions of all rows.
     #[inline(always)]
-    pub(crate) unsafe fn meet<S: Simd, C: Cached>(&mut self, of: &Attention<'_, C>, start: usize) {
+    pub(crate) unsafe fn meet<S: Simd, C: KvElement>(&mut self, of: &Attention<'_, C>, start: usize) {
         let mut next = self.rows.start;
         while next < self.rows.end {
             // Rows of one slot are neighbours.
@@ -234,7 +234,7 @@ impl<'s> Share<'s> {
 
     /// The rows of one slot, of which one or another sees each of the positions `all`.
     #[inline(always)]
-    unsafe fn meet_together<S: Simd, C: Cached>(
+    unsafe fn meet_together<S: Simd, C: KvElement>(
         &mut self,
         of: &Attention<'_, C>,
         rows: Range<usize>,
@@ -249,7 +249,7 @@ impl<'s> Share<'s> {
         // SAFETY: the cache has these positions from `at`; queries and sums are padded to whole vectors.
         unsafe {
             let (keys, values) = (of.keys.add(at), of.values.add(at));
-            let step = Step::<C> { keys, values, positions: all.len(), width, valued: width, padded };
+            let step = KvBlock::<C> { keys, values, positions: all.len(), width, valued: width, padded };
             let in_step = all.start - start..all.end - start;
             if of.alone {
                 step.scores::<S>(queries, self.weights);
@@ -309,7 +309,7 @@ impl<'s> Share<'s> {
     /// # Safety
     /// This thread alone has this key head of these rows.
     #[inline(always)]
-    pub(crate) unsafe fn finish<S: Simd, C: Cached>(&self, of: &Attention<'_, C>) {
+    pub(crate) unsafe fn finish<S: Simd, C: KvElement>(&self, of: &Attention<'_, C>) {
         let width = of.shape.width;
         for row in self.rows.clone() {
             for (member, query) in self.queries_of(row).enumerate() {

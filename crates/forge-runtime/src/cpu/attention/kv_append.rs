@@ -4,8 +4,8 @@
 //! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, record]` of one layer; a row's go
 //! to its slot and position. A ring has `capacity` positions instead of the context's.
 
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::device::kernel_args::{Call, Output};
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::format::matrix::Format;
 use half::f16;
 
@@ -23,7 +23,7 @@ pub struct Append {
 }
 
 /// Runs this thread's share.
-pub fn append(call: &Call<'_>, shape: &Append) {
+pub fn append(call: &KernelArgs<'_>, shape: &Append) {
     match shape.cache {
         Format::F32 => rows::<f32>(call, shape),
         Format::F16 => rows::<f16>(call, shape),
@@ -32,7 +32,7 @@ pub fn append(call: &Call<'_>, shape: &Append) {
     }
 }
 
-fn rows<C: Cached>(call: &Call<'_>, shape: &Append) {
+fn rows<C: KvElement>(call: &KernelArgs<'_>, shape: &Append) {
     let Append { key_heads, width, ring, .. } = *shape;
     let rows = call.scalar(0);
     let key = call.input::<f32>("key", rows * key_heads * width);
@@ -59,22 +59,22 @@ pub(crate) struct Cache<'a, C> {
     positions: &'a [u32],
     key_heads: usize,
     context: usize,
-    room: Room,
+    room: KvExtent,
     width: usize,
 }
 
 /// Positions of a slot, and where each lies.
 #[derive(Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct KvExtent {
     /// How many there is room for.
     pub(crate) positions: usize,
     ring: Option<usize>,
 }
 
-impl Room {
+impl KvExtent {
     /// Scalar 1 is the context, and scalar 2 the capacity of a ring.
-    pub(crate) fn of(call: &Call<'_>, ring: Option<usize>) -> Room {
-        Room { positions: call.scalar(if ring.is_some() { 2 } else { 1 }), ring }
+    pub(crate) fn of(call: &KernelArgs<'_>, ring: Option<usize>) -> KvExtent {
+        KvExtent { positions: call.scalar(if ring.is_some() { 2 } else { 1 }), ring }
     }
 
     /// Where a position lies among those of its head.
@@ -83,15 +83,15 @@ impl Room {
     }
 }
 
-impl<'a, C: Cached> Cache<'a, C> {
+impl<'a, C: KvElement> Cache<'a, C> {
     /// The buffers keys, values, slots and positions; scalar 1 is the context.
     pub(crate) fn find(
-        call: &Call<'a>,
+        call: &KernelArgs<'a>,
         rows: usize,
         [key_heads, width]: [usize; 2],
         ring: Option<usize>,
     ) -> Cache<'a, C> {
-        let (context, room) = (call.scalar(1), Room::of(call, ring));
+        let (context, room) = (call.scalar(1), KvExtent::of(call, ring));
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let count = last * key_heads * room.positions * C::record(width);
@@ -129,7 +129,7 @@ impl<'a, C: Cached> Cache<'a, C> {
 ///
 /// # Safety
 /// No other thread touches these elements of `to`.
-pub(crate) unsafe fn store<C: Cached>(to: Output<'_, C>, at: usize, from: &[f32]) {
+pub(crate) unsafe fn store<C: KvElement>(to: Output<'_, C>, at: usize, from: &[f32]) {
     // SAFETY: the caller's promise.
     C::store(unsafe { to.part(at..at + C::record(from.len())) }, from);
 }

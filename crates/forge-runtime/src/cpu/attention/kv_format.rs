@@ -6,7 +6,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 /// How a cache keeps the numbers of a head: as a record of these elements for each position.
-pub(crate) trait Cached: crate::cpu::device::kernel_args::Number {
+pub(crate) trait KvElement: crate::cpu::device::kernel_args::Pod {
     /// Elements of a record of a head of so many channels.
     fn record(width: usize) -> usize {
         width
@@ -31,7 +31,7 @@ unsafe fn some<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
     some
 }
 
-impl Cached for f32 {
+impl KvElement for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(record: *const f32, _width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's promise.
@@ -49,7 +49,7 @@ impl Cached for f32 {
     }
 }
 
-impl Cached for f16 {
+impl KvElement for f16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(record: *const f16, _width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's promise.
@@ -69,7 +69,7 @@ impl Cached for f16 {
 
 /// [`Format::Q8_0`](crate::cpu::format::matrix::Format::Q8_0): a code of a byte for each number, and after them a half for each 32: their scale. Widths are
 /// multiples of 32.
-impl Cached for u8 {
+impl KvElement for u8 {
     fn record(width: usize) -> usize {
         width + width / BLOCK * size_of::<f16>()
     }

@@ -6,8 +6,8 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::online_softmax::{STEP, Step};
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::attention::online_softmax::{KvBlock, STEP};
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use std::ops::Range;
 const QUERIES: usize = 4;
 
 /// Positions of a step, widened.
-pub(crate) struct Beside<'a> {
+pub(crate) struct KvTile<'a> {
     /// `[channel, STEP]`
     keys: &'a mut [f32],
     /// `[STEP, padded]`
@@ -24,21 +24,25 @@ pub(crate) struct Beside<'a> {
     padded: usize,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> KvTile<'a> {
     /// Numbers of the room that it needs.
     pub(crate) fn room(padded: usize) -> usize {
         2 * STEP * padded
     }
 
     /// In such room.
-    pub(crate) fn new(room: &'a mut [f32], padded: usize) -> Beside<'a> {
+    pub(crate) fn new(room: &'a mut [f32], padded: usize) -> KvTile<'a> {
         let (keys, values) = room.split_at_mut(STEP * padded);
-        Beside { keys, values, padded }
+        KvTile { keys, values, padded }
     }
 
     /// Takes the keys of some positions of a step; `cached` begins with the first of them.
     #[inline(always)]
-    pub(crate) unsafe fn take_keys<S: Simd, C: Cached>(&mut self, cached: &Step<C>, positions: Range<usize>) {
+    pub(crate) unsafe fn take_keys<S: Simd, C: KvElement>(
+        &mut self,
+        cached: &KvBlock<C>,
+        positions: Range<usize>,
+    ) {
         let whole = cached.whole::<S>();
         // SAFETY: the caller promises that the positions are there.
         unsafe {
@@ -53,9 +57,9 @@ impl<'a> Beside<'a> {
 
     /// The vector of theirs from `channel` on.
     #[inline(always)]
-    unsafe fn take_keys_from<S: Simd, C: Cached, const WHOLE: bool>(
+    unsafe fn take_keys_from<S: Simd, C: KvElement, const WHOLE: bool>(
         &mut self,
-        cached: &Step<C>,
+        cached: &KvBlock<C>,
         positions: Range<usize>,
         channel: usize,
     ) {
@@ -82,9 +86,9 @@ impl<'a> Beside<'a> {
 
     /// Takes the values of the same positions.
     #[inline(always)]
-    pub(crate) unsafe fn take_values<S: Simd, C: Cached>(
+    pub(crate) unsafe fn take_values<S: Simd, C: KvElement>(
         &mut self,
-        cached: &Step<C>,
+        cached: &KvBlock<C>,
         positions: Range<usize>,
     ) {
         let whole = cached.whole::<S>();
@@ -105,10 +109,10 @@ impl<'a> Beside<'a> {
     }
 
     /// Where values are that were taken, as a step from position `first` on.
-    pub(crate) fn step(&self, first: usize, positions: usize, width: usize) -> Step<f32> {
+    pub(crate) fn step(&self, first: usize, positions: usize, width: usize) -> KvBlock<f32> {
         let values = self.values[first * self.padded..].as_ptr();
         let padded = self.padded;
-        Step { keys: values, values, positions, width: padded, valued: width, padded }
+        KvBlock { keys: values, values, positions, width: padded, valued: width, padded }
     }
 
     /// `weights[query][position]` = query · key, of the first `end` positions of the step at least.

@@ -3,8 +3,8 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::elementwise::activation::Each;
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::elementwise::activation::UnaryOp;
 use crate::cpu::matmul::f32::microkernel::totals;
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
@@ -19,14 +19,14 @@ pub(crate) unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: 
     unsafe {
         for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
             let at = scores.as_mut_ptr().add(i);
-            S::store(at, Each::Softcap(cap).of::<S>(S::load(at)));
+            S::store(at, UnaryOp::Softcap(cap).of::<S>(S::load(at)));
         }
     }
 }
 
 /// Some cached positions of one head.
 #[derive(Clone, Copy)]
-pub(crate) struct Step<C> {
+pub(crate) struct KvBlock<C> {
     pub(crate) keys: *const C,
     pub(crate) values: *const C,
     pub(crate) positions: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Step<C> {
     pub(crate) padded: usize,
 }
 
-impl<C: Cached> Step<C> {
+impl<C: KvElement> KvBlock<C> {
     /// `LANES` numbers of a position, from `channel`; zeros past the width, if they are not `WHOLE`. Which they are is asked outside of
     /// loops: a loop with a choice in it keeps sums in memory.
     #[inline(always)]

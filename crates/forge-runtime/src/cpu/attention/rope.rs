@@ -1,7 +1,7 @@
 //! Every head of each row turned by the row's position. Scalars: rows[, context]. Buffers: x, positions, y.
 
 use crate::cpu::attention::rope_tables::Rotation;
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -18,12 +18,12 @@ pub struct Rotate {
 }
 
 /// Runs this thread's share.
-pub fn rotate(call: &Call<'_>, shape: &Rotate) {
+pub fn rotate(call: &KernelArgs<'_>, shape: &Rotate) {
     call.level().run(Heads { call, shape });
 }
 
 struct Heads<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a Rotate,
 }
 

@@ -4,9 +4,9 @@
 //! heads, then what it brings; keys and values are as in [`crate::cpu::attention::kv_append()`].
 
 use crate::cpu::attention::kv_append::{Cache, store};
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::rope_tables::{Brings, HeadNorm, Rotation, prepare, prepare_value};
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::attention::rope_tables::{HeadNorm, KvSource, Rotation, prepare, prepare_value};
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
@@ -28,7 +28,7 @@ pub struct RotateAppend {
     /// As in [`crate::cpu::Append`].
     pub ring: Option<usize>,
     /// What a row of qkv has beside queries; not nothing.
-    pub brings: Brings,
+    pub brings: KvSource,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -36,7 +36,7 @@ pub struct RotateAppend {
 }
 
 /// Runs this thread's share.
-pub fn rotate_append(call: &Call<'_>, shape: &RotateAppend) {
+pub fn rotate_append(call: &KernelArgs<'_>, shape: &RotateAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
@@ -46,12 +46,12 @@ pub fn rotate_append(call: &Call<'_>, shape: &RotateAppend) {
 }
 
 struct Rows<'a, C> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a RotateAppend,
     cache: PhantomData<C>,
 }
 
-impl<C: Cached> Task for Rows<'_, C> {
+impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let RotateAppend { query_heads, key_heads, width, ring, brings, norm, rotation, .. } = *self.shape;

@@ -15,12 +15,12 @@ pub struct Rotation {
     /// What sine and cosine are multiplied by.
     pub magnitude: f32,
     /// What takes the frequencies' place in a long context.
-    pub long: Option<Long>,
+    pub long: Option<LongContext>,
 }
 
 /// Frequencies of contexts of more than `beyond` positions.
 #[derive(Clone, Copy, Debug)]
-pub enum Long {
+pub enum LongContext {
     /// Others, the same in every long context.
     Other {
         /// The longest context that is not long.
@@ -60,7 +60,7 @@ pub struct HeadNorm {
 
 /// What a row has for the cache, beside its query heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Brings {
+pub enum KvSource {
     /// Key heads, then value heads.
     KeysAndValues,
     /// Key heads, then value heads, then the gates of query heads.
@@ -71,15 +71,15 @@ pub enum Brings {
     Nothing,
 }
 
-impl Brings {
+impl KvSource {
     /// Heads of a row before the first key head, before the first value head, and in all.
     pub(crate) fn heads(self, query_heads: usize, key_heads: usize) -> [usize; 3] {
         let after_keys = query_heads + key_heads;
         match self {
-            Brings::KeysAndValues => [query_heads, after_keys, after_keys + key_heads],
-            Brings::KeysValuesAndGates => [query_heads, after_keys, after_keys + key_heads + query_heads],
-            Brings::Keys => [query_heads, query_heads, after_keys],
-            Brings::Nothing => [query_heads; 3],
+            KvSource::KeysAndValues => [query_heads, after_keys, after_keys + key_heads],
+            KvSource::KeysValuesAndGates => [query_heads, after_keys, after_keys + key_heads + query_heads],
+            KvSource::Keys => [query_heads, query_heads, after_keys],
+            KvSource::Nothing => [query_heads; 3],
         }
     }
 }
@@ -94,8 +94,8 @@ impl Rotation {
     /// long contexts its rounding is part of what the model computes.
     pub(crate) fn turns(&self, position: usize, context: usize, turns: &mut [f32]) {
         let (frequencies, slope) = match self.long {
-            Some(Long::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
-            Some(Long::Stretched { beyond, factor }) if context > beyond => {
+            Some(LongContext::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
+            Some(LongContext::Stretched { beyond, factor }) if context > beyond => {
                 let stretch = factor * (context as f32 / beyond as f32) - (factor - 1.0);
                 (self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
             }

@@ -1,6 +1,6 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
-use crate::cpu::device::kernel_args::{Call, Phase, Region, Room, Seated};
+use crate::cpu::device::kernel_args::{KernelArgs, Phase, Region, ResidentExperts, Workspace};
 use crate::cpu::device::peak_bandwidth::read_speed;
 use crate::cpu::device::peak_flops::compute_speed;
 use crate::cpu::device::thread_pool::Pool;
@@ -11,7 +11,9 @@ use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::streaming_store::settle;
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, Schedule};
 use crate::model::Layout;
-use crate::offload::{Bound, Counts, Half, RepackJob, RouterLookahead, Stacks, Streamed};
+use crate::offload::{
+    BoundPlane, CacheStats, ExpertCache, ExpertStage, ExpertWeights, RepackJob, RouterLookahead,
+};
 use crate::weights::WeightFile;
 use memmap2::MmapMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,11 +28,11 @@ pub struct CpuDevice {
     pool: Pool,
     level: Isa,
     exact: bool,
-    room: Mutex<Room>,
+    room: Mutex<Workspace>,
     /// What has been taken of each thread's items, in the round that runs.
     taken: Vec<RangeCursor>,
     /// Experts that are read from disk; none where all are among the weights.
-    experts: Option<Streamed>,
+    experts: Option<ExpertCache>,
     /// The layer that comes next, and whom it will probably ask for.
     likely: Option<(usize, Vec<usize>)>,
     /// How long the last pass took, and the one before it.
@@ -74,11 +76,11 @@ impl CpuDevice {
     pub fn with_experts_on_disk(
         mut self,
         file: &WeightFile,
-        layers: &[Stacks],
-        streamed: Option<Streamed>,
+        layers: &[ExpertWeights],
+        streamed: Option<ExpertCache>,
         matrices: Vec<RepackedMatrix>,
     ) -> CpuDevice {
-        let places = Stacks::places(layers);
+        let places = ExpertWeights::places(layers);
         let is_copied = |matrix: &RepackedMatrix| {
             let starts = matrix.starts();
             !places.iter().any(|place| starts.iter().any(|start| place.contains(start)))
@@ -144,7 +146,7 @@ impl CpuDevice {
     }
 
     /// What lies in seats of a plane of experts, if that is bound.
-    fn bound(&mut self, binding: &Binding) -> Option<Bound> {
+    fn bound(&mut self, binding: &Binding) -> Option<BoundPlane> {
         let experts = self.experts.as_mut().filter(|_| binding.buffer == Buffer::Weights)?;
         experts.bound(binding.offset)
     }
@@ -206,7 +208,7 @@ impl CpuDevice {
             taken: &self.taken,
             another: AtomicBool::new(false),
             room: &self.room,
-            seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| Seated {
+            seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| ResidentExperts {
                 seats: vec![0; experts.experts(stack.layer)],
                 in_strips: vec![false; experts.experts(stack.layer)],
                 at_once: experts.at_once(stack.layer),
@@ -229,7 +231,7 @@ impl CpuDevice {
                 let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
                 if !asked.is_empty() {
                     let found = experts.ask(stack, &asked, &mut seated.seats)?;
-                    if let Some((layer, likely)) = self.likely.take_if(|_| stack.half == Half::Inner) {
+                    if let Some((layer, likely)) = self.likely.take_if(|_| stack.half == ExpertStage::Inner) {
                         experts.expect(layer, &likely)?;
                     }
                     arrange(&mut self.pool, &found)?;
@@ -276,7 +278,7 @@ impl Job<'_> {
     fn run(&self, worker: usize) {
         // SAFETY: regions were checked against their buffers, which the device owns until the pass has ended; that
         // a model's dispatches do not write what they read elsewhere is the compiler's promise.
-        let call = unsafe { Call::new(self.0, worker) };
+        let call = unsafe { KernelArgs::new(self.0, worker) };
         (self.0.kernel.cpu)(&call);
         settle();
     }
@@ -366,11 +368,11 @@ impl Device for CpuDevice {
         compute_speed(self.level, &mut self.pool).map(Some)
     }
 
-    fn streamed(&self) -> Option<Counts> {
-        self.experts.as_ref().map(Streamed::counts)
+    fn streamed(&self) -> Option<CacheStats> {
+        self.experts.as_ref().map(ExpertCache::counts)
     }
 
     fn disk_speed(&mut self) -> Result<Option<f64>, String> {
-        self.experts.as_mut().map(Streamed::disk_speed).transpose()
+        self.experts.as_mut().map(ExpertCache::disk_speed).transpose()
     }
 }

@@ -28,15 +28,15 @@ pub(crate) struct Region {
 ///
 /// # Safety
 /// Every bit pattern has to be a value.
-pub unsafe trait Number: Copy {}
+pub unsafe trait Pod: Copy {}
 
 // SAFETY: every bit pattern is a value of these.
-unsafe impl Number for f32 {}
-unsafe impl Number for u32 {}
-unsafe impl Number for f16 {}
-unsafe impl Number for bf16 {}
-unsafe impl Number for i8 {}
-unsafe impl Number for u8 {}
+unsafe impl Pod for f32 {}
+unsafe impl Pod for u32 {}
+unsafe impl Pod for f16 {}
+unsafe impl Pod for bf16 {}
+unsafe impl Pod for i8 {}
+unsafe impl Pod for u8 {}
 
 /// What the threads share that run one round of a dispatch.
 pub(crate) struct Phase<'a> {
@@ -57,22 +57,22 @@ pub(crate) struct Phase<'a> {
     /// Whether there is to be another round.
     pub(crate) another: AtomicBool,
     /// The device's, for what one round leaves to the next.
-    pub(crate) room: &'a Mutex<Room>,
+    pub(crate) room: &'a Mutex<Workspace>,
     /// Where experts are, if they are not all in memory.
-    pub(crate) seated: Option<Seated>,
+    pub(crate) seated: Option<ResidentExperts>,
 }
 
 /// Room that one round leaves to the next, kept from dispatch to dispatch.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct Workspace {
     lines: Vec<Line>,
     /// The most bytes of a row that lay in it.
     widest: usize,
 }
 
-impl Room {
+impl Workspace {
     /// Whoever comes first makes it long enough for all, so that it stays where it is.
-    fn of<'a, T: Number>(&mut self, count: usize) -> Output<'a, T> {
+    fn of<'a, T: Pod>(&mut self, count: usize) -> Output<'a, T> {
         let needed = (count * size_of::<T>()).div_ceil(size_of::<Line>());
         if self.lines.len() < needed {
             self.lines.resize(needed, Line([0.0; 16]));
@@ -82,7 +82,7 @@ impl Room {
 }
 
 /// The experts of a dispatch that are in memory, where a few are at once.
-pub(crate) struct Seated {
+pub(crate) struct ResidentExperts {
     /// The seat of each expert, where it has one.
     pub(crate) seats: Vec<u32>,
     /// Whether each lies in strips there.
@@ -110,7 +110,7 @@ pub(crate) struct ReadyExperts {
 }
 
 /// A dispatch, seen by one of the threads that run it.
-pub struct Call<'a> {
+pub struct KernelArgs<'a> {
     round: &'a Phase<'a>,
     /// Which of the threads.
     worker: usize,
@@ -118,19 +118,19 @@ pub struct Call<'a> {
     beyond: usize,
 }
 
-impl<'a> Call<'a> {
+impl<'a> KernelArgs<'a> {
     /// The part of a thread, by its number, in a round.
     ///
     /// # Safety
     /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
     /// dispatch must be given the same round, of which nothing is taken yet, and numbers of their own.
-    pub(crate) unsafe fn new(round: &'a Phase<'a>, worker: usize) -> Call<'a> {
-        Call { round, worker, beyond: 0 }
+    pub(crate) unsafe fn new(round: &'a Phase<'a>, worker: usize) -> KernelArgs<'a> {
+        KernelArgs { round, worker, beyond: 0 }
     }
 
     /// The same, of whose buffers more is used than is asked for: so many bytes beyond.
-    pub(crate) fn reaching(&self, beyond: usize) -> Call<'a> {
-        Call { round: self.round, worker: self.worker, beyond }
+    pub(crate) fn reaching(&self, beyond: usize) -> KernelArgs<'a> {
+        KernelArgs { round: self.round, worker: self.worker, beyond }
     }
 
     /// The instructions to compute with.
@@ -193,13 +193,13 @@ impl<'a> Call<'a> {
     }
 
     /// Room for `count` elements that all threads share, from round to round. A dispatch asks for one number of them.
-    pub(crate) fn room<T: Number>(&self, count: usize) -> Output<'a, T> {
+    pub(crate) fn room<T: Pod>(&self, count: usize) -> Output<'a, T> {
         self.round.room.lock().unwrap_or_else(PoisonError::into_inner).of(count)
     }
 
     /// Such room for rows of so many elements each, and how many lie from one to the next: as many as in the widest dispatch so far, so that
     /// threads that have the same rows from one dispatch to the next have the same bytes.
-    pub(crate) fn room_of_rows<T: Number>(&self, rows: usize, each: usize) -> (Output<'a, T>, usize) {
+    pub(crate) fn room_of_rows<T: Pod>(&self, rows: usize, each: usize) -> (Output<'a, T>, usize) {
         let mut room = self.round.room.lock().unwrap_or_else(PoisonError::into_inner);
         room.widest = room.widest.max(each * size_of::<T>());
         let pitch = room.widest.div_ceil(size_of::<T>());
@@ -214,7 +214,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn region<T: Number>(&self, name: &str, count: usize) -> Region {
+    fn region<T: Pod>(&self, name: &str, count: usize) -> Region {
         let kernel = self.round.kernel.name;
         let Some(slot) = self.round.kernel.buffers.iter().position(|buffer| *buffer == name) else {
             panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.round.kernel.buffers);
@@ -247,14 +247,14 @@ impl<'a> Call<'a> {
     }
 
     /// The first `count` elements of the buffer `name`.
-    pub fn input<T: Number>(&self, name: &str, count: usize) -> &'a [T] {
+    pub fn input<T: Pod>(&self, name: &str, count: usize) -> &'a [T] {
         let region = self.region::<T>(name, count);
         // SAFETY: valid by `new`'s contract, long enough and aligned by the checks in `region`.
         unsafe { slice::from_raw_parts(region.start.cast(), count) }
     }
 
     /// The first `count` elements of the buffer `name`, to be written.
-    pub fn output<T: Number>(&self, name: &str, count: usize) -> Output<'a, T> {
+    pub fn output<T: Pod>(&self, name: &str, count: usize) -> Output<'a, T> {
         let region = self.region::<T>(name, count);
         assert!(
             region.written,
@@ -292,7 +292,7 @@ pub struct Output<'a, T> {
     life: PhantomData<&'a mut [T]>,
 }
 
-impl<'a, T: Number> Output<'a, T> {
+impl<'a, T: Pod> Output<'a, T> {
     /// The first element, for what a kernel reads of what it writes.
     pub(crate) fn start(&self) -> *const T {
         self.start

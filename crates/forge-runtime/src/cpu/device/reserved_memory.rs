@@ -7,24 +7,24 @@ use std::io;
 use std::ops::Range;
 
 /// Where a copy is written.
-pub(crate) enum Room {
+pub(crate) enum ReservedMemory {
     /// Everything is.
     Whole(MmapMut),
     /// Some of it is not: of that there are zeros to be read, which take no memory.
     Parts(Mmap),
 }
 
-impl Room {
-    pub(crate) fn new(length: usize, left_out: &[Range<usize>]) -> io::Result<Room> {
+impl ReservedMemory {
+    pub(crate) fn new(length: usize, left_out: &[Range<usize>]) -> io::Result<ReservedMemory> {
         if !left_out.is_empty() {
-            return Room::parts(length, left_out);
+            return ReservedMemory::parts(length, left_out);
         }
-        MmapOptions::new().len(length).no_reserve_swap().map_anon().map(Room::Whole)
+        MmapOptions::new().len(length).no_reserve_swap().map_anon().map(ReservedMemory::Whole)
     }
 
     /// The system counts private memory that can be written (RLIMIT_DATA; all that it has promised where it promises no more than there
     /// is), touched or not. So only what is copied can be.
-    fn parts(length: usize, left_out: &[Range<usize>]) -> io::Result<Room> {
+    fn parts(length: usize, left_out: &[Range<usize>]) -> io::Result<ReservedMemory> {
         /// What pages are no larger than.
         const PAGE: usize = 1 << 16;
         let zeros = std::fs::File::open("/dev/zero")?;
@@ -36,38 +36,38 @@ impl Room {
             let pages = start / PAGE * PAGE..end.next_multiple_of(PAGE).min(length);
             protect(&room, pages, READ | WRITE)?;
         }
-        Ok(Room::Parts(room))
+        Ok(ReservedMemory::Parts(room))
     }
 
     /// Whether the system knows huge pages.
     pub(crate) fn asks_for_huge_pages(&self) -> bool {
         match self {
-            Room::Whole(room) => room.advise(Advice::HugePage).is_ok(),
-            Room::Parts(room) => room.advise(Advice::HugePage).is_ok(),
+            ReservedMemory::Whole(room) => room.advise(Advice::HugePage).is_ok(),
+            ReservedMemory::Parts(room) => room.advise(Advice::HugePage).is_ok(),
         }
     }
 
     /// Where it begins.
     pub(crate) fn start(&self) -> *const u8 {
         match self {
-            Room::Whole(room) => room.as_ptr(),
-            Room::Parts(room) => room.as_ptr(),
+            ReservedMemory::Whole(room) => room.as_ptr(),
+            ReservedMemory::Parts(room) => room.as_ptr(),
         }
     }
 
     /// The same, to be written.
     pub(crate) fn start_mut(&mut self) -> *mut u8 {
         match self {
-            Room::Whole(room) => room.as_mut_ptr(),
-            Room::Parts(room) => room.as_ptr().cast_mut(),
+            ReservedMemory::Whole(room) => room.as_mut_ptr(),
+            ReservedMemory::Parts(room) => room.as_ptr().cast_mut(),
         }
     }
 
     /// The copy, to be read only.
     pub(crate) fn written(self) -> io::Result<Mmap> {
         match self {
-            Room::Whole(room) => room.make_read_only(),
-            Room::Parts(room) => protect(&room, 0..room.len(), READ).map(|()| room),
+            ReservedMemory::Whole(room) => room.make_read_only(),
+            ReservedMemory::Parts(room) => protect(&room, 0..room.len(), READ).map(|()| room),
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
         // So much that nothing else in this process comes near.
         const MUCH: usize = 1 << 40;
         let before = data();
-        let mut room = Room::new(MUCH, &[100_000..MUCH / 2, MUCH / 2 + 1..MUCH - 3]).unwrap();
+        let mut room = ReservedMemory::new(MUCH, &[100_000..MUCH / 2, MUCH / 2 + 1..MUCH - 3]).unwrap();
         assert!(data() < before + MUCH / 8, "{} bytes, and {before} before", data());
         for written in [0, 99_999, MUCH / 2, MUCH - 3, MUCH - 1] {
             // SAFETY: it is not left out.
@@ -112,6 +112,6 @@ mod tests {
         }
         let copy = room.written().unwrap();
         assert_eq!([0, 99_999, 200_000, MUCH / 2, MUCH - 1].map(|at| copy[at]), [7, 7, 0, 7, 7]);
-        assert!(Room::new(1000, &[0..400, 400..1000]).is_ok(), "nothing is copied");
+        assert!(ReservedMemory::new(1000, &[0..400, 400..1000]).is_ok(), "nothing is copied");
     }
 }

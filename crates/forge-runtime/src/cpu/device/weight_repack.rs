@@ -16,7 +16,7 @@
 //! What is not to be in memory at all, as experts that are streamed, is left out: the copy has addresses for it and no memory, nor is
 //! any promised, so that a limit on data counts what is copied ([`Room`]).
 
-use crate::cpu::device::reserved_memory::Room;
+use crate::cpu::device::reserved_memory::ReservedMemory;
 use crate::cpu::device::thread_pool::Pool;
 use crate::cpu::device::work_stealing::{RangeCursor, WorkRanges};
 use crate::cpu::format::repacked::RepackedMatrix;
@@ -33,8 +33,8 @@ const PIECE: usize = 2 << 20;
 const LEAST: usize = 32 << 20;
 
 /// A copy that is not whole yet.
-pub(crate) struct Copying {
-    room: Room,
+pub(crate) struct RepackInProgress {
+    room: ReservedMemory,
     /// The file's bytes but for those that are left out, in order.
     steps: Vec<Step>,
     /// How many of these are copied.
@@ -46,7 +46,7 @@ pub(crate) struct Copying {
     length: usize,
 }
 
-impl Copying {
+impl RepackInProgress {
     /// A copy of the mapped file with these matrices in strips, but for what is `left_out`, in order; `tensors` are where those begin.
     /// None where the system has no memory for it, or where there is nothing to be gained: no matrix, and caches have room for
     /// the file, or the system knows no huge pages.
@@ -55,19 +55,19 @@ impl Copying {
         tensors: &[usize],
         left_out: &[Range<usize>],
         matrices: Vec<RepackedMatrix>,
-    ) -> Option<Copying> {
+    ) -> Option<RepackInProgress> {
         // What is copied in part is copied for its own sake: the file's pages could be taken away.
         let for_its_order = !left_out.is_empty() || !matrices.is_empty();
         let bytes = length - left_out.iter().map(Range::len).sum::<usize>();
         if length < LEAST && !for_its_order || available().is_some_and(|free| free < bytes as u64) {
             return None;
         }
-        let room = Room::new(length, left_out).ok()?;
+        let room = ReservedMemory::new(length, left_out).ok()?;
         if !room.asks_for_huge_pages() && !for_its_order {
             return None;
         }
         let steps = steps(length, &cuts(length, tensors, &matrices), left_out, &matrices);
-        Some(Copying { room, steps, copied: 0, bytes: [0, bytes], matrices, length })
+        Some(RepackInProgress { room, steps, copied: 0, bytes: [0, bytes], matrices, length })
     }
 
     /// Has all threads copy what comes next of the file for about so long, one step at least, and lets the file's pages go.
@@ -256,10 +256,10 @@ mod tests {
 
     /// A copy, step after step; what there is of it is looked at before each.
     fn copied(
-        mut copying: Copying,
+        mut copying: RepackInProgress,
         file: &Mmap,
         within: Duration,
-        looked: &mut dyn FnMut(&Copying),
+        looked: &mut dyn FnMut(&RepackInProgress),
     ) -> (usize, Mmap) {
         let (mut pool, mut steps) = (Pool::new(3).unwrap(), 0);
         loop {
@@ -281,19 +281,19 @@ mod tests {
         memory.copy_from_slice(&bytes(count));
         let file = memory.make_read_only().unwrap();
         // Of memory that no file is behind, pages that are let go are zeros: so pieces are whole pages here.
-        let copying = Copying::new(count, &[1 << 16], &[], Vec::new()).expect("there is memory");
+        let copying = RepackInProgress::new(count, &[1 << 16], &[], Vec::new()).expect("there is memory");
         let (steps, copy) = copied(copying, &file, Duration::MAX, &mut |_| ());
         assert_eq!(steps, 1);
         assert!(copy[..] == bytes(count)[..]);
         assert!(file.iter().all(|byte| *byte == 0));
-        assert!(Copying::new(LEAST - 1, &[], &[], Vec::new()).is_none(), "caches have room for it");
+        assert!(RepackInProgress::new(LEAST - 1, &[], &[], Vec::new()).is_none(), "caches have room for it");
     }
 
     #[test]
     fn what_is_left_out_is_not_copied() {
         let (file, expected) = (file_of(3 * PIECE), bytes(3 * PIECE));
         let left_out = [5..PIECE + 1, PIECE + 1..2 * PIECE];
-        let copying = Copying::new(file.len(), &[5, PIECE + 1], &left_out, Vec::new()).unwrap();
+        let copying = RepackInProgress::new(file.len(), &[5, PIECE + 1], &left_out, Vec::new()).unwrap();
         let (_, copy) = copied(copying, &file, Duration::MAX, &mut |_| ());
         assert!(copy[..5] == expected[..5] && copy[2 * PIECE..] == expected[2 * PIECE..]);
         assert!(copy[5..2 * PIECE].iter().all(|byte| *byte == 0));
@@ -318,10 +318,11 @@ mod tests {
         };
         let (tensors, length) = (&starts[..sizes.len()], starts[sizes.len()]);
         let file = file_of(length);
-        let copying = || Copying::new(length, tensors, &[], vec![matrix(1, 2), matrix(4, 6)]).unwrap();
+        let copying =
+            || RepackInProgress::new(length, tensors, &[], vec![matrix(1, 2), matrix(4, 6)]).unwrap();
         let (_, whole) = copied(copying(), &file, Duration::MAX, &mut |_| ());
         let mut stops = Vec::new();
-        let mut looked = |copying: &Copying| {
+        let mut looked = |copying: &RepackInProgress| {
             // SAFETY: the copy is as long as the file.
             let copy = unsafe { std::slice::from_raw_parts(copying.start(), copying.end()) };
             assert!(copy == &whole[..copying.end()]);

@@ -5,7 +5,7 @@
 //! matrix lies, so that no text depends on how far the copy was.
 
 use crate::cpu::device::thread_pool::Pool;
-use crate::cpu::device::weight_repack::Copying;
+use crate::cpu::device::weight_repack::RepackInProgress;
 use crate::cpu::format::repacked::RepackedMatrix;
 use crate::weights::WeightFile;
 use memmap2::Mmap;
@@ -25,7 +25,7 @@ pub(crate) struct Weights {
 
 enum Copy {
     Nothing,
-    Coming(Copying),
+    Coming(RepackInProgress),
     Whole(Mmap),
 }
 
@@ -52,7 +52,7 @@ impl Weights {
     ) {
         self.strips = matrices.iter().flat_map(RepackedMatrix::starts).collect();
         self.strips.sort_unstable();
-        if let Some(copying) = Copying::new(file.bytes(), &file.starts(), &left_out, matrices) {
+        if let Some(copying) = RepackInProgress::new(file.bytes(), &file.starts(), &left_out, matrices) {
             self.copy = Copy::Coming(copying);
         }
         self.left_out = left_out;

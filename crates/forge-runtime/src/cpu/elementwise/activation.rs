@@ -60,7 +60,7 @@ unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Each {
+pub enum UnaryOp {
     /// `activation(a)`
     Activate(Activation),
     /// `c · tanh(a / c)`
@@ -69,16 +69,16 @@ pub enum Each {
     Scale(f32),
 }
 
-impl Each {
+impl UnaryOp {
     /// Of every lane.
     #[inline(always)]
     pub(crate) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Each::Activate(activation) => activation.of::<S>(x),
-                Each::Softcap(cap) => S::mul(S::splat(cap), S::tanh(S::div(x, S::splat(cap)))),
-                Each::Scale(factor) => S::mul(S::splat(factor), x),
+                UnaryOp::Activate(activation) => activation.of::<S>(x),
+                UnaryOp::Softcap(cap) => S::mul(S::splat(cap), S::tanh(S::div(x, S::splat(cap)))),
+                UnaryOp::Scale(factor) => S::mul(S::splat(factor), x),
             }
         }
     }

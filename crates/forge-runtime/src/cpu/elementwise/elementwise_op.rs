@@ -1,7 +1,7 @@
 //! One function of one or two vectors, element by element. Scalars: rows. Buffers: a[, b], y.
 
-use crate::cpu::device::kernel_args::{Call, Output};
-use crate::cpu::elementwise::activation::Each;
+use crate::cpu::device::kernel_args::{KernelArgs, Output};
+use crate::cpu::elementwise::activation::UnaryOp;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
@@ -18,7 +18,7 @@ pub struct Elementwise {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
     /// `y` is this function of `a`.
-    Each(Each),
+    Each(UnaryOp),
     /// `y = a · b`
     Multiply,
     /// `y = a · b`, where b is one number for each row.
@@ -33,12 +33,12 @@ pub enum Function {
 const GRAIN: usize = 1024;
 
 /// Runs this thread's share.
-pub fn elementwise(call: &Call<'_>, shape: &Elementwise) {
+pub fn elementwise(call: &KernelArgs<'_>, shape: &Elementwise) {
     call.level().run(Numbers { call, shape });
 }
 
 struct Numbers<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a Elementwise,
 }
 
@@ -47,7 +47,7 @@ impl Task for Numbers<'_> {
     fn run<S: Simd>(self) {
         let Elementwise { mut function, width } = *self.shape;
         if function == Function::ScaleBy {
-            function = Function::Each(Each::Scale(self.call.input::<f32>("b", 1)[0]));
+            function = Function::Each(UnaryOp::Scale(self.call.input::<f32>("b", 1)[0]));
         }
         let rows = self.call.scalar(0);
         let count = rows * width;

@@ -2,10 +2,10 @@
 //!
 //! Scalars: rows. Buffers: the table's planes, ids[, gain], stream[, gained][, squares].
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::repacked::{OUTPUTS, number_of};
-use crate::cpu::format::weight_format::Stored;
+use crate::cpu::format::weight_format::WeightFormat;
 use crate::cpu::matmul::epilogue::Squares;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -27,16 +27,16 @@ pub struct Embed {
 }
 
 /// Runs this thread's share, of a table stored as `F`.
-pub fn embed<F: Stored>(call: &Call<'_>, shape: &Embed) {
+pub fn embed<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Embed) {
     F::embed(call, shape);
 }
 
-pub(crate) fn gather<M: Matrix>(call: &Call<'_>, shape: &Embed) {
+pub(crate) fn gather<M: Matrix>(call: &KernelArgs<'_>, shape: &Embed) {
     call.level().run(Gather::<M> { call, shape, format: PhantomData });
 }
 
 struct Gather<'a, M> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a Embed,
     format: PhantomData<M>,
 }

@@ -1,10 +1,10 @@
 //! Columns of wider rows. Scalars: rows, first. Buffers: x, y.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
-pub struct Take {
+pub struct SliceColumns {
     /// Columns that are taken.
     pub width: usize,
     /// Columns that there are.
@@ -12,8 +12,8 @@ pub struct Take {
 }
 
 /// Runs this thread's share.
-pub fn take(call: &Call<'_>, shape: &Take) {
-    let Take { width, of } = *shape;
+pub fn take(call: &KernelArgs<'_>, shape: &SliceColumns) {
+    let SliceColumns { width, of } = *shape;
     let (rows, first) = (call.scalar(0), call.scalar(1));
     let x = call.input::<f32>("x", rows * of);
     let y = call.output::<f32>("y", rows * width);

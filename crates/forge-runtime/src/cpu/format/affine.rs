@@ -5,7 +5,7 @@
 //! (high); pairs, where byte 4k + j holds columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20; and single bits, where bit
 //! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
 
-use crate::cpu::device::kernel_args::{Call, Number};
+use crate::cpu::device::kernel_args::{KernelArgs, Pod};
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::format::scales::{Scale, widen_scales};
@@ -101,13 +101,13 @@ unsafe fn strip_group<const GROUP: usize, T>(scales: *const T, block: usize) -> 
     unsafe { scales.add(block / (GROUP / BLOCK) * 2 * OUTPUTS) }
 }
 
-impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for AffineOf<BITS, GROUP, T> {
+impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<BITS, GROUP, T> {
     const SCALING: Scaling = Scaling::Offset;
     const GROUP: usize = GROUP / BLOCK;
     const LACKING: Option<i32> = Some(lacking::<BITS>());
     const SMALL: bool = BITS <= 4;
 
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let groups = rows * blocks / <Self as Matrix>::GROUP;
         AffineOf {
             codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * BITS * BLOCK / 8).as_ptr(),

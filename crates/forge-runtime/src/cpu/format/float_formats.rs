@@ -1,8 +1,8 @@
 //! Matrices of numbers that are stored as they are.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
-use crate::cpu::format::transpose::{Columns, Square};
+use crate::cpu::format::transpose::{Columns, Tile16};
 use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 
@@ -16,7 +16,7 @@ macro_rules! plain {
             const SCALING: Scaling = Scaling::Done;
             const PARTS: usize = $parts;
 
-            fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+            fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
                 $name(call.input::<$element>(&format!("{weight}_values"), rows * blocks * BLOCK).as_ptr())
             }
 
@@ -73,7 +73,7 @@ macro_rules! in_words {
             let first = self.0.wrapping_add(block * BLOCK).cast::<f32>();
             for part in 0..BLOCK / 2 / S::LANES {
                 let of_part = first.wrapping_add(part * S::LANES);
-                let mut words = Square::ZEROS;
+                let mut words = Tile16::ZEROS;
                 // SAFETY: the caller promises that the matrix has these blocks; no level has more than sixteen lanes.
                 unsafe {
                     let of_rows = rows.map(|row| of_part.wrapping_add(row * BLOCK / 2));

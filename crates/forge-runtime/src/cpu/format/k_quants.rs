@@ -5,7 +5,7 @@
 //! half d, and two signed bytes for each block, one for each half of it. Either way there are two bytes for each block, and
 //! what they are multiplied by; products are exact.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::affine::{codes, lacking, signed_codes};
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
@@ -22,15 +22,15 @@ const SIGNED: usize = 2 + BYTES;
 
 /// Codes of `BITS` bits, whose blocks have a scale and an offset.
 #[derive(Clone, Copy)]
-pub struct Pairs<const BITS: usize> {
+pub struct KQuant<const BITS: usize> {
     codes: *const u8,
     scales: *const u8,
 }
 
 /// Codes of 5 bits.
-pub type Q5K = Pairs<5>;
+pub type Q5K = KQuant<5>;
 /// Codes of 4 bits.
-pub type Q4K = Pairs<4>;
+pub type Q4K = KQuant<4>;
 
 /// Codes of 6 bits, every 16 of which have a signed scale.
 #[derive(Clone, Copy)]
@@ -47,14 +47,14 @@ unsafe fn half(from: *const u8) -> f16 {
 }
 
 /// The planes of codes of `bits` bits and of superblocks' scales.
-fn find(call: &Call<'_>, weight: &str, blocks: usize, bits: usize, scales: usize) -> [*const u8; 2] {
+fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize, bits: usize, scales: usize) -> [*const u8; 2] {
     [
         call.input::<u8>(&format!("{weight}_codes"), blocks * bits * BLOCK / 8).as_ptr(),
         call.input::<u8>(&format!("{weight}_scales"), blocks / BLOCKS * scales).as_ptr(),
     ]
 }
 
-impl<const BITS: usize> Pairs<BITS> {
+impl<const BITS: usize> KQuant<BITS> {
     /// The halves of a block's superblock, the second negative, and the block's two bytes.
     #[inline(always)]
     unsafe fn parts(self, block: usize) -> ([f16; 2], *const u8) {
@@ -87,20 +87,20 @@ unsafe fn every_second(pairs: *const u8) -> [f32; OUTPUTS] {
     numbers
 }
 
-impl<const BITS: usize> Matrix for Pairs<BITS> {
+impl<const BITS: usize> Matrix for KQuant<BITS> {
     const SCALING: Scaling = Scaling::Offset;
     const WHOLE: usize = BLOCKS;
     const LACKING: Option<i32> = Some(lacking::<BITS>());
     const SMALL: bool = BITS <= 4;
 
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let [codes, scales] = find(call, weight, rows * blocks, BITS, PAIRS);
-        Pairs { codes, scales }
+        KQuant { codes, scales }
     }
 
     fn after(self, bytes: usize) -> Self {
         let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
-        Pairs { codes, scales }
+        KQuant { codes, scales }
     }
 
     #[inline(always)]
@@ -211,7 +211,7 @@ impl Matrix for Q6K {
     const SCALING: Scaling = Scaling::Halves;
     const WHOLE: usize = BLOCKS;
 
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let [codes, scales] = find(call, weight, rows * blocks, 6, SIGNED);
         Q6K { codes, scales }
     }

@@ -1,8 +1,8 @@
 //! How a matrix is read: one type per number format, each giving vectors of numbers or codes and the scales of groups.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::repacked::OUTPUTS;
-use crate::cpu::format::transpose::{Columns, Square};
+use crate::cpu::format::transpose::{Columns, Tile16};
 use crate::cpu::simd::vectors::Simd;
 
 /// Columns of a block: what is decoded at once. Groups of columns are whole blocks.
@@ -72,7 +72,7 @@ pub(crate) trait Matrix: Copy {
     const SMALL: bool = false;
 
     /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
 
     /// The matrix whose planes lie so many bytes after this one's.
     fn after(self, bytes: usize) -> Self;
@@ -240,7 +240,7 @@ pub(crate) trait Matrix: Copy {
     #[inline(always)]
     unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
         for part in 0..BLOCK / S::LANES {
-            let (mut of_rows, mut of_columns) = (Square::ZEROS, Square::ZEROS);
+            let (mut of_rows, mut of_columns) = (Tile16::ZEROS, Tile16::ZEROS);
             // SAFETY: the caller promises that the matrix has these blocks; no level has more than sixteen lanes.
             unsafe {
                 for (row, numbers) in rows.iter().zip(&mut of_rows.0).take(S::LANES) {

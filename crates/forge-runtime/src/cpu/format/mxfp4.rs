@@ -3,7 +3,7 @@
 //! A float has its sign in the highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Byte j of a block's 16 holds
 //! columns j (low) and j + 16 (high).
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::simd::vectors::Simd;
 
@@ -25,7 +25,7 @@ impl Matrix for Mxfp4 {
     const SCALING: Scaling = Scaling::Scale;
     const PARTS: usize = 1;
 
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Mxfp4 {
             codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
             scales: call.input::<u8>(&format!("{weight}_scales"), rows * blocks).as_ptr(),

@@ -1,6 +1,6 @@
 //! Formats of 32 codes to a scale, row by row and in strips.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::format::scales::widen_scales;
@@ -18,7 +18,7 @@ impl Matrix for Q8_0 {
     const SCALING: Scaling = Scaling::Scale;
     const LACKING: Option<i32> = Some(0);
 
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q8_0 {
             codes: call.input::<i8>(&format!("{weight}_codes"), rows * blocks * BLOCK).as_ptr(),
             scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
@@ -123,7 +123,7 @@ impl Matrix for Q4_0 {
     const LACKING: Option<i32> = Some(-8);
     const SMALL: bool = true;
 
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q4_0 {
             codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
             scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),

@@ -17,7 +17,7 @@ use crate::cpu::format::matrix;
 use crate::cpu::format::matrix::BLOCK;
 use crate::device::{Binding, Buffer, Kernel, Pass, Schedule};
 use crate::model::Model;
-use crate::offload::{Repacking, Stacks};
+use crate::offload::{ExpertWeights, Repacking};
 use std::collections::{BTreeSet, HashMap};
 #[cfg(target_os = "linux")]
 use std::ops::Range;
@@ -55,7 +55,7 @@ pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
 
 /// A pass that computes nothing, and notes what is read of the weights: planes, which are known by where they begin.
 struct RepackSurvey<'a> {
-    experts: &'a [Stacks],
+    experts: &'a [ExpertWeights],
     in_strips: BTreeSet<RepackedMatrix>,
     /// What is read in other ways.
     others: BTreeSet<usize>,
@@ -82,7 +82,7 @@ impl Pass for RepackSurvey<'_> {
         };
         let strips = match (kernel.strips, plane("_codes"), plane("_scales")) {
             (Some(shape), Some(codes), Some(scales)) => {
-                let has = |stacks: &&Stacks| stacks.planes().any(|plane| plane.offset == codes.offset);
+                let has = |stacks: &&ExpertWeights| stacks.planes().any(|plane| plane.offset == codes.offset);
                 let stacks = self.experts.iter().find(has);
                 let apart = stacks.map_or(RepackedMatrix::ALONE, |stacks| [stacks.experts, stacks.record()]);
                 RepackedMatrix::new(shape, codes, scales, apart)
@@ -237,7 +237,7 @@ fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::kernel_cost::Work;
+    use crate::device::kernel_cost::KernelCost;
 
     /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
     fn found(reads: &[Option<[usize; 2]>]) -> usize {
@@ -249,7 +249,7 @@ mod tests {
                 buffers,
                 threads: 32,
                 strips: *strips,
-                work: Work::NONE,
+                work: KernelCost::NONE,
                 cpu: |_| (),
             };
             let weight = |offset, bytes| Binding { buffer: Buffer::Weights, offset, bytes, written: false };

@@ -17,10 +17,10 @@ pub(crate) trait Columns<S: Simd> {
 
 /// Words of as many rows and columns as a vector has lanes.
 #[repr(align(64))]
-pub(crate) struct Square(pub(crate) [[f32; 16]; 16]);
+pub(crate) struct Tile16(pub(crate) [[f32; 16]; 16]);
 
-impl Square {
-    pub(crate) const ZEROS: Square = Square([[0.0; 16]; 16]);
+impl Tile16 {
+    pub(crate) const ZEROS: Tile16 = Tile16([[0.0; 16]; 16]);
 
     /// Where each row is.
     #[inline(always)]

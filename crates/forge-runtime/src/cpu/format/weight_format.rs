@@ -1,6 +1,6 @@
 //! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::elementwise::embed;
 use crate::cpu::elementwise::embed::Embed;
 use crate::cpu::format::affine::{Affine, AffineBf16};
@@ -9,11 +9,11 @@ use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
 use crate::cpu::format::mxfp4::Mxfp4;
 use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
 use crate::cpu::matmul::linear;
-use crate::cpu::matmul::linear::Project;
+use crate::cpu::matmul::linear::Linear;
 #[cfg(feature = "mla")]
 use crate::cpu::mla::per_head_matmul;
 #[cfg(feature = "mla")]
-use crate::cpu::mla::per_head_matmul::EachHead;
+use crate::cpu::mla::per_head_matmul::PerHeadLinear;
 #[cfg(feature = "moe")]
 use crate::cpu::moe::decode;
 #[cfg(feature = "moe")]
@@ -24,59 +24,59 @@ use crate::cpu::moe::grouped;
 use crate::cpu::moe::grouped::ExpertsTiles;
 
 /// A format that weights are stored in.
-pub trait Stored {
+pub trait WeightFormat {
     /// See [`crate::cpu::matmul::linear()`].
-    fn project(call: &Call<'_>, shape: &Project);
+    fn project(call: &KernelArgs<'_>, shape: &Linear);
 
     /// See [`crate::cpu::elementwise::embed()`].
-    fn embed(call: &Call<'_>, shape: &Embed);
+    fn embed(call: &KernelArgs<'_>, shape: &Embed);
 
     /// See [`crate::cpu::mla::per_head_matmul()`].
     #[cfg(feature = "mla")]
-    fn each_head(call: &Call<'_>, shape: &EachHead);
+    fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear);
 
     /// See [`crate::cpu::experts_inner()`].
     #[cfg(feature = "moe")]
-    fn experts_inner(call: &Call<'_>, shape: &ExpertsInner);
+    fn experts_inner(call: &KernelArgs<'_>, shape: &ExpertsInner);
 
     /// See [`crate::cpu::experts_sum()`].
     #[cfg(feature = "moe")]
-    fn experts_sum(call: &Call<'_>, shape: &ExpertsSum);
+    fn experts_sum(call: &KernelArgs<'_>, shape: &ExpertsSum);
 
     /// See [`crate::cpu::moe::grouped()`].
     #[cfg(feature = "moe")]
-    fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles);
+    fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles);
 }
 
 macro_rules! stored {
     ($($feature:literal: [$($generics:tt)*] $format:ty,)*) => {$(
         #[cfg(feature = $feature)]
-        impl<$($generics)*> Stored for $format {
-            fn project(call: &Call<'_>, shape: &Project) {
+        impl<$($generics)*> WeightFormat for $format {
+            fn project(call: &KernelArgs<'_>, shape: &Linear) {
                 linear::products::<$format>(call, shape);
             }
 
-            fn embed(call: &Call<'_>, shape: &Embed) {
+            fn embed(call: &KernelArgs<'_>, shape: &Embed) {
                 embed::gather::<$format>(call, shape);
             }
 
             #[cfg(feature = "mla")]
-            fn each_head(call: &Call<'_>, shape: &EachHead) {
+            fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
                 per_head_matmul::products::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
-            fn experts_inner(call: &Call<'_>, shape: &ExpertsInner) {
+            fn experts_inner(call: &KernelArgs<'_>, shape: &ExpertsInner) {
                 decode::inner::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
-            fn experts_sum(call: &Call<'_>, shape: &ExpertsSum) {
+            fn experts_sum(call: &KernelArgs<'_>, shape: &ExpertsSum) {
                 decode::sum::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
-            fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles) {
+            fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles) {
                 grouped::products::<$format>(call, shape);
             }
         }

@@ -1,7 +1,7 @@
 //! The id of the largest logit of each row; of equals the lowest. Scalars: rows. Buffers: logits, ids. And the id of the
 //! best of the candidates that a projection has left. Scalars: rows. Buffers: candidates, ids.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
@@ -31,7 +31,7 @@ pub(crate) fn ordered(number: f32) -> u32 {
 }
 
 /// Runs this thread's share.
-pub fn argmax_join(call: &Call<'_>, shape: &ArgmaxJoin) {
+pub fn argmax_join(call: &KernelArgs<'_>, shape: &ArgmaxJoin) {
     let (rows, words) = (call.scalar(0), 2 * shape.candidates);
     let candidates = call.input::<u32>("candidates", rows * words);
     let ids = call.output::<u32>("ids", rows);
@@ -50,12 +50,12 @@ pub fn argmax_join(call: &Call<'_>, shape: &ArgmaxJoin) {
 }
 
 /// Runs this thread's share.
-pub fn argmax(call: &Call<'_>, shape: &Argmax) {
+pub fn argmax(call: &KernelArgs<'_>, shape: &Argmax) {
     call.level().run(Largest { call, shape });
 }
 
 struct Largest<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a Argmax,
 }
 

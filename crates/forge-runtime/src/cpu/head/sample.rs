@@ -1,10 +1,10 @@
 //! An id of each row by chance, as [`crate::sampling::sampler`] defines it. Scalars: rows. Buffers: logits, draws, ids.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use crate::engine::golden::largest;
-use crate::sampling::device_sampling::{DeviceSampling, Weights};
+use crate::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use std::cell::Cell;
 
 /// What the compiler decided.
@@ -16,11 +16,11 @@ pub struct Sample {
 
 thread_local! {
     /// A row's weights: their memory is kept from one dispatch to the next.
-    static KEPT: Cell<Weights> = Cell::default();
+    static KEPT: Cell<TokenWeights> = Cell::default();
 }
 
 /// Runs this thread's share.
-pub fn sample(call: &Call<'_>, shape: &Sample) {
+pub fn sample(call: &KernelArgs<'_>, shape: &Sample) {
     let (rows, vocabulary) = (call.scalar(0), shape.vocabulary);
     let logits = call.input::<f32>("logits", rows * vocabulary);
     let draws = call.input::<u32>("draws", rows * DeviceSampling::WORDS);
@@ -44,7 +44,7 @@ pub fn sample(call: &Call<'_>, shape: &Sample) {
 }
 
 struct Weigh<'a> {
-    weights: &'a mut Weights,
+    weights: &'a mut TokenWeights,
     logits: &'a [f32],
     scale: f32,
 }

@@ -1,11 +1,11 @@
 //! What becomes of a projection's results: deferred norm, bias, a function of each, and the epilogue.
 
 use crate::cpu::attention::rope_tables::inverse_rms;
-use crate::cpu::device::kernel_args::{Call, Output};
-use crate::cpu::elementwise::activation::{Activation, Each};
-use crate::cpu::matmul::epilogue_kernels::{Ending, PanelEpilogue, dot, multiply};
+use crate::cpu::device::kernel_args::{KernelArgs, Output};
+use crate::cpu::elementwise::activation::{Activation, UnaryOp};
+use crate::cpu::matmul::epilogue_kernels::{PanelEpilogue, RowEpilogue, dot, multiply};
 use crate::cpu::matmul::gemv::FEW;
-use crate::cpu::matmul::linear::Project;
+use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
 
@@ -70,7 +70,7 @@ pub struct DeferredNorm {
 /// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain, and results are divided by
 /// `sqrt(mean(x²) + epsilon)`. For one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OwnNorm {
+pub struct InlineNorm {
     /// Whether there is a gain.
     pub gain: bool,
     /// Added to the mean of squares.
@@ -80,7 +80,7 @@ pub struct OwnNorm {
 impl Squares {
     /// Leaves a whole row, in the buffer of this name: its sum of squares is the first partial sum.
     #[inline(always)]
-    pub(crate) fn leave<S: Simd>(&self, call: &Call<'_>, buffer: &str, row: &[f32]) {
+    pub(crate) fn leave<S: Simd>(&self, call: &KernelArgs<'_>, buffer: &str, row: &[f32]) {
         // SAFETY: whoever has the whole row has all of these.
         unsafe {
             if self.gain {
@@ -97,7 +97,7 @@ impl Squares {
 impl DeferredNorm {
     /// What results are multiplied by.
     #[inline(always)]
-    fn factor<S: Simd>(&self, call: &Call<'_>, inputs: usize) -> f32 {
+    fn factor<S: Simd>(&self, call: &KernelArgs<'_>, inputs: usize) -> f32 {
         let squares = call.input::<f32>("squares", self.partials);
         let whole = squares.len() / S::LANES * S::LANES;
         // SAFETY: vectors up to `whole` lie inside.
@@ -124,7 +124,7 @@ pub(crate) struct EpilogueContext<'a> {
     /// The deferred norm.
     pub(crate) factor: Option<f32>,
     bias: &'a [f32],
-    pub(crate) each: Option<Each>,
+    pub(crate) each: Option<UnaryOp>,
     /// What each result is multiplied by, where it is.
     pub(crate) factors: &'a [f32],
     pub(crate) y: Output<'a, f32>,
@@ -159,8 +159,8 @@ impl PartialResults {
 
 impl<'a> EpilogueContext<'a> {
     #[inline(always)]
-    pub(crate) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> EpilogueContext<'a> {
-        let Project { outputs, inputs, norm, own_norm, bias, each, epilogue, .. } = *shape;
+    pub(crate) fn new<S: Simd>(call: &'a KernelArgs<'a>, shape: &Linear, rows: usize) -> EpilogueContext<'a> {
+        let Linear { outputs, inputs, norm, own_norm, bias, each, epilogue, .. } = *shape;
         let width = outputs / epilogue.of_one();
         EpilogueContext {
             level: call.level(),
@@ -240,7 +240,7 @@ impl<'a> EpilogueContext<'a> {
         values: &mut [f32],
         share: &mut PartialResults,
     ) {
-        self.level.run(Ending { finish: self, row, first, bias, values, share });
+        self.level.run(RowEpilogue { finish: self, row, first, bias, values, share });
     }
 
     /// Puts the results of a panel where they belong: of outputs from a first one on, so many, of some rows, each `pitch` after those

@@ -37,13 +37,13 @@ impl Task for PanelEpilogue<'_> {
                 // SAFETY: the level exists, as this runs by it.
                 unsafe { finish.expect::<S>(*coming, first, count) };
             }
-            Ending { finish, row: *row, first, bias, values: &mut values[..count], share }.run::<S>();
+            RowEpilogue { finish, row: *row, first, bias, values: &mut values[..count], share }.run::<S>();
         }
     }
 }
 
 /// Results of a row that are put where they belong.
-pub(crate) struct Ending<'a> {
+pub(crate) struct RowEpilogue<'a> {
     pub(crate) finish: &'a EpilogueContext<'a>,
     pub(crate) row: usize,
     /// The first of these outputs.
@@ -55,11 +55,11 @@ pub(crate) struct Ending<'a> {
     pub(crate) share: &'a mut PartialResults,
 }
 
-impl Task for Ending<'_> {
+impl Task for RowEpilogue<'_> {
     /// The device has seen that the level exists; who makes the task promises that nobody else has these outputs.
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Ending { finish, row, first, bias, values, share } = self;
+        let RowEpilogue { finish, row, first, bias, values, share } = self;
         if let Some(factor) = finish.factor {
             for value in values.iter_mut() {
                 *value *= factor;

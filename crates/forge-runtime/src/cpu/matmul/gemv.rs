@@ -5,8 +5,8 @@ use crate::cpu::matmul::epilogue::{GRAIN, PartialResults};
 use crate::cpu::matmul::f32::microkernel::{stored_product, stored_products};
 use crate::cpu::matmul::f32::transposed_gemv;
 use crate::cpu::matmul::int8::int8_gemv;
-use crate::cpu::matmul::int8::quantized_rows::Row;
-use crate::cpu::matmul::linear::Work;
+use crate::cpu::matmul::int8::quantized_rows::QuantizedRow;
+use crate::cpu::matmul::linear::LinearCall;
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(crate) trait GemvKernel<M: Matrix>: Copy {
     /// The products of a range of outputs with `X` rows of x. `W` of them are computed at once if each is by itself.
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         range: Range<usize>,
         x: [*const f32; X],
         values: &mut [[f32; GRAIN]; X],
@@ -34,7 +34,7 @@ pub(crate) trait OutputKernel<M: Matrix>: Copy {
     /// The products of `W` outputs, whose rows begin with blocks `first`, with `X` rows of x.
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         first: [usize; W],
         x: [*const f32; X],
     ) -> [[f32; X]; W];
@@ -44,7 +44,7 @@ impl<M: Matrix, T: OutputKernel<M>> GemvKernel<M> for PerOutput<T> {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         range: Range<usize>,
         x: [*const f32; X],
         values: &mut [[f32; GRAIN]; X],
@@ -68,7 +68,7 @@ impl<M: Matrix, T: OutputKernel<M>> GemvKernel<M> for PerOutput<T> {
 
 /// In f32, rows of the matrix one after the other, in the order that is fastest for one row of x.
 #[derive(Clone, Copy)]
-pub(crate) struct InOrder;
+pub(crate) struct Sequential;
 
 /// In f32, in the order that is fastest where several rows of the matrix are read at once.
 #[derive(Clone, Copy)]
@@ -76,17 +76,17 @@ pub(crate) struct RowMajor;
 
 /// Of codes, block after block, as panels are.
 #[derive(Clone, Copy)]
-pub(crate) struct Blocks<'a>(pub(crate) &'a [Row]);
+pub(crate) struct Blocks<'a>(pub(crate) &'a [QuantizedRow]);
 
 /// In f32, in the order of panels.
 #[derive(Clone, Copy)]
-pub(crate) struct Turned;
+pub(crate) struct Transposed;
 
 impl<M: Matrix> OutputKernel<M> for RowMajor {
     #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         first: [usize; W],
         x: [*const f32; X],
     ) -> [[f32; X]; W] {
@@ -107,26 +107,26 @@ impl<M: Matrix> OutputKernel<M> for Blocks<'_> {
     #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         first: [usize; W],
         _x: [*const f32; X],
     ) -> [[f32; X]; W] {
-        let rows: [&Row; X] = std::array::from_fn(|row| &self.0[row]);
+        let rows: [&QuantizedRow; X] = std::array::from_fn(|row| &self.0[row]);
         // SAFETY: the caller's promise.
         unsafe { int8_gemv::products::<S, M, W, X>(work.matrix, first, rows, work.blocks) }
     }
 }
 
-impl<M: Matrix> GemvKernel<M> for InOrder {
+impl<M: Matrix> GemvKernel<M> for Sequential {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         range: Range<usize>,
         x: [*const f32; X],
         values: &mut [[f32; GRAIN]; X],
     ) {
-        let Work { call, matrix, blocks, .. } = *work;
+        let LinearCall { call, matrix, blocks, .. } = *work;
         let asking = call.level().asking();
         for (place, output) in range.enumerate() {
             for (x, values) in x.iter().zip(&mut *values) {
@@ -138,16 +138,16 @@ impl<M: Matrix> GemvKernel<M> for InOrder {
     }
 }
 
-impl<M: Matrix> GemvKernel<M> for Turned {
+impl<M: Matrix> GemvKernel<M> for Transposed {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
-        work: &Work<'_, M>,
+        work: &LinearCall<'_, M>,
         range: Range<usize>,
         x: [*const f32; X],
         values: &mut [[f32; GRAIN]; X],
     ) {
-        let Work { matrix, blocks, .. } = *work;
+        let LinearCall { matrix, blocks, .. } = *work;
         let (of_matrix, outputs) = ((matrix, blocks), (range.start, range.len()));
         // SAFETY: the caller's promise.
         unsafe {
@@ -156,11 +156,11 @@ impl<M: Matrix> GemvKernel<M> for Turned {
     }
 }
 
-impl<M: Matrix> Work<'_, M> {
+impl<M: Matrix> LinearCall<'_, M> {
     /// `X` rows of x, `W` outputs at once.
     #[inline(always)]
     pub(crate) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: impl GemvKernel<M>) {
-        let Work { call, outputs, blocks, x, .. } = *self;
+        let LinearCall { call, outputs, blocks, x, .. } = *self;
         let rows = x.len() / (blocks * BLOCK);
         let x: [*const f32; X] = std::array::from_fn(|row| x[row.min(rows - 1) * blocks * BLOCK..].as_ptr());
         let (shares, size, at_once) = self.finish.shares(outputs, call.workers());

@@ -10,17 +10,17 @@
 //! column after column ([`panel`]). A row that is alone, in a program of its own, may be summed in another order ([`RowMajor`]). Of a matrix
 //! in strips rows are computed by [`crate::cpu::matmul::int8::repacked_gemv`].
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::elementwise::activation::Each;
+use crate::cpu::elementwise::activation::UnaryOp;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
-use crate::cpu::format::weight_format::Stored;
-use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, OwnNorm};
+use crate::cpu::format::weight_format::WeightFormat;
+use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, InlineNorm};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::matmul::f32::bf16_split_amx;
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::f32::gemm::PANEL;
-use crate::cpu::matmul::gemv::{Blocks, FEW, InOrder, PerOutput, RowMajor, Turned};
+use crate::cpu::matmul::gemv::{Blocks, FEW, PerOutput, RowMajor, Sequential, Transposed};
 use crate::cpu::matmul::int8::int8_gemm;
 use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
 use crate::cpu::matmul::int8::repacked_gemv;
@@ -32,7 +32,7 @@ use std::marker::PhantomData;
 ///
 /// v is W x, then deferred norm, then bias, then a function of each result, then the epilogue.
 #[derive(Clone, Copy, Debug)]
-pub struct Project {
+pub struct Linear {
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
     pub outputs: usize,
     /// Columns of the weight, and the width of x.
@@ -40,11 +40,11 @@ pub struct Project {
     /// The deferred norm of x, if there is one.
     pub norm: Option<DeferredNorm>,
     /// The norm of x that is this projection's business, if there is one.
-    pub own_norm: Option<OwnNorm>,
+    pub own_norm: Option<InlineNorm>,
     /// Whether a bias is added.
     pub bias: bool,
     /// What v becomes before the epilogue.
-    pub each: Option<Each>,
+    pub each: Option<UnaryOp>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
     /// Whether experts are chosen by the result. A choice is a matter of order, so x is never encoded then.
@@ -61,40 +61,40 @@ const MANY: usize = 8;
 const LONG: usize = 64;
 
 /// Runs this thread's share, of a weight stored as `F`.
-pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
+pub fn project<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
     F::project(call, shape);
 }
 
-pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
         return int8_gemm::products::<M>(call, shape);
     }
     if M::STRIPS && call.in_strips("weight_codes") {
-        return call.level().run(repacked_gemv::Products::<M>::new(call, shape));
+        return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
     }
     #[cfg(target_arch = "x86_64")]
     if call.level().has_tiles() && !call.alone() && !is_encoded::<M>(call, shape) {
         return bf16_split_amx::products::<M>(call, shape);
     }
-    call.level().run(Products::<M> { call, shape, format: PhantomData });
+    call.level().run(LinearTask::<M> { call, shape, format: PhantomData });
 }
 
 /// Whether rows of a batch are encoded before they meet the matrix.
 #[inline(always)]
-fn is_encoded<M: Matrix>(call: &Call<'_>, shape: &Project) -> bool {
+fn is_encoded<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) -> bool {
     M::LACKING.is_some() && !shape.chooses && !call.exact()
 }
 
-struct Products<'a, M> {
-    call: &'a Call<'a>,
-    shape: &'a Project,
+struct LinearTask<'a, M> {
+    call: &'a KernelArgs<'a>,
+    shape: &'a Linear,
     format: PhantomData<M>,
 }
 
-impl<M: Matrix> Task for Products<'_, M> {
+impl<M: Matrix> Task for LinearTask<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Project { outputs, inputs, .. } = *self.shape;
+        let Linear { outputs, inputs, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
@@ -111,7 +111,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
-        let work = Work {
+        let work = LinearCall {
             call,
             matrix: M::find(call, "weight", outputs, blocks),
             outputs,
@@ -142,14 +142,14 @@ impl<M: Matrix> Task for Products<'_, M> {
         // different outputs.
         unsafe {
             match rows {
-                1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(InOrder),
+                1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(Sequential),
                 1 if call.alone() => work.few_rows::<S, 4, 1>(PerOutput(RowMajor)),
-                1 => work.few_rows::<S, 1, 1>(Turned),
-                2 => work.few_rows::<S, 1, 2>(Turned),
-                3 => work.few_rows::<S, 1, 3>(Turned),
-                FEW => work.few_rows::<S, 1, FEW>(Turned),
+                1 => work.few_rows::<S, 1, 1>(Transposed),
+                2 => work.few_rows::<S, 1, 2>(Transposed),
+                3 => work.few_rows::<S, 1, 3>(Transposed),
+                FEW => work.few_rows::<S, 1, FEW>(Transposed),
                 // A sum waits for itself as long as so many take.
-                5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Turned),
+                5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Transposed),
                 _ => work.panels::<S>(scratch),
             }
         }
@@ -157,8 +157,8 @@ impl<M: Matrix> Task for Products<'_, M> {
 }
 
 /// A projection, its shape worked out.
-pub(crate) struct Work<'a, M> {
-    pub(crate) call: &'a Call<'a>,
+pub(crate) struct LinearCall<'a, M> {
+    pub(crate) call: &'a KernelArgs<'a>,
     pub(crate) matrix: M,
     pub(crate) outputs: usize,
     /// Of a row of the matrix, and of x.
@@ -168,11 +168,11 @@ pub(crate) struct Work<'a, M> {
     pub(crate) finish: EpilogueContext<'a>,
 }
 
-impl<M: Matrix> Work<'_, M> {
+impl<M: Matrix> LinearCall<'_, M> {
     /// Any number of rows.
     #[inline(always)]
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
-        let Work { call, matrix, outputs, blocks, x, .. } = *self;
+        let LinearCall { call, matrix, outputs, blocks, x, .. } = *self;
         let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
         let numbers: Vec<usize> = (0..x.len()).collect();
         let panels = outputs.div_ceil(PANEL);
@@ -198,8 +198,8 @@ impl<M: Matrix> Work<'_, M> {
 /// Rows of x as they meet weights: of `columns`, which are whole groups, and with the gain of a norm that is the projection's.
 #[inline(always)]
 pub(crate) fn prepared_x<'a>(
-    call: &Call<'a>,
-    shape: &Project,
+    call: &KernelArgs<'a>,
+    shape: &Linear,
     rows: usize,
     columns: usize,
     room: &'a mut [f32],

@@ -4,7 +4,7 @@ use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, SideOutput};
 
 /// Outputs as threads take them.
-pub(crate) struct Pieces {
+pub(crate) struct OutputPartition {
     /// Shares that leave something ([`EpilogueContext::shares`]).
     pub(crate) shares: usize,
     /// Outputs of each.
@@ -13,11 +13,11 @@ pub(crate) struct Pieces {
     pub(crate) piece: usize,
 }
 
-impl Pieces {
+impl OutputPartition {
     /// Of a matrix whose rows lie one after the other.
-    pub(crate) fn of_rows(finish: &EpilogueContext<'_>, outputs: usize, workers: usize) -> Pieces {
+    pub(crate) fn of_rows(finish: &EpilogueContext<'_>, outputs: usize, workers: usize) -> OutputPartition {
         let (shares, size, at_once) = finish.shares(outputs, workers);
-        Pieces { shares, size, piece: size * at_once }
+        OutputPartition { shares, size, piece: size * at_once }
     }
 
     /// Of a matrix in strips, of `wanted` outputs if shares are no larger: a thread takes whole strips, too.
@@ -26,7 +26,7 @@ impl Pieces {
         outputs: usize,
         workers: usize,
         wanted: usize,
-    ) -> Pieces {
+    ) -> OutputPartition {
         let (shares, size) = match (finish.shares(outputs, workers), &finish.left) {
             ((_, size, _), SideOutput::Nothing) => {
                 let size = size.next_multiple_of(OUTPUTS);
@@ -35,7 +35,7 @@ impl Pieces {
             ((shares, size, _), _) => (shares, size),
         };
         let least = least_common_multiple(size, OUTPUTS);
-        Pieces { shares, size, piece: least * (wanted / least).max(1) }
+        OutputPartition { shares, size, piece: least * (wanted / least).max(1) }
     }
 }
 

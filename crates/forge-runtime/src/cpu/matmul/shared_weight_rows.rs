@@ -5,7 +5,7 @@ use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::f32::microkernel::stored_product;
 use crate::cpu::matmul::f32::transposed_gemv;
 use crate::cpu::matmul::int8::int8_gemv;
-use crate::cpu::matmul::int8::quantized_rows::Row;
+use crate::cpu::matmul::int8::quantized_rows::QuantizedRow;
 use crate::cpu::matmul::int8::repacked_gemv::RepackedRows;
 use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
@@ -14,29 +14,29 @@ use crate::cpu::simd::vectors::Simd;
 pub(crate) const TOGETHER: usize = 4;
 
 /// Matrices, one below the other, and rows that they are multiplied with.
-pub(crate) struct Products<'a, M> {
+pub(crate) struct SharedWeightGemm<'a, M> {
     pub(crate) matrix: M,
     /// Whether they lie so, and x is codes.
     pub(crate) in_strips: bool,
     /// Of a row of the matrices, and of x.
     pub(crate) blocks: usize,
-    pub(crate) x: Rows<'a>,
+    pub(crate) x: Activations<'a>,
     /// Which says how they are read.
     pub(crate) level: Isa,
 }
 
 /// Rows of x, of whole blocks, and how they are multiplied.
 #[derive(Clone, Copy)]
-pub(crate) enum Rows<'a> {
+pub(crate) enum Activations<'a> {
     /// In f32, of a pass of one row, which is summed as it is fastest.
     Stored(&'a [f32]),
     /// In f32, in the order of panels.
     Turned(&'a [f32]),
     /// Of codes.
-    Codes(&'a [Row]),
+    Codes(&'a [QuantizedRow]),
 }
 
-impl<M: Matrix> Products<'_, M> {
+impl<M: Matrix> SharedWeightGemm<'_, M> {
     /// The products of neighbouring rows of the matrices, the first and how many, with some rows of x, one to [`TOGETHER`]: those
     /// of each `pitch` after those of the one before it. Of a matrix in strips they are whole strips.
     #[inline(always)]
@@ -54,7 +54,7 @@ impl<M: Matrix> Products<'_, M> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.x {
-                Rows::Codes(x) if self.in_strips => {
+                Activations::Codes(x) if self.in_strips => {
                     let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
                     let (matrix, blocks, streams) = (self.matrix, self.blocks, self.level.streams());
                     let of = RepackedRows { matrix, first, strips, blocks, streams };
@@ -64,7 +64,7 @@ impl<M: Matrix> Products<'_, M> {
                         false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
                     }
                 }
-                Rows::Turned(x) => {
+                Activations::Turned(x) => {
                     let (of_matrix, outputs) = ((self.matrix, self.blocks), (first, count));
                     let x = some.map(|row| x[row * self.blocks * BLOCK..].as_ptr());
                     match is_one {
@@ -77,14 +77,14 @@ impl<M: Matrix> Products<'_, M> {
                     }
                 }
                 // One row meets those of the matrix one after the other, which is one stream from memory.
-                Rows::Codes(x) if is_one => {
+                Activations::Codes(x) if is_one => {
                     self.row_by_row::<S, 1, 1>((first, count), [&x[some[0]]], values, pitch)
                 }
-                Rows::Codes(x) => {
+                Activations::Codes(x) => {
                     let x = some.map(|row| &x[row]);
                     self.row_by_row::<S, 2, TOGETHER>((first, count), x, values, pitch)
                 }
-                Rows::Stored(x) => {
+                Activations::Stored(x) => {
                     let (matrix, blocks, asking) = (self.matrix, self.blocks, self.level.asking());
                     for (row, values) in rows.iter().zip(values.chunks_mut(pitch)) {
                         let x = x[row * blocks * BLOCK..].as_ptr();
@@ -103,11 +103,11 @@ impl<M: Matrix> Products<'_, M> {
     unsafe fn row_by_row<S: Simd, const W: usize, const X: usize>(
         &self,
         (first, count): (usize, usize),
-        x: [&Row; X],
+        x: [&QuantizedRow; X],
         values: &mut [f32],
         pitch: usize,
     ) {
-        let Products { matrix, blocks, .. } = *self;
+        let SharedWeightGemm { matrix, blocks, .. } = *self;
         for output in (0..count).step_by(W) {
             let place = |w: usize| (output + w).min(count - 1);
             let first = std::array::from_fn(|w| (first + place(w)) * blocks);

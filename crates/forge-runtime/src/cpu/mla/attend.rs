@@ -6,9 +6,9 @@
 //! values are the first channels of its keys: a thread takes some heads of a row and goes through the cache in steps, so that
 //! each line is loaded once for all of them.
 
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::online_softmax::{STEP, SoftmaxUpdate, Step, Total, total_from, total_of};
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, Total, total_from, total_of};
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
 use crate::cpu::mla::cache_append::{LatentPrepare, Lines, Raw, store};
@@ -20,7 +20,7 @@ use std::slice::from_ref;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
-pub struct LatentAttend {
+pub struct MlaAttention {
     /// Heads.
     pub heads: usize,
     /// Channels of a latent.
@@ -39,7 +39,7 @@ pub struct LatentAttend {
 const HEADS: usize = 16;
 
 /// Runs this thread's share.
-pub fn latent_attend(call: &Call<'_>, shape: &LatentAttend) {
+pub fn latent_attend(call: &KernelArgs<'_>, shape: &MlaAttention) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
@@ -48,15 +48,15 @@ pub fn latent_attend(call: &Call<'_>, shape: &LatentAttend) {
 }
 
 struct Heads<'a, C> {
-    call: &'a Call<'a>,
-    shape: &'a LatentAttend,
+    call: &'a KernelArgs<'a>,
+    shape: &'a MlaAttention,
     cache: PhantomData<C>,
 }
 
-impl<C: Cached> Task for Heads<'_, C> {
+impl<C: KvElement> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAttend { heads, width, turned, scale, prologue, .. } = *self.shape;
+        let MlaAttention { heads, width, turned, scale, prologue, .. } = *self.shape;
         let call = self.call;
         let (rows, record) = (call.scalar(0), width + turned);
         let lines = Lines::find(call, rows, record);
@@ -163,10 +163,10 @@ impl Softmax<'_> {
     /// # Safety
     /// There are as many lines.
     #[inline(always)]
-    unsafe fn take<S: Simd, C: Cached>(&mut self, lines: *const C, positions: usize) {
+    unsafe fn take<S: Simd, C: KvElement>(&mut self, lines: *const C, positions: usize) {
         let Softmax { queries, sums, weights, largest, totals, record, width, padded } = self;
         let (width, padded) = (*width, *padded);
-        let step = Step { keys: lines, values: lines, positions, width: *record, valued: width, padded };
+        let step = KvBlock { keys: lines, values: lines, positions, width: *record, valued: width, padded };
         // SAFETY: the caller's promise; queries and sums are padded to whole vectors.
         unsafe {
             step.scores::<S>(queries, weights);

@@ -3,9 +3,9 @@
 //! Scalars: rows, context. Buffers: latent, key, slots, positions, latents; with something to prepare queries, gain and turned
 //! too. `latents` is `[slot, context, width + turned]` of one layer.
 
-use crate::cpu::attention::kv_format::Cached;
+use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::rope_tables::{Rotation, norm};
-use crate::cpu::device::kernel_args::{Call, Output};
+use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
-pub struct LatentAppend {
+pub struct MlaAppend {
     /// Channels of a latent.
     pub width: usize,
     /// Channels of a turned key.
@@ -57,7 +57,7 @@ pub struct LatentColumns {
 }
 
 /// Runs this thread's share.
-pub fn latent_append(call: &Call<'_>, shape: &LatentAppend) {
+pub fn latent_append(call: &KernelArgs<'_>, shape: &MlaAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
@@ -66,15 +66,15 @@ pub fn latent_append(call: &Call<'_>, shape: &LatentAppend) {
 }
 
 struct Rows<'a, C> {
-    call: &'a Call<'a>,
-    shape: &'a LatentAppend,
+    call: &'a KernelArgs<'a>,
+    shape: &'a MlaAppend,
     cache: PhantomData<C>,
 }
 
-impl<C: Cached> Task for Rows<'_, C> {
+impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAppend { width, turned, prepare, .. } = *self.shape;
+        let MlaAppend { width, turned, prepare, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let lines = Lines::find(call, rows, width + turned);
@@ -121,7 +121,7 @@ pub(crate) struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     /// The buffers slots and positions; scalar 1 is the context.
-    pub(crate) fn find(call: &Call<'a>, rows: usize, record: usize) -> Lines<'a> {
+    pub(crate) fn find(call: &KernelArgs<'a>, rows: usize, record: usize) -> Lines<'a> {
         let (slots, positions) = (call.input::<u32>("slots", rows), call.input::<u32>("positions", rows));
         Lines { slots, positions, context: call.scalar(1), record }
     }
@@ -168,7 +168,7 @@ pub(crate) struct Raw<'a> {
 
 impl<'a> Raw<'a> {
     pub(crate) fn find(
-        call: &Call<'a>,
+        call: &KernelArgs<'a>,
         prepare: &LatentPrepare,
         rows: usize,
         [width, turned]: [usize; 2],
@@ -214,7 +214,7 @@ impl<'a> Raw<'a> {
 ///
 /// # Safety
 /// No other thread touches it.
-pub(crate) unsafe fn store<C: Cached>(latents: Output<'_, C>, at: usize, line: &[f32]) {
+pub(crate) unsafe fn store<C: KvElement>(latents: Output<'_, C>, at: usize, line: &[f32]) {
     // SAFETY: the caller's promise.
     C::store(unsafe { latents.part(at..at + line.len()) }, line);
 }

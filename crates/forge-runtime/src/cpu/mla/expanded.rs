@@ -2,9 +2,9 @@
 //! rows meet latents as they are, however many they are ([`crate::device::Pass::unfolds_from`]); these are what its GPUs compute, in
 //! their order of shares.
 
-use crate::cpu::attention::kv_format::Cached;
-use crate::cpu::attention::online_softmax::{STEP, SoftmaxUpdate, Step, total_from, total_of};
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::attention::kv_format::KvElement;
+use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, total_from, total_of};
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
@@ -14,7 +14,7 @@ use std::slice::{from_mut, from_ref};
 
 /// A share of a slot's lines as numbers. Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys.
 #[derive(Clone, Copy, Debug)]
-pub struct LatentShare {
+pub struct MlaLoadLatents {
     /// Channels of a latent.
     pub width: usize,
     /// Channels of a turned key.
@@ -26,7 +26,7 @@ pub struct LatentShare {
 /// softmax(scale · (q·k + r·t)) v over a share of a slot's positions. Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys,
 /// values, positions, heads, carried; the last two are what rows have of the positions before.
 #[derive(Clone, Copy, Debug)]
-pub struct AttendUnfolded {
+pub struct MlaAttentionExpanded {
     /// Heads.
     pub heads: usize,
     /// Channels of a head's key that do not turn.
@@ -42,7 +42,7 @@ pub struct AttendUnfolded {
 }
 
 /// Runs this thread's share.
-pub fn latent_share(call: &Call<'_>, shape: &LatentShare) {
+pub fn latent_share(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
     match shape.cache {
         Format::F32 => lines::<f32>(call, shape),
         Format::F16 => lines::<f16>(call, shape),
@@ -50,8 +50,8 @@ pub fn latent_share(call: &Call<'_>, shape: &LatentShare) {
     }
 }
 
-fn lines<C: Cached + Into<f32>>(call: &Call<'_>, shape: &LatentShare) {
-    let LatentShare { width, turned, .. } = *shape;
+fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
+    let MlaLoadLatents { width, turned, .. } = *shape;
     let (rows, context, begin, record) = (call.scalar(0), call.scalar(1), call.scalar(2), width + turned);
     let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * record;
     let latents = &call.input::<C>("latents", first + rows * record)[first..];
@@ -69,20 +69,22 @@ fn lines<C: Cached + Into<f32>>(call: &Call<'_>, shape: &LatentShare) {
 }
 
 /// Runs this thread's share.
-pub fn attend_unfolded(call: &Call<'_>, shape: &AttendUnfolded) {
+pub fn attend_unfolded(call: &KernelArgs<'_>, shape: &MlaAttentionExpanded) {
     call.level().run(Heads { call, shape });
 }
 
 struct Heads<'a> {
-    call: &'a Call<'a>,
-    shape: &'a AttendUnfolded,
+    call: &'a KernelArgs<'a>,
+    shape: &'a MlaAttentionExpanded,
 }
 
 impl Task for Heads<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Heads { call, shape: &AttendUnfolded { heads, keys, turned, values, queries_pitch, scale } } =
-            self;
+        let Heads {
+            call,
+            shape: &MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+        } = self;
         let (rows, begin, end) = (call.scalar(0), call.scalar(1), call.scalar(2));
         let of_heads = |name, width| call.input::<f32>(name, (end - begin) * heads * width);
         let (all_keys, all_values) = (of_heads("keys", keys), of_heads("values", values));
@@ -129,7 +131,7 @@ impl Task for Heads<'_> {
                 }
                 let (keys, values_of_step) = (step_keys.as_ptr(), step_values.as_ptr());
                 let step =
-                    Step { keys, values: values_of_step, positions: count, width, valued: values, padded };
+                    KvBlock { keys, values: values_of_step, positions: count, width, valued: values, padded };
                 // SAFETY: the step has as many positions; query and sums are padded to whole vectors.
                 unsafe {
                     step.scores::<S>(query, weights);

@@ -4,20 +4,20 @@
 //! turned, each row of a matrix is added to the sums of its columns, times the number of x that is its own. Every row of x is
 //! computed alike to the bit, however many come with it, but that one alone may be summed in another order.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
-use crate::cpu::format::weight_format::Stored;
+use crate::cpu::format::weight_format::WeightFormat;
 use crate::cpu::matmul::epilogue::GRAIN;
 use crate::cpu::matmul::linear::whole_rows_to;
-use crate::cpu::matmul::shared_weight_rows::{Products, Rows, TOGETHER};
+use crate::cpu::matmul::shared_weight_rows::{Activations, SharedWeightGemm, TOGETHER};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
-pub struct EachHead {
+pub struct PerHeadLinear {
     /// Heads, each with a matrix.
     pub heads: usize,
     /// Rows of a head's matrix.
@@ -31,24 +31,24 @@ pub struct EachHead {
 }
 
 /// Runs this thread's share, of weights stored as `F`.
-pub fn each_head<F: Stored>(call: &Call<'_>, shape: &EachHead) {
+pub fn each_head<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
     F::each_head(call, shape);
 }
 
-pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &EachHead) {
+pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
     call.level().run(Of::<M> { call, shape, format: PhantomData });
 }
 
 struct Of<'a, M> {
-    call: &'a Call<'a>,
-    shape: &'a EachHead,
+    call: &'a KernelArgs<'a>,
+    shape: &'a PerHeadLinear,
     format: PhantomData<M>,
 }
 
 impl<M: Matrix> Task for Of<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let EachHead { heads, rows: of_matrix, columns, turned, pitch } = *self.shape;
+        let PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = columns.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
@@ -96,8 +96,8 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
         }
         let x = if is_ready { x } else { &scratch };
-        let x = if call.alone() { Rows::Stored(x) } else { Rows::Turned(x) };
-        let products = Products { matrix, in_strips: false, blocks, x, level: call.level() };
+        let x = if call.alone() { Activations::Stored(x) } else { Activations::Turned(x) };
+        let products = SharedWeightGemm { matrix, in_strips: false, blocks, x, level: call.level() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];
         for item in call.share(heads * shares, 1).flatten() {

@@ -4,17 +4,17 @@
 //! them. In a pass of several rows each is computed alike to the bit, whoever its neighbours are: products are summed in one
 //! order, and a row's experts in that of their numbers. Rows are encoded as they are for any projection ([`crate::cpu::matmul::linear()`]).
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::expert_stack::Stack;
+use crate::cpu::format::expert_stack::ExpertStack;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::repacked::OUTPUTS;
-use crate::cpu::format::weight_format::Stored;
+use crate::cpu::format::weight_format::WeightFormat;
 use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, GRAIN, PartialResults};
 use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
-use crate::cpu::matmul::linear::{Project, whole_rows};
-use crate::cpu::matmul::output_partition::Pieces;
-use crate::cpu::matmul::shared_weight_rows::{Products, Rows, TOGETHER};
+use crate::cpu::matmul::linear::{Linear, whole_rows};
+use crate::cpu::matmul::output_partition::OutputPartition;
+use crate::cpu::matmul::shared_weight_rows::{Activations, SharedWeightGemm, TOGETHER};
 use crate::cpu::moe::route::{MOST, Route, Router};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -64,20 +64,20 @@ pub struct ExpertsSum {
 }
 
 /// Runs this thread's share, of weights stored as `F`.
-pub fn experts_inner<F: Stored>(call: &Call<'_>, shape: &ExpertsInner) {
+pub fn experts_inner<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsInner) {
     F::experts_inner(call, shape);
 }
 
 /// Runs this thread's share, of weights stored as `F`.
-pub fn experts_sum<F: Stored>(call: &Call<'_>, shape: &ExpertsSum) {
+pub fn experts_sum<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsSum) {
     F::experts_sum(call, shape);
 }
 
-pub(crate) fn inner<M: Matrix>(call: &Call<'_>, shape: &ExpertsInner) {
+pub(crate) fn inner<M: Matrix>(call: &KernelArgs<'_>, shape: &ExpertsInner) {
     call.level().run(Of::<M> { call, shape: Shape::Inner(shape), format: PhantomData });
 }
 
-pub(crate) fn sum<M: Matrix>(call: &Call<'_>, shape: &ExpertsSum) {
+pub(crate) fn sum<M: Matrix>(call: &KernelArgs<'_>, shape: &ExpertsSum) {
     call.level().run(Of::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
 }
 
@@ -126,7 +126,7 @@ impl<'a> Pairs<'a> {
 
 /// Either kernel: they differ in whose outputs a thread takes at once, and in what it does with products.
 struct Of<'a, M> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: Shape<'a>,
     format: PhantomData<M>,
 }
@@ -180,19 +180,19 @@ impl<M: Matrix> Task for Of<'_, M> {
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let chooses = false;
         let project =
-            Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
+            Linear { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
         let finish = EpilogueContext::new::<S>(call, &project, of_y);
         let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
         let is_in_strips =
             |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
         let count_of_turns = if is_sum { 1 } else { turns.len() };
-        let Pieces { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
+        let OutputPartition { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
             (true, _) => {
                 let wanted = (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, IN_STRIPS);
-                Pieces::of_strips(&finish, outputs, call.workers(), wanted)
+                OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
             }
-            (false, true) => Pieces::of_rows(&finish, outputs, call.workers()),
-            (false, false) => Pieces { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
+            (false, true) => OutputPartition::of_rows(&finish, outputs, call.workers()),
+            (false, false) => OutputPartition { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
         };
         let mut scratch = Scratch::take(padded + TOGETHER * piece + if is_sum { rows * piece } else { 0 });
         let (room, scratch) = scratch.split_at_mut(padded);
@@ -200,11 +200,11 @@ impl<M: Matrix> Task for Of<'_, M> {
         let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
         let coded = if is_encoded { encoded_rows::<S>(x, blocks * BLOCK) } else { Vec::new() };
         let x = match (is_encoded, call.alone()) {
-            (true, _) => Rows::Codes(&coded),
-            (false, true) => Rows::Stored(x),
-            (false, false) => Rows::Turned(x),
+            (true, _) => Activations::Codes(&coded),
+            (false, true) => Activations::Stored(x),
+            (false, false) => Activations::Turned(x),
         };
-        let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
+        let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
         for item in call.share(count_of_turns * pieces, 1).flatten() {
             // Everybody knows who was chosen; one tells everyone after this.
@@ -223,8 +223,13 @@ impl<M: Matrix> Task for Of<'_, M> {
             for place in with.iter().filter(|_| count > 0) {
                 let (expert, of_expert) = pairs.of(*place);
                 let matrix = stack.of(call.matrix_of(expert));
-                let products =
-                    Products { matrix, in_strips: is_in_strips(place), blocks, x, level: call.level() };
+                let products = SharedWeightGemm {
+                    matrix,
+                    in_strips: is_in_strips(place),
+                    blocks,
+                    x,
+                    level: call.level(),
+                };
                 let bias = bias.get(expert * outputs + first..).unwrap_or_default();
                 for some in of_expert.chunks(TOGETHER) {
                     let mut own = [0; TOGETHER];

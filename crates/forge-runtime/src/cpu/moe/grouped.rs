@@ -8,18 +8,18 @@
 //! Each row is computed alike to the bit, whoever its neighbours are and whether they are few or many: products are summed as
 //! everywhere, and a row's experts in the order of their numbers.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::expert_stack::Stack;
+use crate::cpu::format::expert_stack::ExpertStack;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
-use crate::cpu::format::weight_format::Stored;
+use crate::cpu::format::weight_format::WeightFormat;
 use crate::cpu::matmul::epilogue::{Epilogue, EpilogueContext};
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::int8::int8_gemm;
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, encode_rows};
 use crate::cpu::matmul::int8::int8_panel;
 use crate::cpu::matmul::int8::int8_panel::{EMPTY, Panels};
-use crate::cpu::matmul::linear::{Project, whole_rows};
+use crate::cpu::matmul::linear::{Linear, whole_rows};
 use crate::cpu::moe::route::MOST;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -74,7 +74,7 @@ fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
 }
 
 /// Groups all pairs, by whichever thread comes first.
-pub fn experts_group(call: &Call<'_>, shape: &ExpertsGroup) {
+pub fn experts_group(call: &KernelArgs<'_>, shape: &ExpertsGroup) {
     let ExpertsGroup { experts, chosen, tile_rows } = *shape;
     let rows = call.scalar(0);
     let routes = call.input::<u32>("routes", rows * 2 * chosen);
@@ -113,16 +113,16 @@ pub fn experts_group(call: &Call<'_>, shape: &ExpertsGroup) {
 }
 
 /// Runs this thread's share, of weights stored as `F`.
-pub fn experts_tiles<F: Stored>(call: &Call<'_>, shape: &ExpertsTiles) {
+pub fn experts_tiles<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsTiles) {
     F::experts_tiles(call, shape);
 }
 
-pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &ExpertsTiles) {
+pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &ExpertsTiles) {
     call.level().run(Products::<M> { call, shape, format: PhantomData });
 }
 
 struct Products<'a, M> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a ExpertsTiles,
     format: PhantomData<M>,
 }
@@ -181,11 +181,11 @@ impl<M: Matrix> Task for Products<'_, M> {
         let (room, of_panels) = scratch.split_at_mut(padded.next_multiple_of(16));
         let mut filled = [EMPTY; int8_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
-        let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
+        let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
         let coded = coded.map(|coded| QuantizedBatch { x: unsafe { coded.whole() }, pitch: blocks });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
-        let project = Project {
+        let project = Linear {
             outputs,
             inputs,
             norm: None,
@@ -239,12 +239,12 @@ impl<M: Matrix> Task for Products<'_, M> {
 }
 
 /// Runs this thread's share.
-pub fn experts_join(call: &Call<'_>, shape: &ExpertsJoin) {
+pub fn experts_join(call: &KernelArgs<'_>, shape: &ExpertsJoin) {
     call.level().run(Join { call, shape });
 }
 
 struct Join<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a ExpertsJoin,
 }
 

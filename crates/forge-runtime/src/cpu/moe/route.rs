@@ -2,7 +2,7 @@
 //!
 //! A row of routes is the experts, the best first and last those that every row has, and then the bits of their weights.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::head::argmax::ordered;
 
 /// What the compiler decided.
@@ -69,7 +69,7 @@ pub(crate) const MOST: (usize, usize) = (1024, 32);
 const NO_SUM: f32 = 1e-20;
 
 /// Runs this thread's share.
-pub fn route(call: &Call<'_>, shape: &Route) {
+pub fn route(call: &KernelArgs<'_>, shape: &Route) {
     let (rows, words) = (call.scalar(0), shape.words());
     let router = Router::new(call, shape, rows);
     let routes = call.output::<u32>("routes", rows * words);
@@ -88,7 +88,7 @@ pub(crate) struct Router<'a> {
 }
 
 impl<'a> Router<'a> {
-    pub(crate) fn new(call: &Call<'a>, shape: &'a Route, rows: usize) -> Router<'a> {
+    pub(crate) fn new(call: &KernelArgs<'a>, shape: &'a Route, rows: usize) -> Router<'a> {
         let experts = shape.experts;
         assert!(experts <= MOST.0 && shape.words() <= 2 * MOST.1, "{shape:?} has too many experts");
         Router {

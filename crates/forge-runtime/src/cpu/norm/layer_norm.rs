@@ -2,7 +2,7 @@
 //! y.
 
 use crate::cpu::attention::rope_tables::inverse_rms;
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
@@ -20,12 +20,12 @@ pub struct LayerNorm {
 }
 
 /// Runs this thread's share.
-pub fn layer_norm(call: &Call<'_>, shape: &LayerNorm) {
+pub fn layer_norm(call: &KernelArgs<'_>, shape: &LayerNorm) {
     call.level().run(Norm { call, shape });
 }
 
 struct Norm<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a LayerNorm,
 }
 

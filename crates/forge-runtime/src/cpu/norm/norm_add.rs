@@ -3,7 +3,7 @@
 //! Scalars: rows. Buffers: x[, norm_gain][, factor][, gain], stream[, gained][, squares_out].
 
 use crate::cpu::attention::rope_tables::inverse_rms;
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::matmul::epilogue::Squares;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -24,12 +24,12 @@ pub struct NormAdd {
 }
 
 /// Runs this thread's share.
-pub fn norm_add(call: &Call<'_>, shape: &NormAdd) {
+pub fn norm_add(call: &KernelArgs<'_>, shape: &NormAdd) {
     call.level().run(Add { call, shape });
 }
 
 struct Add<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a NormAdd,
 }
 

@@ -1,7 +1,7 @@
 //! Root-mean-square norm of each part of each row. Scalars: rows. Buffers: x[, gain][, wanted], y.
 
 use crate::cpu::attention::rope_tables::norm;
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
@@ -23,12 +23,12 @@ pub struct RmsNorm {
 }
 
 /// Runs this thread's share.
-pub fn rms_norm(call: &Call<'_>, shape: &RmsNorm) {
+pub fn rms_norm(call: &KernelArgs<'_>, shape: &RmsNorm) {
     call.level().run(Norm { call, shape });
 }
 
 struct Norm<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a RmsNorm,
 }
 

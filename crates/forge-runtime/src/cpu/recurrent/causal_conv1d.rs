@@ -2,8 +2,8 @@
 //!
 //! `tail` is a ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros.
 
-use crate::cpu::device::kernel_args::Call;
-use crate::cpu::elementwise::activation::{Activation, Each};
+use crate::cpu::device::kernel_args::KernelArgs;
+use crate::cpu::elementwise::activation::{Activation, UnaryOp};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
@@ -24,12 +24,12 @@ pub struct Convolve {
 const CHANNELS: usize = 256;
 
 /// Runs this thread's share.
-pub fn convolve(call: &Call<'_>, shape: &Convolve) {
+pub fn convolve(call: &KernelArgs<'_>, shape: &Convolve) {
     call.level().run(Convolution { call, shape });
 }
 
 struct Convolution<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a Convolve,
 }
 
@@ -64,7 +64,7 @@ impl Task for Convolution<'_> {
                 }
                 if let Some(activation) = activation {
                     // SAFETY: this thread's own numbers.
-                    unsafe { Each::Activate(activation).apply::<S>(sums) };
+                    unsafe { UnaryOp::Activate(activation).apply::<S>(sums) };
                 }
             }
         }

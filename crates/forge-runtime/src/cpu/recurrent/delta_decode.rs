@@ -4,8 +4,8 @@
 //! Rows have slots of their own. `inputs` has queries, keys and values side by side, then gates, strengths and times; `tail` is the
 //! convolution's ring, `memory` the rule's.
 
-use crate::cpu::device::kernel_args::{Call, Output};
-use crate::cpu::elementwise::activation::{Activation, Each};
+use crate::cpu::device::kernel_args::{KernelArgs, Output};
+use crate::cpu::elementwise::activation::{Activation, UnaryOp};
 use crate::cpu::recurrent::delta_rule::{DeltaRule, MOST_VALUES, decay, sigmoid};
 use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
@@ -26,12 +26,12 @@ pub struct DeltaStep {
 const MOST_KEYS: usize = 256;
 
 /// Runs this thread's share.
-pub fn delta_step(call: &Call<'_>, shape: &DeltaStep) {
+pub fn delta_step(call: &KernelArgs<'_>, shape: &DeltaStep) {
     call.level().run(Step { call, shape });
 }
 
 struct Step<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a DeltaStep,
 }
 
@@ -68,7 +68,7 @@ impl Task for Step<'_> {
             {
                 ring.convolve(&inputs[channel..channel + made.len()], channel, taps, made, keeps);
                 // SAFETY: numbers of our own.
-                unsafe { Each::Activate(Activation::Silu).apply::<S>(made) };
+                unsafe { UnaryOp::Activate(Activation::Silu).apply::<S>(made) };
             }
 
             let after = &inputs[rule.channels()..];

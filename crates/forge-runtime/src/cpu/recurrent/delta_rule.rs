@@ -8,7 +8,7 @@
 //! Rows are taken one after the other, however many come. Products of several rows at once would take hardly fewer operations, and
 //! what a row becomes would depend on the rows that it comes with.
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
@@ -67,7 +67,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 }
 
 /// Runs this thread's share.
-pub fn delta_rule(call: &Call<'_>, shape: &DeltaRule) {
+pub fn delta_rule(call: &KernelArgs<'_>, shape: &DeltaRule) {
     call.level().run(Rule {
         call,
         shape,
@@ -76,12 +76,12 @@ pub fn delta_rule(call: &Call<'_>, shape: &DeltaRule) {
 }
 
 /// The same, and heads are left as memories say them, for [`crate::cpu::recurrent::gated_rms_norm()`].
-pub fn delta_chunks(call: &Call<'_>, shape: &DeltaRule) {
+pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaRule) {
     call.level().run(Rule { call, shape, gain: None });
 }
 
 struct Rule<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     shape: &'a DeltaRule,
     /// Of the norm of heads, where they are normed here.
     gain: Option<&'a [f32]>,
@@ -160,7 +160,7 @@ enum Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn of(call: &Call<'a>, shape: &DeltaRule, rows: usize) -> Rows<'a> {
+    fn of(call: &KernelArgs<'a>, shape: &DeltaRule, rows: usize) -> Rows<'a> {
         let input = |name, width| call.input::<f32>(name, rows * width);
         let DeltaRule { key_heads, heads, keys, values, .. } = *shape;
         match shape.gated {

@@ -1,15 +1,15 @@
 //! Of what heads say, normed each by itself, what their gates let through, in place. Scalars: rows. Buffers: inputs, gain, heads.
 
 use crate::cpu::attention::rope_tables::inverse_rms;
-use crate::cpu::device::kernel_args::Call;
-use crate::cpu::elementwise::activation::{Activation, Each};
+use crate::cpu::device::kernel_args::KernelArgs;
+use crate::cpu::elementwise::activation::{Activation, UnaryOp};
 use crate::cpu::recurrent::delta_rule::MOST_VALUES;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
-pub struct LetThrough {
+pub struct GatedRmsNorm {
     /// Heads.
     pub heads: usize,
     /// Channels of one.
@@ -23,19 +23,19 @@ pub struct LetThrough {
 }
 
 /// Runs this thread's share.
-pub fn let_through(call: &Call<'_>, shape: &LetThrough) {
+pub fn let_through(call: &KernelArgs<'_>, shape: &GatedRmsNorm) {
     call.level().run(Through { call, shape });
 }
 
 struct Through<'a> {
-    call: &'a Call<'a>,
-    shape: &'a LetThrough,
+    call: &'a KernelArgs<'a>,
+    shape: &'a GatedRmsNorm,
 }
 
 impl Task for Through<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LetThrough { heads, values, pitch, first, epsilon } = *self.shape;
+        let GatedRmsNorm { heads, values, pitch, first, epsilon } = *self.shape;
         let (call, rows) = (self.call, self.call.scalar(0));
         let inputs = call.input::<f32>("inputs", rows * pitch);
         let gain = call.input::<f32>("gain", values);
@@ -60,7 +60,7 @@ pub(crate) unsafe fn open<S: Simd>(said: &mut [f32], gain: &[f32], gates: &[f32]
     open.copy_from_slice(gates);
     // SAFETY: numbers of our own.
     let scale = unsafe {
-        Each::Activate(Activation::Silu).apply::<S>(open);
+        UnaryOp::Activate(Activation::Silu).apply::<S>(open);
         inverse_rms::<S>(said, epsilon)
     };
     for ((said, gain), open) in said.iter_mut().zip(gain).zip(open) {

@@ -28,13 +28,13 @@ struct Launch {
 
 /// The launches of a pass.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Launches {
+pub(crate) struct LaunchList {
     list: Vec<Launch>,
     arguments: Vec<u8>,
     barriers: u32,
 }
 
-impl Launches {
+impl LaunchList {
     /// None, with room for as many as there were.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
@@ -66,7 +66,7 @@ impl Launches {
     }
 
     /// Whether the same kernels are launched in the same order: a graph of the one can be made one of the other.
-    fn is_like(&self, other: &Launches) -> bool {
+    fn is_like(&self, other: &LaunchList) -> bool {
         let same = |(a, b): (&Launch, &Launch)| {
             a.function == b.function && a.barriers == b.barriers && a.arguments == b.arguments
         };
@@ -74,7 +74,7 @@ impl Launches {
     }
 
     /// Whether launch `index` is the same in both, to the last argument.
-    fn is_same(&self, other: &Launches, index: usize) -> bool {
+    fn is_same(&self, other: &LaunchList, index: usize) -> bool {
         let (a, b) = (&self.list[index], &other.list[index]);
         a.groups == b.groups && self.arguments[a.arguments.clone()] == other.arguments[b.arguments.clone()]
     }
@@ -143,7 +143,7 @@ impl Launches {
 
 /// A pass that the driver starts as a whole.
 struct Graph {
-    launches: Launches,
+    launches: LaunchList,
     graph: Handle,
     executable: Handle,
     nodes: Vec<Handle>,
@@ -151,7 +151,7 @@ struct Graph {
 
 impl Graph {
     /// The graph of `launches`.
-    fn new(driver: &Driver, launches: &Launches, kernels_wait: bool) -> Result<Graph, String> {
+    fn new(driver: &Driver, launches: &LaunchList, kernels_wait: bool) -> Result<Graph, String> {
         let mut graph = null_mut();
         // SAFETY: the driver writes a handle there.
         unsafe { call!(driver, cuGraphCreate, &mut graph, 0)? };
@@ -207,7 +207,7 @@ impl Graph {
     }
 
     /// Makes it one of `launches`, which are like its own.
-    fn set(&mut self, driver: &Driver, launches: &Launches) -> Result<(), String> {
+    fn set(&mut self, driver: &Driver, launches: &LaunchList) -> Result<(), String> {
         for index in 0..launches.list.len() {
             if launches.is_same(&self.launches, index) {
                 continue;
@@ -236,7 +236,7 @@ impl Graph {
 /// How passes are started: the last one, and the graph that one before it has become.
 #[derive(Default)]
 pub(crate) struct Starter {
-    last: Launches,
+    last: LaunchList,
     graph: Option<Graph>,
     /// Whether kernels wait themselves for what was before them.
     pub(crate) kernels_wait: bool,
@@ -248,7 +248,7 @@ impl Starter {
         &mut self,
         driver: &Driver,
         stream: Handle,
-        launches: &Launches,
+        launches: &LaunchList,
     ) -> Result<(), String> {
         if launches.list.is_empty() {
             return Ok(());

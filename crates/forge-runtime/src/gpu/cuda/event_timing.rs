@@ -1,6 +1,6 @@
 //! What the card's own clock says of launches: events on the stream, between one stretch of them and the next.
 
-use crate::gpu::cuda::cuda_graph::Launches;
+use crate::gpu::cuda::cuda_graph::LaunchList;
 use crate::gpu::cuda::driver::{Address, Driver, Handle, call};
 use std::ptr::null_mut;
 
@@ -52,7 +52,7 @@ impl Drop for Clock<'_> {
 
 /// When each of these began and ended. They are launched twice: while the card is busy with the first round the host comes to be
 /// ahead of it, so that no time of the second is the host's.
-pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[Launches]) -> Result<Vec<[f64; 2]>, String> {
+pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[LaunchList]) -> Result<Vec<[f64; 2]>, String> {
     for launches in stretches {
         launches.start(driver, stream)?;
     }

@@ -10,7 +10,7 @@ const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
 
 /// An NVIDIA GPU, the first that the driver names.
-pub(crate) struct Card {
+pub(crate) struct Gpu {
     pub(crate) device: i32,
     name: String,
     capability: (i32, i32),
@@ -21,9 +21,9 @@ pub(crate) struct Card {
     pub(crate) memory: usize,
 }
 
-impl Card {
+impl Gpu {
     /// The first card of this machine; or why there is none.
-    pub(crate) fn first(driver: &Driver) -> Result<Card, String> {
+    pub(crate) fn first(driver: &Driver) -> Result<Gpu, String> {
         let (mut count, mut device, mut version, mut memory) = (0, 0, 0, 0);
         let mut name = [0 as c_char; 256];
         // SAFETY: every pointer is to what the driver writes there.
@@ -42,7 +42,7 @@ impl Card {
             // SAFETY: as above.
             unsafe { call!(driver, cuDeviceGetAttribute, &mut value, which, device) }.map(|()| value)
         };
-        let card = Card {
+        let card = Gpu {
             device,
             // SAFETY: the last character was left zero.
             name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
@@ -72,9 +72,9 @@ impl Card {
 }
 
 /// `NVIDIA H200, compute capability 9.0, driver of CUDA 13.0`
-impl std::fmt::Display for Card {
+impl std::fmt::Display for Gpu {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Card { name, capability, release, .. } = self;
+        let Gpu { name, capability, release, .. } = self;
         let ((major, minor), (year, part)) = (capability, release);
         write!(f, "{name}, compute capability {major}.{minor}, driver of CUDA {year}.{part}")
     }

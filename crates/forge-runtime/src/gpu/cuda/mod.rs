@@ -12,9 +12,9 @@ pub(crate) mod event_timing;
 pub(crate) mod gpu;
 
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, RunAhead, Schedule};
-use crate::gpu::cuda::cuda_graph::{Launches, Starter};
+use crate::gpu::cuda::cuda_graph::{LaunchList, Starter};
 use crate::gpu::cuda::driver::{Address, Driver, Handle, call};
-use crate::gpu::cuda::gpu::Card;
+use crate::gpu::cuda::gpu::Gpu;
 use crate::model::Layout;
 use crate::program::Ptx;
 use crate::weights::WeightFile;
@@ -37,7 +37,7 @@ const UNTIMED: u32 = 2;
 /// An NVIDIA GPU, as a device.
 pub struct CudaDevice {
     driver: Driver,
-    card: Card,
+    card: Gpu,
     module: Handle,
     stream: Handle,
     /// Where the host reads while passes are on their way.
@@ -52,13 +52,13 @@ pub struct CudaDevice {
     rows: Handle,
     /// Bytes of it that the card does not have yet.
     unsent: std::ops::Range<usize>,
-    launches: Launches,
+    launches: LaunchList,
     starter: Starter,
 }
 
 /// The card that this machine has, for people, where one of `texts` is for it; or why there is none.
 pub fn card(texts: &[Ptx]) -> Result<String, String> {
-    let card = Card::first(&Driver::load()?)?;
+    let card = Gpu::first(&Driver::load()?)?;
     card.best_of(texts)?;
     Ok(card.to_string())
 }
@@ -74,7 +74,7 @@ impl CudaDevice {
         copied: &mut dyn FnMut(usize, usize),
     ) -> Result<CudaDevice, String> {
         let driver = Driver::load()?;
-        let card = Card::first(&driver)?;
+        let card = Gpu::first(&driver)?;
         let mut context = null_mut();
         // SAFETY: the driver writes a handle there, which is given back when the device goes.
         unsafe { call!(driver, cuDevicePrimaryCtxRetain, &mut context, card.device)? };
@@ -90,7 +90,7 @@ impl CudaDevice {
             buffers: [(0, 0); 4],
             rows: null_mut(),
             unsent: 0..0,
-            launches: Launches::default(),
+            launches: LaunchList::default(),
             starter: Starter::default(),
         };
         let driver = &device.driver;
@@ -185,9 +185,9 @@ impl CudaDevice {
     /// The launches of a pass, in the place of those that there are.
     fn collected(
         &mut self,
-        mut launches: Launches,
+        mut launches: LaunchList,
         encode: &mut dyn FnMut(&mut dyn Pass),
-    ) -> Result<Launches, String> {
+    ) -> Result<LaunchList, String> {
         launches.clear();
         let mut pass = Encoding { device: self, launches, outcome: Ok(()) };
         encode(&mut pass);
@@ -296,7 +296,7 @@ impl Device for CudaDevice {
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
-        let collect = |stretch| self.collected(Launches::default(), &mut |pass| encode(stretch, pass));
+        let collect = |stretch| self.collected(LaunchList::default(), &mut |pass| encode(stretch, pass));
         let launches = (0..stretches).map(collect).collect::<Result<Vec<_>, _>>()?;
         self.wait(0)?;
         self.send_rows()?;
@@ -342,7 +342,7 @@ impl Drop for CudaDevice {
 /// A pass that is being collected, or why it cannot be.
 struct Encoding<'a> {
     device: &'a CudaDevice,
-    launches: Launches,
+    launches: LaunchList,
     outcome: Result<(), String>,
 }
 

@@ -5,10 +5,10 @@
 pub(crate) mod table;
 pub(crate) mod trace;
 
-pub use crate::measure::profile::table::{Best, json, table};
+pub use crate::measure::profile::table::{PeakBandwidth, json, table};
 pub use crate::measure::profile::trace::trace;
 
-use crate::device::kernel_cost::Done;
+use crate::device::kernel_cost::DispatchCost;
 use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub struct Step {
     /// The layer that it is of, as far as weights tell: none before the first, and after the last.
     pub layer: Option<u32>,
     /// What it does at least.
-    pub done: Done,
+    pub done: DispatchCost,
     /// Seconds, the middle of all rounds.
     pub seconds: f64,
     /// When it began in the last round, in seconds of the device's clock.
@@ -52,16 +52,19 @@ impl Profile {
 }
 
 /// Passes to be timed.
-pub struct Subject {
+pub struct ProfiledPass {
     /// What they compute, for people.
     pub name: String,
     /// The passes, and to how many positions the last row of each attends.
     pub passes: Vec<(CapturedPass, u32)>,
 }
 
-impl Subject {
+impl ProfiledPass {
     /// The pass of an id that sees so many positions, its own included.
-    pub fn id<D: Device>(engine: &mut Engine<CapturingDevice<D>>, length: u32) -> Result<Subject, Error> {
+    pub fn id<D: Device>(
+        engine: &mut Engine<CapturingDevice<D>>,
+        length: u32,
+    ) -> Result<ProfiledPass, Error> {
         engine.truncate(0, 0);
         let ids = engine.info().some_ids(length);
         let (last, before) = ids.split_last().ok_or_else(|| Error::usage("a text has at least one id"))?;
@@ -69,11 +72,14 @@ impl Subject {
             engine.feed(0, before, Output::Nothing)?;
         }
         let passes = noted(engine, &[*last], Output::Next)?;
-        Ok(Subject { name: format!("an id at the end of {length}"), passes })
+        Ok(ProfiledPass { name: format!("an id at the end of {length}"), passes })
     }
 
     /// The passes of a prompt, after which the next id is known.
-    pub fn prompt<D: Device>(engine: &mut Engine<CapturingDevice<D>>, count: u32) -> Result<Subject, Error> {
+    pub fn prompt<D: Device>(
+        engine: &mut Engine<CapturingDevice<D>>,
+        count: u32,
+    ) -> Result<ProfiledPass, Error> {
         engine.truncate(0, 0);
         let ids = engine.info().some_ids(count);
         let mut passes = Vec::new();
@@ -82,7 +88,7 @@ impl Subject {
             let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Next };
             passes.extend(noted(engine, chunk, want)?);
         }
-        Ok(Subject { name: format!("a prompt of {count} ids"), passes })
+        Ok(ProfiledPass { name: format!("a prompt of {count} ids"), passes })
     }
 
     /// Does everything once that does not count, and then `rounds` times; fewer if `goes_on`, which hears how many rounds are

@@ -1,13 +1,13 @@
 //! A profile as a table for people, a line for each kernel, and as JSON.
 
-use crate::device::kernel_cost::Done;
+use crate::device::kernel_cost::DispatchCost;
 use crate::measure::profile::Profile;
 use crate::model::memory::human;
 use serde_json::{Value, json as value};
 
 /// What a device's memory gives at best.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Best {
+pub struct PeakBandwidth {
     /// Bytes a second.
     pub bytes: f64,
     /// Whether that was measured here, and is not what its maker tells.
@@ -19,7 +19,7 @@ struct Line {
     kernel: &'static str,
     calls: usize,
     seconds: f64,
-    done: Done,
+    done: DispatchCost,
 }
 
 impl Line {
@@ -37,7 +37,7 @@ fn lines(profile: &Profile) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for step in &profile.steps {
         let place = lines.iter().position(|line| line.kernel == step.kernel).unwrap_or_else(|| {
-            lines.push(Line { kernel: step.kernel, calls: 0, seconds: 0.0, done: Done::default() });
+            lines.push(Line { kernel: step.kernel, calls: 0, seconds: 0.0, done: DispatchCost::default() });
             lines.len() - 1
         });
         let line = &mut lines[place];
@@ -52,7 +52,7 @@ fn lines(profile: &Profile) -> Vec<Line> {
 }
 
 /// The table.
-pub fn table(profile: &Profile, best: Option<Best>) -> String {
+pub fn table(profile: &Profile, best: Option<PeakBandwidth>) -> String {
     let lines = lines(profile);
     let width = lines.iter().map(|line| line.kernel.len()).max().unwrap_or(0).max(6);
     let of_best = if best.is_some() { "  of best" } else { "" };
@@ -130,7 +130,7 @@ mod tests {
         let step = |kernel, layer, read, seconds, begin| Step {
             kernel,
             layer,
-            done: Done { read, written: 1000, operations: 2 * read },
+            done: DispatchCost { read, written: 1000, operations: 2 * read },
             seconds,
             begin,
         };
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_kernel_has_a_line_and_the_whole_stands_beside_the_sum() {
-        let told = table(&profile(), Some(Best { bytes: 400e9, is_measured: true }));
+        let told = table(&profile(), Some(PeakBandwidth { bytes: 400e9, is_measured: true }));
         assert_eq!(
             told,
             "an id at position 512\n\

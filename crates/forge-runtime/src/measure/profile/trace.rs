@@ -45,12 +45,12 @@ fn microseconds(seconds: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::kernel_cost::Done;
+    use crate::device::kernel_cost::DispatchCost;
     use crate::measure::profile::Step;
 
     #[test]
     fn a_dispatch_is_an_event_and_none_begins_before_the_one_before_it_ends() {
-        let done = Done { read: 10, written: 20, operations: 30 };
+        let done = DispatchCost { read: 10, written: 20, operations: 30 };
         let step = |layer, begin, seconds| Step { kernel: "down", layer, done, seconds, begin };
         let steps = vec![step(Some(0), 0.0, 5e-6), step(Some(1), 4e-6, 5e-6)];
         let profile = Profile { name: "an id".to_owned(), rounds: 1, steps, whole: 1e-5 };

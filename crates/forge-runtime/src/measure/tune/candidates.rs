@@ -1,46 +1,46 @@
 //! What a program may choose from, as its compiler wrote it, and what came of a choice.
 
 use crate::device::Kernel;
-use crate::program::{Program, Ptx};
+use crate::program::{CompiledModel, Ptx};
 
 /// What a program may choose from.
-pub struct Tunable {
+pub struct TuningSpace {
     /// Text of kernels: the plan's own and all that may stand in for them.
     pub metal: &'static str,
     /// The same as NVIDIA's driver takes it.
     pub ptx: &'static [Ptx],
     /// What there is to choose.
-    pub choices: &'static [Choice],
+    pub choices: &'static [TuningProblem],
 }
 
 /// A subject, and how its kernels could be laid out.
-pub struct Choice {
+pub struct TuningProblem {
     /// The subject.
-    pub subject: Subject,
+    pub subject: TuningKey,
     /// The plan's kernels that are of it.
     pub kernels: &'static [&'static str],
     /// How they are laid out.
     pub own: Layout,
     /// Other layouts.
-    pub others: &'static [Other],
+    pub others: &'static [Candidate],
 }
 
 /// What a layout is chosen by. The compiler knows its subjects; here they are what tables and people are told, and what sums are of.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject {
+pub struct TuningKey {
     /// What it is, for people.
     pub name: &'static str,
     /// `one`, `few` or `many`: how many rows its kernels are made for.
     pub rows: &'static str,
     /// What it is, for the table.
-    pub said: &'static [(&'static str, Said)],
+    pub said: &'static [(&'static str, KeyValue)],
     /// What its results are.
-    pub sums: Sums,
+    pub sums: ErrorModel,
 }
 
 /// What a table says of a subject.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Said {
+pub enum KeyValue {
     /// A word.
     Word(&'static str),
     /// A number.
@@ -51,7 +51,7 @@ pub enum Said {
 
 /// What results are sums of.
 #[derive(Clone, Copy, Debug)]
-pub enum Sums {
+pub enum ErrorModel {
     /// So many products.
     Products(u32),
     /// Of so many products, where x may be taken as codes of 16 bits, or not.
@@ -71,30 +71,30 @@ pub struct Layout {
     /// What it is, for people.
     pub name: &'static str,
     /// All of it, by the names that the compiler has for it.
-    pub knobs: &'static [(&'static str, Said)],
+    pub knobs: &'static [(&'static str, KeyValue)],
 }
 
 /// A layout, and for each kernel of the choice one that has it.
-pub struct Other {
+pub struct Candidate {
     /// The layout.
     pub layout: Layout,
     /// In the order of the choice's kernels.
-    pub stand_ins: &'static [&'static StandIn],
+    pub stand_ins: &'static [&'static CandidateKernel],
 }
 
 /// A kernel that may do what one of the plan's does.
-pub struct StandIn {
+pub struct CandidateKernel {
     /// The kernel.
     pub kernel: Kernel,
     /// Its threadgroups, by its scalars.
     pub groups: fn(&[u32]) -> [u32; 3],
 }
 
-impl Tunable {
+impl TuningSpace {
     /// The program with everything that there is to choose from among its kernels.
-    pub fn program(&'static self, of: &Program) -> Program {
+    pub fn program(&'static self, of: &CompiledModel) -> CompiledModel {
         let kernels: Vec<_> = of.kernels.iter().copied().chain(self.kernels()).collect();
-        Program {
+        CompiledModel {
             directory: of.directory,
             metal: self.metal,
             metallib: None,

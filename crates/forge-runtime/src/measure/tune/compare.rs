@@ -4,7 +4,7 @@
 //! layouts cut differently, what goes to a cache and which experts a row has, is the same to the bit.
 
 use crate::device::Binding;
-use crate::measure::tune::Sums;
+use crate::measure::tune::ErrorModel;
 
 /// What was written, by the name that the kernel has for it, and where.
 pub(crate) type OutputSnapshot = Vec<(&'static str, Binding, Vec<u8>)>;
@@ -34,12 +34,12 @@ pub struct Difference {
 /// Attention has two such sums: scores, of as many products as a head has channels, and of values as many as positions are seen. A
 /// weight is e to the power of a score, and off by as much of itself as the score is off; scores are taken to be of the size of 1.
 /// Where they are larger a layout that adds them otherwise may be refused though it is right.
-pub(crate) fn bound(sums: Sums, positions: u32) -> f64 {
+pub(crate) fn bound(sums: ErrorModel, positions: u32) -> f64 {
     let added = match sums {
-        Sums::Products(count) => count,
+        ErrorModel::Products(count) => count,
         // A code is off by 2^-16 of the largest of its block, and results by some times that of their size.
-        Sums::Codes(count) => count.max(1 << 12),
-        Sums::Attention { width, window } => width + positions.min(window.unwrap_or(positions)),
+        ErrorModel::Codes(count) => count.max(1 << 12),
+        ErrorModel::Attention { width, window } => width + positions.min(window.unwrap_or(positions)),
     };
     f64::from(added.max(8)) * 2.0_f64.powi(-23)
 }
@@ -123,15 +123,16 @@ mod tests {
         ];
         for (buffer, own, other, differs) in cases {
             let [own, other] = [own, other].map(|numbers| vec![(buffer, binding, bytes(&numbers))]);
-            let found = difference(&own, &other, bound(Sums::Products(64), 1));
+            let found = difference(&own, &other, bound(ErrorModel::Products(64), 1));
             assert_eq!(found.map(|it| it.buffer), differs.then_some(buffer), "{buffer}");
         }
     }
 
     #[test]
     fn attention_may_be_off_by_what_scores_and_values_may() {
-        let of =
-            |width, window, positions| bound(Sums::Attention { width, window }, positions) * 2.0_f64.powi(23);
+        let of = |width, window, positions| {
+            bound(ErrorModel::Attention { width, window }, positions) * 2.0_f64.powi(23)
+        };
         assert_eq!([of(64, None, 500), of(64, Some(100), 500), of(64, Some(100), 50)], [564.0, 164.0, 114.0]);
     }
 

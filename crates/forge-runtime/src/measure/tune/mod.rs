@@ -16,11 +16,13 @@ pub(crate) mod table;
 #[cfg(feature = "tune")]
 pub(crate) mod tuner;
 
-pub use crate::measure::tune::candidates::{Choice, Layout, Other, Said, StandIn, Subject, Sums, Tunable};
+pub use crate::measure::tune::candidates::{
+    Candidate, CandidateKernel, ErrorModel, KeyValue, Layout, TuningKey, TuningProblem, TuningSpace,
+};
 #[cfg(feature = "tune")]
 pub use crate::measure::tune::compare::Difference;
 #[cfg(feature = "tune")]
-pub use crate::measure::tune::result::{Chosen, Times, Wrong};
+pub use crate::measure::tune::result::{Mismatch, Times, TuningResult};
 #[cfg(feature = "tune")]
 pub use crate::measure::tune::table::{line, table};
 #[cfg(feature = "tune")]

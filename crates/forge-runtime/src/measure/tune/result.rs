@@ -1,13 +1,13 @@
 //! What was measured of candidate layouts.
 
-use crate::measure::tune::candidates::{Layout, Subject};
+use crate::measure::tune::candidates::{Layout, TuningKey};
 use crate::measure::tune::compare::Difference;
 
 /// What came of a choice.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct TuningResult {
     /// The subject.
-    pub subject: Subject,
+    pub subject: TuningKey,
     /// The kernels that are of it.
     pub kernels: &'static [&'static str],
     /// How the plan's are laid out.
@@ -19,7 +19,7 @@ pub struct Chosen {
     /// Layouts that were measured, the plan's included.
     pub tried: usize,
     /// Layouts that compute something else.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<Mismatch>,
 }
 
 /// What all dispatches of a subject in a pass take.
@@ -33,7 +33,7 @@ pub struct Times {
     pub best: f64,
 }
 
-impl Chosen {
+impl TuningResult {
     /// Seconds in all passes, as the plan has it and with the fastest layout.
     pub fn seconds(&self) -> [f64; 2] {
         [self.times.iter().map(|times| times.own).sum(), self.times.iter().map(|times| times.best).sum()]
@@ -47,7 +47,7 @@ impl Chosen {
 
 /// A layout that computes something else.
 #[derive(Clone, Debug)]
-pub struct Wrong {
+pub struct Mismatch {
     /// The kernel.
     pub kernel: &'static str,
     /// By how much what.

@@ -1,6 +1,6 @@
 //! What was chosen, for people, and as the table that `forge compile --tuned` takes.
 
-use crate::measure::tune::{Chosen, Layout, Said, Sums};
+use crate::measure::tune::{ErrorModel, KeyValue, Layout, TuningResult};
 use serde_json::{Map, Value, json};
 
 /// Knobs, by the names that the compiler has for them.
@@ -8,17 +8,17 @@ fn named(layout: Layout) -> Value {
     Value::Object(layout.knobs.iter().map(|(name, knob)| ((*name).to_owned(), value(knob))).collect())
 }
 
-fn value(said: &Said) -> Value {
+fn value(said: &KeyValue) -> Value {
     match said {
-        Said::Word(word) => json!(word),
-        Said::Number(number) => json!(number),
-        Said::Flag(flag) => json!(flag),
+        KeyValue::Word(word) => json!(word),
+        KeyValue::Number(number) => json!(number),
+        KeyValue::Flag(flag) => json!(flag),
     }
 }
 
 /// A line for people.
-pub fn line(chosen: &Chosen) -> String {
-    let Chosen { subject, kernels, best, tried, wrong, .. } = chosen;
+pub fn line(chosen: &TuningResult) -> String {
+    let TuningResult { subject, kernels, best, tried, wrong, .. } = chosen;
     let [before, after] = chosen.seconds();
     let gained = if chosen.changes() {
         let percent = 100.0 * (after / before - 1.0);
@@ -34,9 +34,9 @@ pub fn line(chosen: &Chosen) -> String {
 }
 
 /// The table.
-pub fn table(model: &str, device: &str, all: &[Chosen]) -> Value {
+pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
     let layouts = all.iter().map(|chosen| {
-        let Chosen { subject, kernels, own, best, times, tried, wrong } = chosen;
+        let TuningResult { subject, kernels, own, best, times, tried, wrong } = chosen;
         let wrong = wrong.iter().map(|it| {
             let difference = &it.difference;
             json!({
@@ -58,7 +58,7 @@ pub fn table(model: &str, device: &str, all: &[Chosen]) -> Value {
             "tried": tried,
             "wrong": wrong.collect::<Vec<_>>(),
         });
-        if let Sums::Attention { .. } = subject.sums {
+        if let ErrorModel::Attention { .. } = subject.sums {
             let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "seconds_before": it.own });
             more["texts"] = times.iter().map(of).collect();
         }
@@ -71,55 +71,56 @@ pub fn table(model: &str, device: &str, all: &[Chosen]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::tune::{Difference, Subject, Times, Wrong};
+    use crate::measure::tune::{Difference, Mismatch, Times, TuningKey};
 
     #[test]
     fn a_line_tells_what_is_gained_and_the_table_by_what() {
-        let subject = Subject {
+        let subject = TuningKey {
             name: "q8_0 3072 × 2048 one",
             rows: "one",
             said: &[
-                ("subject", Said::Word("projection")),
-                ("inputs", Said::Number(2048)),
-                ("leaves", Said::Flag(true)),
+                ("subject", KeyValue::Word("projection")),
+                ("inputs", KeyValue::Number(2048)),
+                ("leaves", KeyValue::Flag(true)),
             ],
-            sums: Sums::Products(2048),
+            sums: ErrorModel::Products(2048),
         };
         let own = Layout {
             name: "4 rows, 2 simdgroups",
-            knobs: &[("rows_per_simdgroup", Said::Number(4)), ("simdgroups", Said::Number(2))],
+            knobs: &[("rows_per_simdgroup", KeyValue::Number(4)), ("simdgroups", KeyValue::Number(2))],
         };
         let best = Layout {
             name: "4 rows, 8 simdgroups",
-            knobs: &[("rows_per_simdgroup", Said::Number(4)), ("simdgroups", Said::Number(8))],
+            knobs: &[("rows_per_simdgroup", KeyValue::Number(4)), ("simdgroups", KeyValue::Number(8))],
         };
         let times = vec![Times { positions: 521, own: 12e-6, best: 9e-6 }];
         let chosen =
-            Chosen { subject, kernels: &["qkv_one"], own, best, times, tried: 40, wrong: Vec::new() };
+            TuningResult { subject, kernels: &["qkv_one"], own, best, times, tried: 40, wrong: Vec::new() };
         assert_eq!(
             line(&chosen),
             "q8_0 3072 × 2048 one         qkv_one                       12.0 µs → 9.0 µs (-25.0%)  4 rows, 8 simdgroups  (of 40)\n"
         );
         let difference = Difference { buffer: "y", distance: 0.5, bound: 1e-4 };
-        let wrong = vec![Wrong { kernel: "qkv_one_r1_g2_s1_p1", difference }];
-        let chosen = Chosen { best: own, wrong, ..chosen };
+        let wrong = vec![Mismatch { kernel: "qkv_one_r1_g2_s1_p1", difference }];
+        let chosen = TuningResult { best: own, wrong, ..chosen };
         assert_eq!(
             line(&chosen),
             "q8_0 3072 × 2048 one         qkv_one                       12.0 µs  stays  (of 40, 1 more compute something \
              else)\n"
         );
-        let of_table =
-            |chosen: &Chosen| table("llama", "a GPU", std::slice::from_ref(chosen))["layouts"][0].clone();
+        let of_table = |chosen: &TuningResult| {
+            table("llama", "a GPU", std::slice::from_ref(chosen))["layouts"][0].clone()
+        };
         let told = of_table(&chosen);
         assert_eq!(told["subject"], "projection");
         assert_eq!((&told["inputs"], &told["leaves"]), (&json!(2048), &json!(true)));
         assert_eq!(told["knobs"], json!({ "rows_per_simdgroup": 4, "simdgroups": 2 }));
         assert_eq!(told["wrong"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
         assert_eq!(told["texts"], Value::Null);
-        let sums = Sums::Attention { width: 64, window: None };
+        let sums = ErrorModel::Attention { width: 64, window: None };
         let long = Times { positions: 4096, own: 30e-6, best: 20e-6 };
         let times = [chosen.times.clone(), vec![long]].concat();
-        let attention = Chosen { subject: Subject { sums, ..subject }, times, ..chosen };
+        let attention = TuningResult { subject: TuningKey { sums, ..subject }, times, ..chosen };
         let told = of_table(&attention);
         assert_eq!(told["texts"][1]["positions"], 4096);
         assert_eq!(told["seconds_before"], json!(12e-6 + 30e-6));

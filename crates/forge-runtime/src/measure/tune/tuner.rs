@@ -3,11 +3,11 @@
 use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
-use crate::measure::capture::{CapturedPass, CapturingDevice, Note};
+use crate::measure::capture::{CapturedDispatch, CapturedPass, CapturingDevice};
 use crate::measure::profile::middle;
-use crate::measure::tune::candidates::{Choice, Other, StandIn, Sums};
+use crate::measure::tune::candidates::{Candidate, CandidateKernel, ErrorModel, TuningProblem};
 use crate::measure::tune::compare::{JOINED, OutputSnapshot, bound, difference};
-use crate::measure::tune::result::{Chosen, Times, Wrong};
+use crate::measure::tune::result::{Mismatch, Times, TuningResult};
 use crate::model::ModelInfo;
 
 /// What has to be gained for a layout to be chosen: less is within what turns differ by.
@@ -86,14 +86,14 @@ impl Tuner {
     /// that does not.
     pub fn choose(
         &self,
-        choice: &'static Choice,
+        choice: &'static TuningProblem,
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Chosen>, String> {
+    ) -> Result<Option<TuningResult>, String> {
         let has_any = |pass: &&(CapturedPass, u32)| pass.0.notes.iter().any(|note| choice.makes(note));
         let most = match choice.subject.sums {
-            Sums::Products(_) | Sums::Codes(_) => 1,
-            Sums::Attention { .. } => self.passes.len(),
+            ErrorModel::Products(_) | ErrorModel::Codes(_) => 1,
+            ErrorModel::Attention { .. } => self.passes.len(),
         };
         let passes: Vec<&(CapturedPass, u32)> = self.passes.iter().filter(has_any).take(most).collect();
         if passes.is_empty() {
@@ -122,7 +122,7 @@ impl Tuner {
             let gain = best.map_or(1.0, |index| turns.gains[index]);
             Times { positions: *positions, own: turns.own, best: turns.own * gain }
         });
-        Ok(Some(Chosen {
+        Ok(Some(TuningResult {
             subject: choice.subject,
             kernels: choice.kernels,
             own: choice.own,
@@ -137,12 +137,12 @@ impl Tuner {
     fn measure(
         &self,
         pass: &CapturedPass,
-        choice: &Choice,
-        right: &[&'static Other],
+        choice: &TuningProblem,
+        right: &[&'static Candidate],
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<InterleavedTimings>, String> {
-        let notes: Vec<&Note> = pass.notes.iter().filter(|note| choice.makes(note)).collect();
+        let notes: Vec<&CapturedDispatch> = pass.notes.iter().filter(|note| choice.makes(note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
         // The plan's own is the first of each turn; of the others those come first that came last in the turn before.
         let layouts = 1 + right.len();
@@ -197,10 +197,10 @@ fn best(gains: &[&[f64]]) -> Option<usize> {
 /// Whether a layout computes what the plan's kernels do, where they come first in the pass; if not, what is wrong.
 fn check(
     (pass, positions): &(CapturedPass, u32),
-    choice: &Choice,
-    other: &'static Other,
+    choice: &TuningProblem,
+    other: &'static Candidate,
     device: &mut dyn Device,
-) -> Result<Option<Wrong>, String> {
+) -> Result<Option<Mismatch>, String> {
     for kernel in choice.kernels {
         let Some(place) = pass.notes.iter().position(|note| note.kernel.name == *kernel) else {
             continue;
@@ -208,13 +208,13 @@ fn check(
         let note = &pass.notes[place];
         let stand_in = other.standing_in(choice, note);
         // Shares are of use when they are joined, and compared as what comes of that.
-        let shares = |note: &Note| note.kernel.buffers.contains(&JOINED);
+        let shares = |note: &CapturedDispatch| note.kernel.buffers.contains(&JOINED);
         let join = pass.notes.get(place + 1).filter(|next| shares(note) && shares(next));
         // What it reads is there when all before it has been done.
         pass.say(device);
         device.run(pass.program, &mut |to| pass.encode_first(place, to))?;
         let before = read(note, device);
-        let mut written_by = |does: &Note| {
+        let mut written_by = |does: &CapturedDispatch| {
             for (_, binding, bytes) in &before {
                 device.write(binding.buffer, binding.offset, bytes);
             }
@@ -229,14 +229,14 @@ fn check(
         };
         let (own, others) = (written_by(note)?, written_by(&stand_in)?);
         if let Some(difference) = difference(&own, &others, bound(choice.subject.sums, *positions)) {
-            return Ok(Some(Wrong { kernel: stand_in.kernel.name, difference }));
+            return Ok(Some(Mismatch { kernel: stand_in.kernel.name, difference }));
         }
     }
     Ok(None)
 }
 
 /// What a dispatch may write, as it is now.
-fn read(note: &Note, device: &mut dyn Device) -> OutputSnapshot {
+fn read(note: &CapturedDispatch, device: &mut dyn Device) -> OutputSnapshot {
     let named = note.kernel.buffers.iter().zip(&note.bindings);
     let written = named.filter(|(_, binding)| binding.written && binding.buffer != Buffer::Weights);
     let bytes = |(name, binding): (&&'static str, &Binding)| {
@@ -268,18 +268,18 @@ mod tests {
     }
 }
 
-impl Choice {
+impl TuningProblem {
     /// Whether a dispatch is of it.
-    fn makes(&self, note: &Note) -> bool {
+    fn makes(&self, note: &CapturedDispatch) -> bool {
         self.kernels.contains(&note.kernel.name)
     }
 }
 
-impl Other {
+impl Candidate {
     /// A dispatch with this layout.
-    fn standing_in(&'static self, choice: &Choice, note: &Note) -> Note {
+    fn standing_in(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
         let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
-        let StandIn { kernel, groups } = self.stand_ins[place];
-        Note { kernel, groups: groups(&note.scalars), ..note.clone() }
+        let CandidateKernel { kernel, groups } = self.stand_ins[place];
+        CapturedDispatch { kernel, groups: groups(&note.scalars), ..note.clone() }
     }
 }

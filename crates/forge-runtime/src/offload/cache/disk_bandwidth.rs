@@ -2,7 +2,7 @@
 //!
 //! Experts without seats are read, one after the other, into a few seats: so few that those who lose them are hardly missed.
 
-use crate::offload::cache::Streamed;
+use crate::offload::cache::ExpertCache;
 use crate::offload::eviction::Expert;
 use crate::offload::io_pool::{Priority, ReadId};
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const DEEP: usize = 12;
 const LONG: Duration = Duration::from_millis(500);
 
-impl Streamed {
+impl ExpertCache {
     /// Bytes a second that are read where nothing else is done, for half a second. A few experts lose their seats to it.
     pub fn disk_speed(&mut self) -> Result<f64, String> {
         let before = self.counts;

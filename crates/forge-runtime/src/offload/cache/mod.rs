@@ -8,14 +8,14 @@ pub(crate) mod disk_bandwidth;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::device::offload_stats::Counts;
-use crate::offload::cache_layout::Room;
+use crate::device::offload_stats::CacheStats;
+use crate::offload::cache_layout::CacheLayout;
 use crate::offload::direct_io::Source;
-use crate::offload::eviction::{Expert, Seats};
-use crate::offload::io_pool::{IoPool, Priority, Read, ReadId};
+use crate::offload::eviction::{Expert, SlotTable};
+use crate::offload::io_pool::{IoPool, Priority, ReadId, ReadRequest};
 use crate::offload::repack::{RepackJob, Repacking};
 use crate::offload::usage::UsageStats;
-use crate::offload::{Half, Stacks};
+use crate::offload::{ExpertStage, ExpertWeights};
 use memmap2::MmapMut;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ const PAGE: usize = 16384;
 
 /// A plane that is bound: whose it is, and where it is in the first seat.
 #[derive(Clone, Copy, Debug)]
-pub struct Bound {
+pub struct BoundPlane {
     /// The layer, of those that have experts.
     pub layer: usize,
     /// Which matrices it is of.
-    pub half: Half,
+    pub half: ExpertStage,
     /// Where it lies in the weight file.
     plane: usize,
     /// Where in the region that of the first seat begins.
@@ -42,7 +42,7 @@ pub struct Bound {
 }
 
 /// A seat that may still be read to.
-struct Coming {
+struct PendingRead {
     ticket: ReadId,
     class: usize,
     seat: usize,
@@ -51,50 +51,50 @@ struct Coming {
 }
 
 /// The region of seats, and who fills it.
-pub struct Streamed {
-    layers: Vec<Stacks>,
-    room: Room,
+pub struct ExpertCache {
+    layers: Vec<ExpertWeights>,
+    room: CacheLayout,
     // Before the region that they write to, so that they end before it goes.
     readers: IoPool,
     region: MmapMut,
-    seats: Vec<Seats>,
+    seats: Vec<SlotTable>,
     /// The layer that has a plane, and of which matrices it is, by where it lies in the weight file.
-    planes: HashMap<usize, (usize, Half)>,
+    planes: HashMap<usize, (usize, ExpertStage)>,
     /// How the device wants some planes, by where they lie in the weight file.
     arrangements: HashMap<usize, Repacking>,
     source: Arc<dyn Source>,
     /// Reads that may not be done.
-    coming: Vec<Coming>,
+    coming: Vec<PendingRead>,
     /// Reads that have been asked for.
     tickets: ReadId,
     /// Those of a layer that nobody asked for before it: they lie as they came from the file.
     fresh: Vec<Expert>,
-    counts: Counts,
+    counts: CacheStats,
     habits: Option<UsageStats>,
 }
 
-impl Streamed {
+impl ExpertCache {
     /// Takes the region, and reads the experts that every row has. The device wants some planes in an order of its own, by where they
     /// lie in the weight file.
     pub fn new(
-        layers: &[Stacks],
-        room: Room,
+        layers: &[ExpertWeights],
+        room: CacheLayout,
         source: Arc<dyn Source>,
         arrangements: HashMap<usize, Repacking>,
-    ) -> Result<Streamed, String> {
+    ) -> Result<ExpertCache, String> {
         let region = MmapMut::map_anon(room.bytes().max(1).next_multiple_of(PAGE))
             .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
         #[cfg(target_os = "linux")]
         let _ = region.advise(memmap2::Advice::HugePage);
         let mut planes = HashMap::new();
         for (layer, stacks) in layers.iter().enumerate() {
-            planes.extend(stacks.inner.iter().map(|plane| (plane.offset, (layer, Half::Inner))));
-            planes.extend(stacks.sum.iter().map(|plane| (plane.offset, (layer, Half::Sum))));
+            planes.extend(stacks.inner.iter().map(|plane| (plane.offset, (layer, ExpertStage::Inner))));
+            planes.extend(stacks.sum.iter().map(|plane| (plane.offset, (layer, ExpertStage::Sum))));
         }
-        let mut streamed = Streamed {
+        let mut streamed = ExpertCache {
             planes,
             arrangements,
-            seats: room.classes.iter().map(|class| Seats::new(class.seats)).collect(),
+            seats: room.classes.iter().map(|class| SlotTable::new(class.seats)).collect(),
             readers: IoPool::new(source.clone())?,
             layers: layers.to_vec(),
             room,
@@ -103,7 +103,7 @@ impl Streamed {
             coming: Vec::new(),
             tickets: 0,
             fresh: Vec::new(),
-            counts: Counts::default(),
+            counts: CacheStats::default(),
             habits: None,
         };
         for (layer, stacks) in layers.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Streamed {
             }
         }
         streamed.settle()?;
-        streamed.counts = Counts::default();
+        streamed.counts = CacheStats::default();
         Ok(streamed)
     }
 
@@ -124,7 +124,7 @@ impl Streamed {
         mut self,
         habits: UsageStats,
         told: &mut dyn FnMut(usize, usize),
-    ) -> Result<Streamed, String> {
+    ) -> Result<ExpertCache, String> {
         let mut likely: Vec<Vec<usize>> = vec![Vec::new(); self.layers.len()];
         for (class, seats) in self.seats.iter().enumerate() {
             let experts = habits.likeliest(|layer| self.room.class_of[layer] == class).into_iter();
@@ -139,18 +139,18 @@ impl Streamed {
             self.seat(layer, experts)?;
         }
         self.settle()?;
-        self.counts = Counts::default();
+        self.counts = CacheStats::default();
         self.habits = Some(habits);
         Ok(self)
     }
 
     /// What has been counted so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CacheStats {
         self.counts
     }
 
     /// What lies in seats of the plane of experts that begins at `offset` of the weight file; none if none does.
-    pub fn bound(&self, offset: usize) -> Option<Bound> {
+    pub fn bound(&self, offset: usize) -> Option<BoundPlane> {
         let &(layer, half) = self.planes.get(&offset)?;
         let (stacks, class) = (&self.layers[layer], &self.room.classes[self.room.class_of[layer]]);
         let plane = stacks.planes().find(|plane| plane.offset == offset)?;
@@ -159,7 +159,7 @@ impl Streamed {
         // SAFETY: the room lies inside the region.
         let start = unsafe { self.region.as_ptr().cast_mut().add(first) };
         let bytes = (class.seats - 1) * class.record + place.len();
-        Some(Bound { layer, half, plane: offset, offset: first, start, bytes })
+        Some(BoundPlane { layer, half, plane: offset, offset: first, start, bytes })
     }
 
     /// Where the region is, which is whole pages, and how long.
@@ -173,12 +173,12 @@ impl Streamed {
     }
 
     /// All layers that have experts.
-    pub fn layers(&self) -> &[Stacks] {
+    pub fn layers(&self) -> &[ExpertWeights] {
         &self.layers
     }
 
     /// The matrices of a layer's experts.
-    pub fn stacks(&self, layer: usize) -> &Stacks {
+    pub fn stacks(&self, layer: usize) -> &ExpertWeights {
         &self.layers[layer]
     }
 
@@ -199,7 +199,7 @@ impl Streamed {
 
     /// Has what is bound of some experts of a layer in memory, and says which seats it is in: `seats[expert]`. They are at most
     /// [`Streamed::at_once`] beside those that every row has, each once.
-    pub fn fetch(&mut self, bound: Bound, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
+    pub fn fetch(&mut self, bound: BoundPlane, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
         for piece in self.ask(bound, experts, seats)? {
             // SAFETY: what is found in its seat is not being read, and nobody else is bound to it yet.
             unsafe { piece.arrange(&mut Vec::new()) };
@@ -215,15 +215,15 @@ impl Streamed {
     /// arranged before those who are there are multiplied.
     pub fn ask(
         &mut self,
-        bound: Bound,
+        bound: BoundPlane,
         experts: &[usize],
         seats: &mut [u32],
     ) -> Result<Vec<RepackJob>, String> {
-        if bound.half == Half::Inner {
+        if bound.half == ExpertStage::Inner {
             self.fresh.clear();
         }
         self.waiting(|streamed| streamed.seat(bound.layer, experts))?;
-        if bound.half == Half::Inner {
+        if bound.half == ExpertStage::Inner {
             let stacks = &self.layers[bound.layer];
             let kept = stacks.experts - stacks.shared;
             let chosen = experts.iter().copied().filter(|expert| *expert < kept);
@@ -244,7 +244,7 @@ impl Streamed {
     }
 
     /// Whether what is bound of an expert that has a seat is in the device's order.
-    pub fn is_arranged(&self, bound: Bound, expert: usize) -> bool {
+    pub fn is_arranged(&self, bound: BoundPlane, expert: usize) -> bool {
         let seats = &self.seats[self.room.class_of[bound.layer]];
         self.arrangements.contains_key(&bound.plane) && seats.is_arranged((bound.layer, expert))
     }
@@ -274,7 +274,7 @@ impl Streamed {
     }
 
     /// Takes those from some experts who were asked for that are in memory, waiting until one is.
-    pub fn arrived(&mut self, bound: Bound, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
+    pub fn arrived(&mut self, bound: BoundPlane, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
         loop {
             self.note_who_has_come();
             let ticket = |expert: &usize| self.ticket((bound.layer, *expert));
@@ -289,7 +289,7 @@ impl Streamed {
     }
 
     /// Does what may wait for the disk, and counts how long it does.
-    fn waiting(&mut self, wait: impl FnOnce(&mut Streamed) -> Result<(), String>) -> Result<(), String> {
+    fn waiting(&mut self, wait: impl FnOnce(&mut ExpertCache) -> Result<(), String>) -> Result<(), String> {
         let start = Instant::now();
         let outcome = wait(self);
         self.counts.stalled += start.elapsed();
@@ -303,8 +303,8 @@ impl Streamed {
 
     /// Forgets reads that are done.
     fn note_who_has_come(&mut self) {
-        let Streamed { coming, readers, seats, .. } = self;
-        coming.retain(|Coming { ticket, class, seat, .. }| {
+        let ExpertCache { coming, readers, seats, .. } = self;
+        coming.retain(|PendingRead { ticket, class, seat, .. }| {
             let has_come = readers.has_come(*ticket);
             if has_come {
                 seats[*class].has_come(*seat);
@@ -385,15 +385,15 @@ impl Streamed {
         let to = unsafe { self.region.as_mut_ptr().add(class.start + seat * bytes) };
         self.tickets += 1;
         self.counts.bytes += bytes as u64;
-        self.coming.push(Coming { ticket, class: index, seat, expert: Some(expert) });
+        self.coming.push(PendingRead { ticket, class: index, seat, expert: Some(expert) });
         // SAFETY: whoever had the seat is not bound any more, and who has it now is waited for.
-        unsafe { self.readers.ask(Read { ticket, from, to, bytes }, when) };
+        unsafe { self.readers.ask(ReadRequest { ticket, from, to, bytes }, when) };
     }
 
     /// Takes back what is read ahead for a layer, as far as it has not begun.
     fn take_back(&mut self, layer: usize) {
-        let of_layer = |coming: &&mut Coming| coming.expert.is_some_and(|expert| expert.0 == layer);
-        for Coming { ticket, class, seat, expert } in self.coming.iter_mut().filter(of_layer) {
+        let of_layer = |coming: &&mut PendingRead| coming.expert.is_some_and(|expert| expert.0 == layer);
+        for PendingRead { ticket, class, seat, expert } in self.coming.iter_mut().filter(of_layer) {
             let bytes = self.readers.take_back(*ticket);
             if bytes > 0 {
                 self.counts.bytes -= bytes as u64;
@@ -414,7 +414,7 @@ impl Streamed {
     fn fail(&mut self, what: String) -> String {
         // What fails after the first failure adds nothing to it.
         let _ = self.readers.settle();
-        for Coming { class, seat, .. } in std::mem::take(&mut self.coming) {
+        for PendingRead { class, seat, .. } in std::mem::take(&mut self.coming) {
             self.seats[class].vacate(seat);
             self.seats[class].has_come(seat);
         }

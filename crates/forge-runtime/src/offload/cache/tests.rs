@@ -32,33 +32,33 @@ impl Source for Disk {
 }
 
 /// Two layers of 6 experts, the last of which every row has; a row chooses 2.
-fn layers() -> Vec<Stacks> {
+fn layers() -> Vec<ExpertWeights> {
     let routes = Span::new(Buffer::Scratch, 0, 0);
     let layer = |start: usize| {
         let plane =
             |first: usize, bytes: usize| Span::new(Buffer::Weights, start + first, 5 * RECORD + bytes);
         let (inner, sum) = (vec![plane(0, INNER)], vec![plane(INNER, SUM)]);
         let records = Span::new(Buffer::Weights, start, 6 * RECORD);
-        Stacks { experts: 6, chosen: 3, shared: 1, records, inner, sum, routes, router: Vec::new() }
+        ExpertWeights { experts: 6, chosen: 3, shared: 1, records, inner, sum, routes, router: Vec::new() }
     };
     vec![layer(11), layer(11 + 6 * RECORD)]
 }
 
 /// With seats for so many experts.
-fn streamed(seats: usize) -> (Streamed, Arc<Disk>) {
+fn streamed(seats: usize) -> (ExpertCache, Arc<Disk>) {
     arranged(seats, HashMap::new())
 }
 
 /// The same, of which the device wants some planes in an order of its own.
-fn arranged(seats: usize, arrangements: HashMap<usize, Repacking>) -> (Streamed, Arc<Disk>) {
+fn arranged(seats: usize, arrangements: HashMap<usize, Repacking>) -> (ExpertCache, Arc<Disk>) {
     let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
-    let room = Room::new(&layers(), (seats * RECORD) as u64).unwrap();
+    let room = CacheLayout::new(&layers(), (seats * RECORD) as u64).unwrap();
     assert_eq!(room.seats(), seats);
-    (Streamed::new(&layers(), room, disk.clone(), arrangements).unwrap(), disk)
+    (ExpertCache::new(&layers(), room, disk.clone(), arrangements).unwrap(), disk)
 }
 
 /// Has experts fetched for a layer, both halves, and compares what is in their seats with the disk.
-fn fetch(streamed: &mut Streamed, layer: usize, experts: &[usize]) -> Result<(), String> {
+fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<(), String> {
     let stacks = &layers()[layer];
     for plane in stacks.planes() {
         let bound = streamed.bound(plane.offset).expect("it is one of its planes");
@@ -157,7 +157,7 @@ fn a_run_begins_with_those_who_were_asked_for_most() {
     told.clear();
     let mut second = begin(&mut told);
     assert_eq!(told, [(0, 3 * RECORD), (RECORD, 3 * RECORD)]);
-    assert_eq!(second.counts(), Counts::default());
+    assert_eq!(second.counts(), CacheStats::default());
     for (layer, experts, found) in [(1, [4, 0], 2), (0, [3, 5], 1)] {
         let before = second.counts();
         fetch(&mut second, layer, &experts).unwrap();
@@ -196,13 +196,14 @@ fn whoever_is_expected_is_read_before_anybody_asks_and_is_no_find() {
     streamed.expect(1, &[3, 0, 2, 4]).unwrap();
     streamed.settle().unwrap();
     let record = RECORD as u64;
-    let read = |streamed: &Streamed| streamed.counts().since(&before);
-    assert_eq!(read(&streamed), Counts { bytes: 3 * record, ..Counts::default() });
+    let read = |streamed: &ExpertCache| streamed.counts().since(&before);
+    assert_eq!(read(&streamed), CacheStats { bytes: 3 * record, ..CacheStats::default() });
     // What is there needs no disk.
     disk.0.store(1, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[0, 3, 5]).unwrap();
-    let wanted = Counts { asked: 2, foreseen: 2, wanted: 2 * record, bytes: 3 * record, ..Counts::default() };
-    assert_eq!(Counts { stalled: Duration::ZERO, ..read(&streamed) }, wanted);
+    let wanted =
+        CacheStats { asked: 2, foreseen: 2, wanted: 2 * record, bytes: 3 * record, ..CacheStats::default() };
+    assert_eq!(CacheStats { stalled: Duration::ZERO, ..read(&streamed) }, wanted);
     fetch(&mut streamed, 0, &[0, 1, 5]).expect("nobody had to go who was asked for last");
     disk.0.store(u64::MAX, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[4, 1, 5]).unwrap();

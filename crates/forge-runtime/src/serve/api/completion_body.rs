@@ -1,12 +1,12 @@
 //! What OpenAI's clients expect of a chat completion and of a plain one.
 
 use crate::serve::api::logprobs::Tokens;
-use crate::serve::api::request::Asked;
-use crate::serve::api::response::{Event, Shape, Usage};
+use crate::serve::api::request::GenerationRequest;
+use crate::serve::api::response::{Event, ResponseBody, Usage};
 use crate::serve::tools::token_bytes::TokenBytes;
-use crate::serve::tools::tool_call_parser::{Part, ToolCallParser};
+use crate::serve::tools::tool_call_parser::{Segment, ToolCallParser};
 use crate::session::generation::{FinishReason, GeneratedToken};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct CompletionBody {
     model: &'static str,
     /// Whether the stream's events speak of usage: of none, until the last.
     include_usage: bool,
-    text: Text,
+    text: Tokenizer,
     bytes: Arc<TokenBytes>,
     choices: Vec<Choice>,
 }
@@ -70,10 +70,10 @@ impl CompletionBody {
     pub(crate) fn new(
         kind: Kind,
         model: &'static str,
-        text: Text,
+        text: Tokenizer,
         bytes: Arc<TokenBytes>,
         choices: usize,
-        asked: &Asked,
+        asked: &GenerationRequest,
     ) -> CompletionBody {
         let choice = Choice {
             reader: asked.calls.clone(),
@@ -178,16 +178,16 @@ impl Choice {
         let mut deltas = Vec::new();
         for part in parts {
             match part {
-                Part::Words(words) => {
+                Segment::Words(words) => {
                     self.text.push_str(&words);
                     deltas.push(Delta::Words(words));
                 }
-                Part::Call { name } => {
+                Segment::Call { name } => {
                     let call = Call::new(name);
                     deltas.push(Delta::Call(self.calls.len(), call.json()));
                     self.calls.push(call);
                 }
-                Part::Arguments(more) => {
+                Segment::Arguments(more) => {
                     let number = self.calls.len().saturating_sub(1);
                     if let Some(call) = self.calls.last_mut() {
                         call.arguments.push_str(&more);
@@ -213,7 +213,7 @@ impl Choice {
     }
 }
 
-impl Shape for CompletionBody {
+impl ResponseBody for CompletionBody {
     fn begin(&mut self) -> Vec<Event> {
         if self.kind == Kind::Plain {
             return Vec::new();

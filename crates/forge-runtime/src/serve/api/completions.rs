@@ -1,10 +1,10 @@
 //! `/v1/completions`: texts, and what comes after them.
 
 use crate::serve::api::completion_body::Kind;
-use crate::serve::api::request::Asked;
-use crate::serve::api::response::Answer;
-use crate::serve::api::state::Service;
-use crate::serve::http::error::Refusal;
+use crate::serve::api::request::GenerationRequest;
+use crate::serve::api::response::PendingResponse;
+use crate::serve::api::state::ServerState;
+use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use serde_json::{Value, json};
 
@@ -12,12 +12,15 @@ use serde_json::{Value, json};
 const ORDINARY_COUNT: usize = 16;
 
 /// Reads what is asked, and begins the answer.
-pub(crate) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, Answer), Refusal> {
+pub(crate) fn begin(
+    service: &ServerState,
+    fields: &mut Fields,
+) -> Result<(GenerationRequest, PendingResponse), ApiError> {
     let prompts = prompts(service, fields)?;
     let echo = fields.take("echo")?.unwrap_or(false);
     fields.only("suffix", &json!(""), "is not something that this model can be asked to lead to")?;
     // Who wants the prompt back may want nothing else.
-    let mut asked = Asked::take(fields, service, u64::from(!echo), ORDINARY_COUNT)?;
+    let mut asked = GenerationRequest::take(fields, service, u64::from(!echo), ORDINARY_COUNT)?;
     asked.echo = echo;
     fields.only("best_of", &json!(asked.texts), "is `n`: all texts are given")?;
     asked.settings.logprobs = fields.count("logprobs", 0, 20)?;
@@ -27,8 +30,8 @@ pub(crate) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
 }
 
 /// Prompts as texts or as ids, one or several.
-fn prompts(service: &Service, fields: &mut Fields) -> Result<Vec<Vec<u32>>, Refusal> {
-    let refused = || Refusal::of("prompt", "`prompt` is a text, a list of token ids, or a list of either");
+fn prompts(service: &ServerState, fields: &mut Fields) -> Result<Vec<Vec<u32>>, ApiError> {
+    let refused = || ApiError::of("prompt", "`prompt` is a text, a list of token ids, or a list of either");
     let ids = |value: &Value| -> Option<Vec<u32>> {
         let items = value.as_array()?.iter();
         items.map(|item| item.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
@@ -42,7 +45,7 @@ fn prompts(service: &Service, fields: &mut Fields) -> Result<Vec<Vec<u32>>, Refu
             let most = service.queue.most();
             if items.len() > most {
                 let message = format!("{} prompts at once; the server takes {most}", items.len());
-                return Err(Refusal::of("prompt", message));
+                return Err(ApiError::of("prompt", message));
             }
             items.iter().map(one).collect()
         }

@@ -9,13 +9,13 @@
 use crate::error::Error;
 use crate::serve::api::completion_body::random_id;
 use crate::text::chat_template::{Conversation, Message, Template};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::ops::Range;
 
 /// The tokens of a conversation as `template` renders it.
 pub(crate) fn encode(
-    text: &Text,
+    text: &Tokenizer,
     template: &Template,
     conversation: &Conversation<'_>,
 ) -> Result<Vec<u32>, Error> {

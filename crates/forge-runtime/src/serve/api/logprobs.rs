@@ -2,7 +2,7 @@
 
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::session::generation::Logprobs;
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 /// What is told of ids. Of the first of a text nobody says how probable it was.
@@ -11,7 +11,7 @@ pub(crate) struct Tokens(pub(crate) Vec<(u32, Option<Logprobs>)>);
 
 impl Tokens {
     /// Of a chat completion.
-    pub(crate) fn of_chat(&self, text: &Text, bytes: &TokenBytes) -> Value {
+    pub(crate) fn of_chat(&self, text: &Tokenizer, bytes: &TokenBytes) -> Value {
         let entry = |id: u32, logprob: f32| {
             let (token, bytes) = match bytes.of(id) {
                 Some(bytes) => (String::from_utf8_lossy(bytes).into_owned(), json!(bytes)),
@@ -29,7 +29,7 @@ impl Tokens {
     }
 
     /// Of a plain one.
-    pub(crate) fn of_plain(&self, text: &Text) -> Value {
+    pub(crate) fn of_plain(&self, text: &Tokenizer) -> Value {
         let token = |id: u32| text.decode(&[id]).unwrap_or_default();
         let top = |logprobs: &Logprobs| -> Map<String, Value> {
             logprobs.top.iter().map(|&(id, logprob)| (token(id), json!(finite(logprob)))).collect()

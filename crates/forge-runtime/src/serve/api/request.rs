@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::sampling::sampler::SamplingParams;
-use crate::serve::api::state::Service;
-use crate::serve::http::error::Refusal;
+use crate::serve::api::state::ServerState;
+use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::serve::tools::choice::Tools;
 use crate::serve::tools::grammar::Grammar;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 
 /// What was asked for.
-pub(crate) struct Asked {
+pub(crate) struct GenerationRequest {
     /// How each text is written; the seed of the first.
     pub(crate) settings: GenerationParams,
     /// How many texts for each prompt.
@@ -35,15 +35,15 @@ pub(crate) struct Asked {
     pub(crate) include_usage: bool,
 }
 
-impl Asked {
+impl GenerationRequest {
     /// Takes the fields that all requests for text have. Without a count a text may have `count` ids; one of fewer than
     /// `least` makes no sense.
     pub(crate) fn take(
         fields: &mut Fields,
-        service: &Service,
+        service: &ServerState,
         least: u64,
         count: usize,
-    ) -> Result<Asked, Refusal> {
+    ) -> Result<GenerationRequest, ApiError> {
         let stream = fields.take("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let seed = fields.take::<i64>("seed")?.map(|seed| seed as u64).unwrap_or_else(new_seed);
@@ -59,7 +59,7 @@ impl Asked {
             logprobs: None,
         };
         let (grammar_field, grammar) = grammar(fields)?;
-        Ok(Asked {
+        Ok(GenerationRequest {
             prompt_field: "prompt",
             settings,
             texts,
@@ -73,23 +73,23 @@ impl Asked {
     }
 }
 
-impl Asked {
+impl GenerationRequest {
     /// Lets functions be called.
-    pub(crate) fn offer(&mut self, tools: &Tools, service: &Service) -> Result<(), Refusal> {
+    pub(crate) fn offer(&mut self, tools: &Tools, service: &ServerState) -> Result<(), ApiError> {
         let opening = tools.dialect.opening_id(&service.text);
         self.calls = Some(ToolCallParser::new(tools.dialect, opening));
         let grammar = tools.grammar(self.grammar.take(), &service.text, &service.grammars);
         self.grammar = Some(grammar.map_err(|failure| match failure {
-            Error::Usage(message) => Refusal::of("tools", message),
+            Error::Usage(message) => ApiError::of("tools", message),
             failure @ Error::Runtime(_) => failure.into(),
         })?);
         Ok(())
     }
 }
 
-fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, Refusal> {
+fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     let Some(mut options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
-    let refused = |message: &str| Err(Refusal::of("stream_options", message));
+    let refused = |message: &str| Err(ApiError::of("stream_options", message));
     if !stream {
         return refused("`stream_options` is for answers that are streamed");
     }
@@ -111,19 +111,19 @@ fn sampling(
     fields: &mut Fields,
     ordinary: &SamplingParams,
     vocabulary: u32,
-) -> Result<SamplingParams, Refusal> {
+) -> Result<SamplingParams, ApiError> {
     let mut bias = Vec::new();
     for (id, value) in fields.take::<Map<String, Value>>("logit_bias")?.unwrap_or_default() {
         match (id.parse::<u32>(), value.as_f64()) {
             (Ok(id), _) if id >= vocabulary => {
                 let message = format!("`logit_bias`: token {id} is outside the vocabulary of {vocabulary}");
-                return Err(Refusal::of("logit_bias", message));
+                return Err(ApiError::of("logit_bias", message));
             }
             (Ok(id), Some(value)) if (-100.0..=100.0).contains(&value) => bias.push((id, value as f32)),
             _ => {
                 let message =
                     format!("`logit_bias` gives token ids numbers from -100 to 100, not {id:?}: {value}");
-                return Err(Refusal::of("logit_bias", message));
+                return Err(ApiError::of("logit_bias", message));
             }
         }
     }
@@ -158,16 +158,16 @@ fn sampling(
             "frequency_penalty",
         ];
         match names.into_iter().find(|name| message.replace(['-', ' '], "_").contains(name)) {
-            Some(name) => Refusal::of(name, message),
-            None => Refusal::new(axum::http::StatusCode::BAD_REQUEST, message),
+            Some(name) => ApiError::of(name, message),
+            None => ApiError::new(axum::http::StatusCode::BAD_REQUEST, message),
         }
     })?;
     Ok(sampling)
 }
 
 /// One string or several.
-fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
-    let refused = |message: &str| Err(Refusal::of("stop", message));
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let refused = |message: &str| Err(ApiError::of("stop", message));
     let stop: Vec<String> = match fields.take::<Value>("stop")? {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![text],
@@ -187,7 +187,7 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
 }
 
 /// What the text has to be, whichever way it is asked for, and the field that says it.
-fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), Refusal> {
+fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), ApiError> {
     let format = fields.take::<Value>("response_format")?;
     let ways = [
         ("response_format", format.map_or(Ok(None), |format| response_format(&format))?),
@@ -205,18 +205,18 @@ fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), Refus
                 Grammar::After { .. } => Ok(()),
             };
             let refused =
-                |failure: Error| Refusal::of(field, failure.to_string()).code("grammar_too_complex");
+                |failure: Error| ApiError::of(field, failure.to_string()).code("grammar_too_complex");
             checked.map(|()| (field, Some(grammar))).map_err(refused)
         }
         (_, None) => Ok(("response_format", None)),
         (_, Some((field, _))) => {
-            Err(Refusal::of(field, "one of `response_format` and `guided_...`, not several"))
+            Err(ApiError::of(field, "one of `response_format` and `guided_...`, not several"))
         }
     }
 }
 
-fn response_format(format: &Value) -> Result<Option<Grammar>, Refusal> {
-    let refused = |message: &str| Err(Refusal::of("response_format", message));
+fn response_format(format: &Value) -> Result<Option<Grammar>, ApiError> {
+    let refused = |message: &str| Err(ApiError::of("response_format", message));
     match format["type"].as_str() {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Grammar::Schema(json!({ "type": "object" })))),

@@ -5,7 +5,7 @@
 
 use crate::serve::batch::job::RequestEvent;
 use crate::serve::batch::queue::Updates;
-use crate::serve::http::error::{Refusal, json_response, typed};
+use crate::serve::http::error::{ApiError, json_response, typed};
 use crate::session::generation::{FinishReason, GeneratedToken};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -66,7 +66,7 @@ impl Event {
 }
 
 /// What an answer looks like.
-pub(crate) trait Shape: Send {
+pub(crate) trait ResponseBody: Send {
     /// What a stream begins with.
     fn begin(&mut self) -> Vec<Event>;
     /// Takes text number `index` a piece further, and gives what a stream says of it.
@@ -82,8 +82,8 @@ pub(crate) trait Shape: Send {
 }
 
 /// An answer that is being written.
-pub(crate) struct Answer {
-    pub(crate) shape: Box<dyn Shape>,
+pub(crate) struct PendingResponse {
+    pub(crate) shape: Box<dyn ResponseBody>,
     pub(crate) updates: Updates,
     /// Texts that have not come to their end.
     pub(crate) left: usize,
@@ -92,13 +92,13 @@ pub(crate) struct Answer {
     pub(crate) usage: Usage,
 }
 
-impl Answer {
+impl PendingResponse {
     /// The response, in one piece or in many.
-    pub(crate) async fn response(self, stream: bool) -> Result<Response, Refusal> {
+    pub(crate) async fn response(self, stream: bool) -> Result<Response, ApiError> {
         if stream { Ok(self.stream()) } else { self.whole().await }
     }
 
-    async fn whole(mut self) -> Result<Response, Refusal> {
+    async fn whole(mut self) -> Result<Response, ApiError> {
         while self.left > 0 {
             let update = self.updates.recv().await;
             self.take(update)?;
@@ -158,7 +158,7 @@ impl Answer {
     }
 
     /// Takes an update, and gives what a stream says of it.
-    fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<Event>, Refusal> {
+    fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<Event>, ApiError> {
         match update {
             Some((index, RequestEvent::Reused(count))) => {
                 if index.is_multiple_of(self.texts) {
@@ -174,7 +174,7 @@ impl Answer {
                 Ok(self.shape.piece(index, &piece))
             }
             Some((_, RequestEvent::Failed(failure))) => Err(failure.into()),
-            None => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")),
+            None => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")),
         }
     }
 }

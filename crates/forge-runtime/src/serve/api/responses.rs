@@ -3,18 +3,21 @@
 //! What it is asked is turned into a conversation, as for a chat completion, and what comes back is a list of items: a
 //! message, and calls of functions. Nothing is kept here between requests, so an earlier response cannot be named.
 
-use crate::serve::api::request::Asked;
-use crate::serve::api::response::Answer;
+use crate::serve::api::request::GenerationRequest;
+use crate::serve::api::response::PendingResponse;
 use crate::serve::api::responses_body::ResponsesBody;
-use crate::serve::api::state::Service;
-use crate::serve::http::error::Refusal;
+use crate::serve::api::state::ServerState;
+use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::serve::tools::choice::{Tools, read_arguments};
 use crate::text::chat_template::Message;
 use serde_json::{Map, Value, json};
 
 /// Reads what is asked, and begins the answer.
-pub(crate) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, Answer), Refusal> {
+pub(crate) fn begin(
+    service: &ServerState,
+    fields: &mut Fields,
+) -> Result<(GenerationRequest, PendingResponse), ApiError> {
     fields.only(
         "previous_response_id",
         &Value::Null,
@@ -49,10 +52,10 @@ pub(crate) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
     if let Some(count) = fields.count("max_output_tokens", 1, u64::MAX)? {
         fields.set("max_completion_tokens", count.into());
     }
-    let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
+    let mut asked = GenerationRequest::take(fields, service, 1, usize::MAX)?;
     asked.prompt_field = "input";
     if asked.texts != 1 {
-        return Err(Refusal::of("n", "a response is one text"));
+        return Err(ApiError::of("n", "a response is one text"));
     }
     if let Some(tools) = &tools {
         asked.offer(tools, service)?;
@@ -84,15 +87,16 @@ fn settings(fields: &Fields) -> Map<String, Value> {
 }
 
 /// Items as messages.
-fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), Refusal> {
-    let refused =
-        |what: &Value| Refusal::of("input", format!("this is not something that the model can read: {what}"));
+fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), ApiError> {
+    let refused = |what: &Value| {
+        ApiError::of("input", format!("this is not something that the model can read: {what}"))
+    };
     let items = match input {
         Value::String(text) => {
             messages.push(Message::user(text));
             return Ok(());
         }
-        Value::Array(items) if items.is_empty() => return Err(Refusal::of("input", "`input` is empty")),
+        Value::Array(items) if items.is_empty() => return Err(ApiError::of("input", "`input` is empty")),
         Value::Array(items) => items,
         other => return Err(refused(&other)),
     };

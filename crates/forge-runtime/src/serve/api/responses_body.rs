@@ -1,8 +1,8 @@
 //! What OpenAI's clients expect of a response: a list of items, and events that tell of each as it grows.
 
 use crate::serve::api::completion_body::{call_id, now, random_id};
-use crate::serve::api::response::{Event, Shape, Usage};
-use crate::serve::tools::tool_call_parser::{Part, ToolCallParser};
+use crate::serve::api::response::{Event, ResponseBody, Usage};
+use crate::serve::tools::tool_call_parser::{Segment, ToolCallParser};
 use crate::session::generation::{FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
 
@@ -184,7 +184,7 @@ impl ResponsesBody {
     }
 }
 
-impl Shape for ResponsesBody {
+impl ResponseBody for ResponsesBody {
     fn begin(&mut self) -> Vec<Event> {
         let response = json!({ "response": self.json(None) });
         vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
@@ -194,7 +194,7 @@ impl Shape for ResponsesBody {
         let mut parts = match &mut self.reader {
             Some(reader) => reader.push(piece.id, &piece.text),
             None if piece.text.is_empty() => Vec::new(),
-            None => vec![Part::Words(piece.text.clone())],
+            None => vec![Segment::Words(piece.text.clone())],
         };
         if let (Some(reader), true) = (&mut self.reader, piece.end.is_some()) {
             parts.extend(reader.finish());
@@ -202,17 +202,17 @@ impl Shape for ResponsesBody {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Words(words) => {
+                Segment::Words(words) => {
                     let is_open = self.items.last().is_some_and(|item| matches!(item.kind, Kind::Message));
                     if !is_open {
                         self.open(Kind::Message, &mut events);
                     }
                     self.more(&words, &mut events);
                 }
-                Part::Call { name } => {
+                Segment::Call { name } => {
                     self.open(Kind::Call { id: call_id(), name }, &mut events);
                 }
-                Part::Arguments(more) => self.more(&more, &mut events),
+                Segment::Arguments(more) => self.more(&more, &mut events),
             }
         }
         if piece.end.is_some() {

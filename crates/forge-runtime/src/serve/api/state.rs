@@ -5,11 +5,11 @@ use crate::model::ModelInfo;
 use crate::sampling::sampler::SamplingParams;
 use crate::serve::api::completion_body::{CompletionBody, Kind};
 use crate::serve::api::control_tokens;
-use crate::serve::api::request::Asked;
-use crate::serve::api::response::{Answer, Shape, Usage};
+use crate::serve::api::request::GenerationRequest;
+use crate::serve::api::response::{PendingResponse, ResponseBody, Usage};
 use crate::serve::batch::queue::Queue;
 use crate::serve::http::auth::Auth;
-use crate::serve::http::error::Refusal;
+use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::serve::http::metrics::Metrics;
 use crate::serve::tools::grammar::{CompiledGrammar, Grammars};
@@ -17,19 +17,19 @@ use crate::serve::tools::grammar_threads::GrammarThreads;
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::session::generation::{Echo, Generation, GenerationParams};
 use crate::text::chat_template::{Conversation, Message, Template};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// One model, served.
-pub(crate) struct Service {
+pub(crate) struct ServerState {
     pub(crate) info: &'static ModelInfo,
     /// Positions of a slot.
     pub(crate) context: u32,
     pub(crate) slots: u32,
-    pub(crate) text: Text,
+    pub(crate) text: Tokenizer,
     pub(crate) template: Option<Template>,
     /// How ids are chosen unless a request says otherwise.
     pub(crate) sampling: SamplingParams,
@@ -47,9 +47,9 @@ pub(crate) struct Service {
     pub(crate) created: u64,
 }
 
-impl Service {
+impl ServerState {
     /// Whether `model` is what is served here. A request that names none means what there is.
-    pub(crate) fn check_model(&self, fields: &mut Fields) -> Result<(), Refusal> {
+    pub(crate) fn check_model(&self, fields: &mut Fields) -> Result<(), ApiError> {
         match fields.take::<String>("model")? {
             Some(model) if !self.answers_to(&model) => Err(self.unknown_model(&model)),
             _ => Ok(()),
@@ -60,12 +60,12 @@ impl Service {
         model == self.info.name || self.aliases.iter().any(|alias| alias == model)
     }
 
-    pub(crate) fn unknown_model(&self, model: &str) -> Refusal {
+    pub(crate) fn unknown_model(&self, model: &str) -> ApiError {
         let message = format!(
             "the model here is {:?}, not {model:?}; `serve --alias {model}` would let it answer to that name",
             self.info.name
         );
-        Refusal::new(StatusCode::NOT_FOUND, message).code("model_not_found")
+        ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
     }
 
     /// The ids of a conversation up to where the answer begins.
@@ -74,15 +74,15 @@ impl Service {
         messages: &[Message],
         tools: &[Value],
         variables: &Map<String, Value>,
-    ) -> Result<Vec<u32>, Refusal> {
+    ) -> Result<Vec<u32>, ApiError> {
         let Some(template) = &self.template else {
             let message =
                 "this model has no chat template, so it cannot chat: /v1/completions continues texts";
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
         };
         let conversation = Conversation { messages, tools, variables, answer: true };
         control_tokens::encode(&self.text, template, &conversation).map_err(|failure| match failure {
-            Error::Usage(message) => Refusal::of("messages", message),
+            Error::Usage(message) => ApiError::of("messages", message),
             failure @ Error::Runtime(_) => failure.into(),
         })
     }
@@ -90,10 +90,10 @@ impl Service {
     /// Has texts written after each prompt, as a completion of either kind.
     pub(crate) fn begin_texts(
         &self,
-        asked: &Asked,
+        asked: &GenerationRequest,
         prompts: Vec<Vec<u32>>,
         kind: Kind,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PendingResponse, ApiError> {
         let choices = self.check_count(prompts.len(), asked)?;
         if asked.settings.logprobs.is_some() {
             // Read here, where it may take a moment; what is not known is left out of the answer.
@@ -107,17 +107,17 @@ impl Service {
     /// Has texts written after each prompt: as many as asked for, with seeds that count up.
     pub(crate) fn begin(
         &self,
-        asked: &Asked,
+        asked: &GenerationRequest,
         prompts: Vec<Vec<u32>>,
-        shape: Box<dyn Shape>,
-    ) -> Result<Answer, Refusal> {
+        shape: Box<dyn ResponseBody>,
+    ) -> Result<PendingResponse, ApiError> {
         self.check_count(prompts.len(), asked)?;
         let mut texts = Vec::new();
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
         prompts.iter().try_for_each(|prompt| self.check_prompt(asked.prompt_field, prompt))?;
         let grammar = asked.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
         let grammar = grammar.map_err(|failure| match failure {
-            Error::Usage(message) => Refusal::of(asked.grammar_field, message),
+            Error::Usage(message) => ApiError::of(asked.grammar_field, message),
             failure @ Error::Runtime(_) => failure.into(),
         })?;
         for prompt in prompts {
@@ -134,23 +134,23 @@ impl Service {
             }
         }
         let left = texts.len();
-        Ok(Answer { shape, updates: self.queue.submit(texts)?, left, texts: asked.texts, usage })
+        Ok(PendingResponse { shape, updates: self.queue.submit(texts)?, left, texts: asked.texts, usage })
     }
 
     /// How many texts so many prompts ask for: before anything is made of any of them, as a small body can name many.
-    pub(crate) fn check_count(&self, prompts: usize, asked: &Asked) -> Result<usize, Refusal> {
+    pub(crate) fn check_count(&self, prompts: usize, asked: &GenerationRequest) -> Result<usize, ApiError> {
         let (texts, most) = (prompts.saturating_mul(asked.texts), self.queue.most());
         if texts > most {
             let param = if prompts > most { "prompt" } else { "n" };
-            return Err(Refusal::of(param, format!("{texts} texts at once; the server takes {most}")));
+            return Err(ApiError::of(param, format!("{texts} texts at once; the server takes {most}")));
         }
         Ok(texts)
     }
 
     /// A prompt is read whole or not at all.
-    pub(crate) fn check_prompt(&self, field: &str, prompt: &[u32]) -> Result<(), Refusal> {
+    pub(crate) fn check_prompt(&self, field: &str, prompt: &[u32]) -> Result<(), ApiError> {
         if prompt.is_empty() {
-            return Err(Refusal::of(field, "the prompt is empty, and there is nothing to go on from"));
+            return Err(ApiError::of(field, "the prompt is empty, and there is nothing to go on from"));
         }
         if prompt.len() > self.context as usize {
             let message = format!(
@@ -159,12 +159,12 @@ impl Service {
                 self.context,
                 self.info.context
             );
-            return Err(Refusal::of(field, message).code("context_length_exceeded"));
+            return Err(ApiError::of(field, message).code("context_length_exceeded"));
         }
         match prompt.iter().find(|&&id| id >= self.info.vocabulary) {
             Some(id) => {
                 let message = format!("token {id} is outside the vocabulary of {}", self.info.vocabulary);
-                Err(Refusal::of(field, message))
+                Err(ApiError::of(field, message))
             }
             None => Ok(()),
         }

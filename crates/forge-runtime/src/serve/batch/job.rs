@@ -7,7 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A text to be written.
-pub(crate) struct Job {
+pub(crate) struct QueuedRequest {
     /// What it begins with: 1 id or more, and no more than the context has positions.
     pub(crate) prompt: Vec<u32>,
     pub(crate) completion: Generation,
@@ -21,7 +21,7 @@ pub(crate) struct Job {
     pub(crate) _place: OwnedSemaphorePermit,
 }
 
-impl Job {
+impl QueuedRequest {
     /// Whether it is to be told how probable each id of its prompt was.
     pub(crate) fn tells_of_prompt(&self) -> bool {
         self.echo.as_ref().is_some_and(Echo::wants_logits)
@@ -42,8 +42,8 @@ pub(crate) enum RequestEvent {
 }
 
 /// A job in a slot.
-pub(crate) struct Work {
-    pub(crate) job: Job,
+pub(crate) struct RunningRequest {
+    pub(crate) job: QueuedRequest,
     /// How many ids of its prompt are read.
     pub(crate) read: usize,
     /// The id to be read next, when the prompt is.
@@ -52,7 +52,7 @@ pub(crate) struct Work {
     pub(crate) waits: bool,
 }
 
-impl Work {
+impl RunningRequest {
     pub(crate) fn is_unwanted(&self) -> bool {
         self.job.updates.is_closed()
     }

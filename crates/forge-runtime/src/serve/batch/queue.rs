@@ -1,7 +1,7 @@
 //! The way from requests to the scheduler: so many may be written to or wait, and no more.
 
-use crate::serve::batch::job::{Job, RequestEvent};
-use crate::serve::http::error::Refusal;
+use crate::serve::batch::job::{QueuedRequest, RequestEvent};
+use crate::serve::http::error::ApiError;
 use crate::serve::http::metrics::Metrics;
 use crate::session::generation::{Echo, Generation};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Where jobs are left for the scheduler.
 #[derive(Clone)]
 pub(crate) struct Queue {
-    jobs: UnboundedSender<Job>,
+    jobs: UnboundedSender<QueuedRequest>,
     /// One for each text that is written or may wait.
     places: Arc<Semaphore>,
     most: usize,
@@ -25,7 +25,11 @@ pub(crate) type Updates = UnboundedReceiver<(usize, RequestEvent)>;
 
 impl Queue {
     /// A queue for a scheduler of `slots` slots, where `waiting` texts may wait; and the scheduler's end of it.
-    pub(crate) fn new(slots: u32, waiting: u32, metrics: Arc<Metrics>) -> (Queue, UnboundedReceiver<Job>) {
+    pub(crate) fn new(
+        slots: u32,
+        waiting: u32,
+        metrics: Arc<Metrics>,
+    ) -> (Queue, UnboundedReceiver<QueuedRequest>) {
         let (jobs, receiver) = unbounded_channel();
         let (slots, most) = (slots as usize, (slots + waiting) as usize);
         (Queue { jobs, places: Arc::new(Semaphore::new(most)), most, slots, metrics }, receiver)
@@ -40,16 +44,17 @@ impl Queue {
     pub(crate) fn submit(
         &self,
         texts: Vec<(Vec<u32>, Generation, Option<Echo>)>,
-    ) -> Result<Updates, Refusal> {
+    ) -> Result<Updates, ApiError> {
         let Ok(mut places) = self.places.clone().try_acquire_many_owned(texts.len() as u32) else {
             self.metrics.refused.add(1);
-            return Err(Refusal::busy(self.patience()));
+            return Err(ApiError::busy(self.patience()));
         };
         let (updates, receiver) = unbounded_channel();
         let arrived = Instant::now();
         for (index, (prompt, completion, echo)) in texts.into_iter().enumerate() {
             let Some(_place) = places.split(1) else { break };
-            let job = Job { prompt, completion, echo, updates: updates.clone(), index, arrived, _place };
+            let job =
+                QueuedRequest { prompt, completion, echo, updates: updates.clone(), index, arrived, _place };
             // A scheduler that has ended leaves no updates, and that is noticed where they are waited for.
             let _ = self.jobs.send(job);
         }

@@ -16,7 +16,7 @@ use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::error::Error;
 use crate::load::settle;
 use crate::sampling::device_sampling::DeviceSampling;
-use crate::serve::batch::job::{Job, RequestEvent, Work};
+use crate::serve::batch::job::{QueuedRequest, RequestEvent, RunningRequest};
 use crate::serve::batch::slots::{Slot, choose, knows_most, promised};
 use crate::serve::http::metrics::Metrics;
 use crate::session::generation::FinishReason;
@@ -32,9 +32,9 @@ const BESIDE: usize = 64;
 /// Serves jobs until there can be no more.
 pub(crate) struct Scheduler<D> {
     engine: Engine<D>,
-    jobs: UnboundedReceiver<Job>,
-    waiting: VecDeque<Job>,
-    slots: Vec<Slot<Work>>,
+    jobs: UnboundedReceiver<QueuedRequest>,
+    waiting: VecDeque<QueuedRequest>,
+    slots: Vec<Slot<RunningRequest>>,
     /// Slots whose prompts are being read, the first who came first.
     readers: VecDeque<usize>,
     clock: u64,
@@ -46,7 +46,7 @@ impl<D: Device> Scheduler<D> {
     pub(crate) fn new(
         engine: Engine<D>,
         slots: u32,
-        jobs: UnboundedReceiver<Job>,
+        jobs: UnboundedReceiver<QueuedRequest>,
         metrics: Arc<Metrics>,
     ) -> Scheduler<D> {
         let slots = (0..slots).map(|_| Slot::new()).collect();
@@ -124,7 +124,7 @@ impl<D: Device> Scheduler<D> {
         self.waiting.retain(|job| !job.updates.is_closed());
         self.metrics.cancelled.add(before - self.waiting.len());
         for index in 0..self.slots.len() {
-            if self.slots[index].work.as_ref().is_some_and(Work::is_unwanted) {
+            if self.slots[index].work.as_ref().is_some_and(RunningRequest::is_unwanted) {
                 self.metrics.cancelled.add(1);
                 self.free(index);
             }
@@ -145,7 +145,7 @@ impl<D: Device> Scheduler<D> {
             self.metrics.started.add(1);
             self.metrics.prompt.add(job.prompt.len());
             self.metrics.reused.add(read);
-            let mut work = Work { job, read, next: None, waits: false };
+            let mut work = RunningRequest { job, read, next: None, waits: false };
             work.tell(RequestEvent::Reused(read));
             let echoed = work.echo_begin();
             slot.work = Some(work);
@@ -210,8 +210,8 @@ impl<D: Device> Scheduler<D> {
             let Row { slot, position, .. } = pass.rows[row as usize];
             let index = slot as usize;
             let next = match fed.logits.get_mut(number) {
-                Some(logits) => Chosen::By(logits),
-                None => Chosen::Id(fed.next[number]),
+                Some(logits) => NextToken::By(logits),
+                None => NextToken::Id(fed.next[number]),
             };
             if let Err(failure) = self.go_on(index, position as usize + 1, next) {
                 self.fail(index, &failure);
@@ -301,23 +301,23 @@ impl<D: Device> Scheduler<D> {
     }
 
     /// Goes on in a slot by what the model says after its first `length` ids: tells of the prompt, or writes.
-    fn go_on(&mut self, index: usize, length: usize, next: Chosen<'_>) -> Result<(), Error> {
+    fn go_on(&mut self, index: usize, length: usize, next: NextToken<'_>) -> Result<(), Error> {
         let slot = &mut self.slots[index];
         let Some(work) = &mut slot.work else { return Ok(()) };
         if length < work.job.prompt.len() {
             return match next {
-                Chosen::By(logits) => work.echo(length, Some(logits)),
-                Chosen::Id(_) => Ok(()),
+                NextToken::By(logits) => work.echo(length, Some(logits)),
+                NextToken::Id(_) => Ok(()),
             };
         }
         let completion = &mut work.job.completion;
         let piece = match next {
             _ if completion.is_full() => completion.finish(FinishReason::Count)?,
-            Chosen::Id(id) => completion.next(id)?,
-            Chosen::By(logits) if completion.want() == Output::Next => {
+            NextToken::Id(id) => completion.next(id)?,
+            NextToken::By(logits) if completion.want() == Output::Next => {
                 completion.next(largest(logits) as u32)?
             }
-            Chosen::By(logits) => completion.choose(logits)?,
+            NextToken::By(logits) => completion.choose(logits)?,
         };
         if work.job.prompt.len() == slot.ids.len() {
             self.metrics.first.add(work.job.arrived.elapsed());
@@ -352,7 +352,7 @@ impl<D: Device> Scheduler<D> {
 }
 
 /// How the next id is known.
-enum Chosen<'a> {
+enum NextToken<'a> {
     Id(u32),
     By(&'a mut [f32]),
 }
@@ -367,7 +367,7 @@ struct ScheduledBatch {
 
 impl ScheduledBatch {
     /// The row that comes next is one of `work`, and what follows it is wanted.
-    fn want(&mut self, work: &Work) {
+    fn want(&mut self, work: &RunningRequest) {
         self.wanted.push(self.rows.len() as u32);
         let draw = work.job.completion.draw().filter(|_| !work.job.tells_of_prompt());
         self.draws = self.draws.take().zip(draw).map(|(mut draws, draw)| {

@@ -4,8 +4,8 @@
 //! this machine acts for whatever page it shows, so pages of other origins are refused unless they are named, and so are
 //! names for this machine that others may have given it.
 
-use crate::serve::api::state::Service;
-use crate::serve::http::error::Refusal;
+use crate::serve::api::state::ServerState;
+use crate::serve::http::error::ApiError;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -33,13 +33,13 @@ impl Auth {
     }
 
     /// The origin to be named in the response, if a page of another origin asks and may.
-    fn check_origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+    fn check_origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
         let host = text(headers, header::HOST).unwrap_or_default();
         let is_ours = is_this_machine(host) || self.origins.iter().any(|origin| is_same(origin, host));
         if self.is_local && self.keys.is_empty() && !is_ours {
             let message =
                 format!("this server answers to localhost, not to {host:?}, unless --allow-origin names it");
-            return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, message));
         }
         match headers.get(header::ORIGIN) {
             Some(origin) if !is_same(origin.to_str().unwrap_or_default(), host) => {
@@ -48,7 +48,7 @@ impl Auth {
                     let message = format!(
                         "pages of {origin:?} may not ask here: serve --allow-origin names those that may"
                     );
-                    return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+                    return Err(ApiError::new(StatusCode::FORBIDDEN, message));
                 }
                 Ok(Some(origin.clone()))
             }
@@ -57,7 +57,7 @@ impl Auth {
     }
 
     /// Whether a request shows a key, if it has to.
-    fn check_key(&self, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    fn check_key(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         let shown = text(headers, header::AUTHORIZATION);
         if OPEN.contains(&path) || self.knows(shown.unwrap_or_default()) {
             return Ok(());
@@ -66,7 +66,7 @@ impl Auth {
             Some(_) => "the key that was shown is not this server's: Authorization: Bearer ...",
             None => "this server wants its key: Authorization: Bearer ...",
         };
-        Err(Refusal::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
+        Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
     }
 
     /// Whether a header has one of the keys. How long that takes says nothing about them.
@@ -115,7 +115,7 @@ pub(crate) fn is_open_path<B>(request: &axum::http::Request<B>) -> bool {
 }
 
 /// Asks every request for what it has to show. A page that may ask can read every response, errors too.
-pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(service): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(header::ORIGIN);
     let origin = match service.access.check_origin(headers) {

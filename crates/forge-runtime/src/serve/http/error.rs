@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Why a request gets no answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
     /// The field that is to blame.
@@ -18,35 +18,35 @@ pub(crate) struct Refusal {
     retry_after: Option<u64>,
 }
 
-impl Refusal {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
-        Refusal { status, message: message.into(), param: None, code: None, retry_after: None }
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code: None, retry_after: None }
     }
 
     /// What a field has is not what it may have.
-    pub(crate) fn of(param: &str, message: impl Into<String>) -> Refusal {
-        Refusal { param: Some(param.to_owned()), ..Refusal::new(StatusCode::BAD_REQUEST, message) }
+    pub(crate) fn of(param: &str, message: impl Into<String>) -> ApiError {
+        ApiError { param: Some(param.to_owned()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
     }
 
-    pub(crate) fn code(self, code: &'static str) -> Refusal {
-        Refusal { code: Some(code), ..self }
+    pub(crate) fn code(self, code: &'static str) -> ApiError {
+        ApiError { code: Some(code), ..self }
     }
 
     /// After how many seconds another try may succeed.
-    pub(crate) fn retry_after(self, seconds: u64) -> Refusal {
-        Refusal { retry_after: Some(seconds), ..self }
+    pub(crate) fn retry_after(self, seconds: u64) -> ApiError {
+        ApiError { retry_after: Some(seconds), ..self }
     }
 
     /// There are too many connections.
-    pub(crate) fn overloaded() -> Refusal {
+    pub(crate) fn overloaded() -> ApiError {
         let message = "too many connections are open; try again later";
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).code("too_many_connections").retry_after(1)
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("too_many_connections").retry_after(1)
     }
 
     /// Too many are waiting.
-    pub(crate) fn busy(seconds: u64) -> Refusal {
+    pub(crate) fn busy(seconds: u64) -> ApiError {
         let message = "the server is busy: as many requests are waiting as may wait";
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full").retry_after(seconds)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full").retry_after(seconds)
     }
 
     /// As the body of a response or an event says it.
@@ -62,17 +62,17 @@ impl Refusal {
     }
 }
 
-impl From<Error> for Refusal {
-    fn from(failure: Error) -> Refusal {
+impl From<Error> for ApiError {
+    fn from(failure: Error) -> ApiError {
         let status = match failure {
             Error::Usage(_) => StatusCode::BAD_REQUEST,
             Error::Runtime(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Refusal::new(status, failure.to_string())
+        ApiError::new(status, failure.to_string())
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.json());
         let headers = response.headers_mut();

@@ -4,7 +4,7 @@
 //! known to make no difference: an answer that ignores half of the question would be a wrong answer. A field that is null
 //! is a field that is not there.
 
-use crate::serve::http::error::Refusal;
+use crate::serve::http::error::ApiError;
 use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -45,14 +45,14 @@ fn in_words_of_json(error: &str) -> String {
 
 impl Fields {
     /// The fields of a JSON object.
-    pub(crate) fn parse(body: &[u8]) -> Result<Fields, Refusal> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Fields, ApiError> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => {
                 Ok(Fields(fields.into_iter().filter(|(_, value)| !value.is_null()).collect()))
             }
-            Ok(_) => Err(Refusal::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")),
+            Ok(_) => Err(ApiError::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")),
             Err(error) => {
-                Err(Refusal::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
+                Err(ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
             }
         }
     }
@@ -63,12 +63,12 @@ impl Fields {
     }
 
     /// A field, if it is there.
-    pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
+    pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(value) = self.0.shift_remove(name) else { return Ok(None) };
         match serde_json::from_value(value) {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                Err(Refusal::of(name, format!("`{name}`: {}", in_words_of_json(&error.to_string()))))
+                Err(ApiError::of(name, format!("`{name}`: {}", in_words_of_json(&error.to_string()))))
             }
         }
     }
@@ -91,36 +91,36 @@ impl Fields {
     }
 
     /// A field that has to be there.
-    pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Refusal> {
-        self.take(name)?.ok_or_else(|| Refusal::of(name, format!("`{name}` is missing")))
+    pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
+        self.take(name)?.ok_or_else(|| ApiError::of(name, format!("`{name}` is missing")))
     }
 
     /// A number within a range.
-    pub(crate) fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, Refusal> {
+    pub(crate) fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
         match self.take::<f64>(name)? {
             Some(number) if !(least..=most).contains(&number) => {
-                Err(Refusal::of(name, format!("`{name}` is {least} to {most}, not {number}")))
+                Err(ApiError::of(name, format!("`{name}` is {least} to {most}, not {number}")))
             }
             number => Ok(number.map(|number| number as f32)),
         }
     }
 
     /// A whole number within a range.
-    pub(crate) fn count(&mut self, name: &str, least: u64, most: u64) -> Result<Option<usize>, Refusal> {
+    pub(crate) fn count(&mut self, name: &str, least: u64, most: u64) -> Result<Option<usize>, ApiError> {
         match self.take::<u64>(name)? {
             Some(count) if !(least..=most).contains(&count) => {
                 let range = match most {
                     u64::MAX => format!("{least} or more"),
                     _ => format!("{least} to {most}"),
                 };
-                Err(Refusal::of(name, format!("`{name}` is {range}, not {count}")))
+                Err(ApiError::of(name, format!("`{name}` is {range}, not {count}")))
             }
             count => Ok(count.map(|count| count as usize)),
         }
     }
 
     /// A whole number, or -1, with which some clients say that there is no limit.
-    pub(crate) fn count_or_unlimited(&mut self, name: &str, least: u64) -> Result<Option<usize>, Refusal> {
+    pub(crate) fn count_or_unlimited(&mut self, name: &str, least: u64) -> Result<Option<usize>, ApiError> {
         if self.0.get(name).is_some_and(|value| *value == -1) {
             self.0.shift_remove(name);
             return Ok(Some(usize::MAX));
@@ -129,17 +129,17 @@ impl Fields {
     }
 
     /// A field that is understood in one way only.
-    pub(crate) fn only(&mut self, name: &str, allowed: &Value, why: &str) -> Result<(), Refusal> {
+    pub(crate) fn only(&mut self, name: &str, allowed: &Value, why: &str) -> Result<(), ApiError> {
         match self.0.shift_remove(name) {
-            Some(value) if value != *allowed => Err(Refusal::of(name, format!("`{name}` {why}"))),
+            Some(value) if value != *allowed => Err(ApiError::of(name, format!("`{name}` {why}"))),
             _ => Ok(()),
         }
     }
 
     /// Nothing may be left that could make a difference.
-    pub(crate) fn finish(self) -> Result<(), Refusal> {
+    pub(crate) fn finish(self) -> Result<(), ApiError> {
         match self.0.keys().find(|name| !HARMLESS.contains(&name.as_str())) {
-            Some(name) => Err(Refusal::of(
+            Some(name) => Err(ApiError::of(
                 name,
                 format!("`{name}` is not understood here, and an answer without it could be another answer"),
             )),

@@ -2,10 +2,10 @@
 
 use crate::error::Error;
 use crate::serve::Stop;
-use crate::serve::api::state::Service;
+use crate::serve::api::state::ServerState;
 use crate::serve::http::auth::is_open_path;
 use crate::serve::http::connections::Connections;
-use crate::serve::http::error::Refusal;
+use crate::serve::http::error::ApiError;
 use crate::serve::http::routes::router;
 use crate::serve::http::write_timeout::WriteTimeout;
 use axum::response::IntoResponse;
@@ -50,7 +50,7 @@ pub(crate) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr),
 }
 
 /// Answers connections until the first signal, and those that are there until their answers have ended or the second.
-pub(crate) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> Result<(), Error> {
+pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop) -> Result<(), Error> {
     let wrong = |error: std::io::Error| Error::runtime(format!("the server: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -88,7 +88,7 @@ pub(crate) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
                 async move {
                     let request = state.receive(request);
                     let response = match is_full {
-                        true => Refusal::overloaded().into_response(),
+                        true => ApiError::overloaded().into_response(),
                         false => router.call(request).await?,
                     };
                     Ok::<_, Infallible>(state.answer(response))

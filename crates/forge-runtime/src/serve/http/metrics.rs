@@ -1,6 +1,6 @@
 //! What a server has done so far, for `/metrics` in the format of Prometheus.
 
-use crate::offload::Counts;
+use crate::offload::CacheStats;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// A number that only grows, or a level.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     pub(crate) fn add(&self, more: usize) {
         self.0.fetch_add(more as u64, Relaxed);
     }
@@ -28,9 +28,9 @@ impl Count {
 
 /// Time that adds up, in microseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Time(AtomicU64);
+pub(crate) struct DurationCounter(AtomicU64);
 
-impl Time {
+impl DurationCounter {
     pub(crate) fn add(&self, more: Duration) {
         self.0.fetch_add(more.as_micros() as u64, Relaxed);
     }
@@ -48,37 +48,37 @@ const ENDS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// Texts that began.
-    pub(crate) started: Count,
+    pub(crate) started: Counter,
     /// Texts that came to their end.
-    pub(crate) finished: Count,
+    pub(crate) finished: Counter,
     /// Texts that nobody wanted any more.
-    pub(crate) cancelled: Count,
+    pub(crate) cancelled: Counter,
     /// Texts that could not be written.
-    pub(crate) failed: Count,
+    pub(crate) failed: Counter,
     /// Requests refused because too many were waiting.
-    pub(crate) refused: Count,
+    pub(crate) refused: Counter,
     /// Ids of prompts.
-    pub(crate) prompt: Count,
+    pub(crate) prompt: Counter,
     /// Those of them that did not have to be read again.
-    pub(crate) reused: Count,
+    pub(crate) reused: Counter,
     /// Ids written.
-    pub(crate) written: Count,
+    pub(crate) written: Counter,
     /// Passes of the model.
-    pub(crate) passes: Count,
+    pub(crate) passes: Counter,
     /// Rows in them.
-    pub(crate) rows: Count,
+    pub(crate) rows: Counter,
     /// Time in them.
-    pub(crate) busy: Time,
+    pub(crate) busy: DurationCounter,
     /// Time from the arrival of texts to their first ids.
-    pub(crate) first: Time,
+    pub(crate) first: DurationCounter,
     /// Time from the arrival of texts to their ends.
-    pub(crate) whole: Time,
+    pub(crate) whole: DurationCounter,
     /// When the latest texts ended.
     ends: Mutex<VecDeque<Instant>>,
     /// Texts being written.
-    pub(crate) active: Count,
+    pub(crate) active: Counter,
     /// Texts that wait for a slot.
-    pub(crate) waiting: Count,
+    pub(crate) waiting: Counter,
     /// Where experts are streamed.
     streaming: Mutex<Option<Streaming>>,
 }
@@ -87,9 +87,9 @@ pub(crate) struct Metrics {
 #[derive(Clone, Copy, Debug)]
 struct Streaming {
     /// What the device had counted before the first text.
-    before: Counts,
+    before: CacheStats,
     /// Since then.
-    counts: Counts,
+    counts: CacheStats,
     /// Bytes a second that the disk gave before the first text, where nothing else was done.
     disk: f64,
 }
@@ -114,13 +114,13 @@ impl Metrics {
     }
 
     /// Experts are streamed from a disk that gives so many bytes a second; what has been read so far was for nobody's text.
-    pub(crate) fn stream(&self, disk: f64, before: Counts) {
-        let streaming = Streaming { before, counts: Counts::default(), disk };
+    pub(crate) fn stream(&self, disk: f64, before: CacheStats) {
+        let streaming = Streaming { before, counts: CacheStats::default(), disk };
         *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) = Some(streaming);
     }
 
     /// What has been read of experts so far.
-    pub(crate) fn set_streamed(&self, counts: Counts) {
+    pub(crate) fn set_streamed(&self, counts: CacheStats) {
         if let Some(streaming) = &mut *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) {
             streaming.counts = counts.since(&streaming.before);
         }
@@ -145,7 +145,7 @@ impl Metrics {
             ("first_token_seconds", "Time from arrival to first token, of all texts together", &self.first),
             ("text_seconds", "Time from arrival to end, of all texts together", &self.whole),
         ];
-        let slots_now = Count::default();
+        let slots_now = Counter::default();
         slots_now.set(slots as usize);
         let levels = [
             ("slots", "Texts that can be written at once", &slots_now),

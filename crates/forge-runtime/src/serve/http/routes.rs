@@ -3,12 +3,12 @@
 //! Reading a body, rendering a conversation and encoding it take a while for long ones, so that happens aside; the thread
 //! that serves connections never waits for it. Requests with a grammar go on on threads of their own.
 
-use crate::serve::api::request::Asked;
-use crate::serve::api::response::Answer;
-use crate::serve::api::state::Service;
+use crate::serve::api::request::GenerationRequest;
+use crate::serve::api::response::PendingResponse;
+use crate::serve::api::state::ServerState;
 use crate::serve::api::{chat, completions, responses};
 use crate::serve::http::auth::guard;
-use crate::serve::http::error::{Refusal, json_response, typed};
+use crate::serve::http::error::{ApiError, json_response, typed};
 use crate::serve::http::fields::Fields;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -30,13 +30,13 @@ const BODY_FOR_POSITION: usize = 64;
 /// How long a body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-type Shared = State<Arc<Service>>;
-type Outcome = Result<Response, Refusal>;
+type Shared = State<Arc<ServerState>>;
+type Outcome = Result<Response, ApiError>;
 /// What a request for text begins.
-type Begun = Result<(Asked, Answer), Refusal>;
+type Begun = Result<(GenerationRequest, PendingResponse), ApiError>;
 
 /// Every path.
-pub(crate) fn router(service: Arc<Service>) -> Router {
+pub(crate) fn router(service: Arc<ServerState>) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/v1/chat/completions", post(converse))
@@ -56,13 +56,13 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .with_state(service)
 }
 
-async fn nowhere(uri: Uri) -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path())).code("unknown_url")
+async fn nowhere(uri: Uri) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path())).code("unknown_url")
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("{} does not take {method}", uri.path());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
 }
 
 /// A page to chat on. It loads nothing from elsewhere, and may not.
@@ -91,7 +91,7 @@ async fn metrics(State(service): Shared) -> Response {
     typed(StatusCode::OK, "text/plain; version=0.0.4", service.metrics.text(service.slots))
 }
 
-fn described(service: &Service, name: &str) -> Value {
+fn described(service: &ServerState, name: &str) -> Value {
     json!({
         "id": name,
         "object": "model",
@@ -112,7 +112,7 @@ async fn models(State(service): Shared) -> Response {
 }
 
 async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>) -> Outcome {
-    let Path(name) = name.map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why.body_text()))?;
+    let Path(name) = name.map_err(|why| ApiError::new(StatusCode::BAD_REQUEST, why.body_text()))?;
     match service.answers_to(&name) {
         true => Ok(json_response(StatusCode::OK, &described(&service, &name))),
         false => Err(service.unknown_model(&name)),
@@ -120,10 +120,10 @@ async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>
 }
 
 /// A causal model's states say what comes next, not what a text is about.
-async fn embeddings() -> Refusal {
+async fn embeddings() -> ApiError {
     let message = "this model was made to continue texts, and what it would give for an embedding finds nothing well: \
                    a model that was made for embeddings does";
-    Refusal::new(StatusCode::NOT_FOUND, message).code("no_embeddings")
+    ApiError::new(StatusCode::NOT_FOUND, message).code("no_embeddings")
 }
 
 async fn converse(State(service): Shared, body: Body) -> Outcome {
@@ -139,7 +139,11 @@ async fn complete(State(service): Shared, body: Body) -> Outcome {
 }
 
 /// Answers a request for text.
-async fn begin(service: Arc<Service>, body: Body, make: fn(&Service, &mut Fields) -> Begun) -> Outcome {
+async fn begin(
+    service: Arc<ServerState>,
+    body: Body,
+    make: fn(&ServerState, &mut Fields) -> Begun,
+) -> Outcome {
     let (asked, answer) = aside(service, body, move |service, mut fields| {
         service.check_model(&mut fields)?;
         make(service, &mut fields)
@@ -150,10 +154,10 @@ async fn begin(service: Arc<Service>, body: Body, make: fn(&Service, &mut Fields
 
 /// Reads a body, and does something with its fields on another thread.
 async fn aside<T: Send + 'static>(
-    service: Arc<Service>,
+    service: Arc<ServerState>,
     body: Body,
-    work: impl FnOnce(&Service, Fields) -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+    work: impl FnOnce(&ServerState, Fields) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let most = BODY.max(BODY_FOR_POSITION * service.context as usize);
     let bytes = read(body, most).await?;
     let of_thread = service.clone();
@@ -165,7 +169,7 @@ async fn aside<T: Send + 'static>(
         })
     });
     let begun = begun.await.unwrap_or_else(|_| {
-        Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail"))
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail"))
     })?;
     match begun {
         Begin::Done(done) => Ok(done),
@@ -184,20 +188,20 @@ enum Begin<T, W> {
     WithGrammar(Fields, W),
 }
 
-async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
+async fn read(body: Body, most: usize) -> Result<Bytes, ApiError> {
     // What a Content-Length says is not waited for.
     let said = body.size_hint().lower();
     if said > most as u64 {
         let message = format!("the body has {said} bytes; the limit is {most}");
-        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
     }
     match tokio::time::timeout(BODY_TIME, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
             let message = format!("the body did not come whole, or has more than {most} bytes");
-            Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message))
+            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
-        Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come")),
+        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come")),
     }
 }
 
@@ -210,7 +214,7 @@ async fn tokenize(State(service): Shared, body: Body) -> Outcome {
             None => fields.take("content")?,
         };
         if text.is_none() && fields.get("messages").is_none() {
-            return Err(Refusal::of(
+            return Err(ApiError::of(
                 "prompt",
                 "`prompt` (or `content`) with a text, or `messages`, is missing",
             ));
@@ -236,7 +240,7 @@ async fn detokenize(State(service): Shared, body: Body) -> Outcome {
         let vocabulary = service.info.vocabulary;
         if let Some(token) = tokens.iter().find(|&&token| token >= vocabulary) {
             let message = format!("token {token} is outside the vocabulary of {vocabulary}");
-            return Err(Refusal::of("tokens", message));
+            return Err(ApiError::of("tokens", message));
         }
         let text = service.text.decode_with_special(&tokens)?;
         Ok(json!({ "prompt": text, "content": text }))

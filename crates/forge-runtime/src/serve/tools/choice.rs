@@ -3,12 +3,12 @@
 //! A call is written under a grammar: its name is one of the functions', its arguments follow that function's schema.
 
 use crate::error::Error;
-use crate::serve::http::error::Refusal;
+use crate::serve::http::error::ApiError;
 use crate::serve::tools::grammar::{Grammar, Grammars, compact, with_few_blanks};
 use crate::serve::tools::grammar_limits::check_schema;
 use crate::serve::tools::tool_call_format::ToolCallFormat;
 use crate::text::chat_template::{Message, Template};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Functions that a request offers.
@@ -38,8 +38,8 @@ impl Tools {
         choice: Option<Value>,
         several: bool,
         template: Option<&Template>,
-    ) -> Result<Option<Tools>, Refusal> {
-        let refused = |param: &str, message: String| Err(Refusal::of(param, message));
+    ) -> Result<Option<Tools>, ApiError> {
+        let refused = |param: &str, message: String| Err(ApiError::of(param, message));
         let choice = match &choice {
             None => Choice::Auto,
             Some(Value::String(word)) => match word.as_str() {
@@ -89,7 +89,7 @@ impl Tools {
     pub(crate) fn grammar(
         &self,
         answer: Option<Grammar>,
-        text: &Text,
+        text: &Tokenizer,
         grammars: &Grammars,
     ) -> Result<Grammar, Error> {
         let offered = self.described.iter().map(|tool| &tool["function"]);
@@ -192,17 +192,17 @@ fn closed(schema: &Value) -> Value {
 }
 
 /// Arguments of calls in a conversation, which clients write as text and templates read as what the text says.
-pub(crate) fn read_arguments(message: &mut Message) -> Result<(), Refusal> {
+pub(crate) fn read_arguments(message: &mut Message) -> Result<(), ApiError> {
     let calls = match message.rest.get_mut("tool_calls") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(calls)) => calls,
-        Some(other) => return Err(Refusal::of("messages", format!("`tool_calls` is a list, not {other}"))),
+        Some(other) => return Err(ApiError::of("messages", format!("`tool_calls` is a list, not {other}"))),
     };
     for call in calls {
         let Some(Value::Object(function)) = call.get_mut("function") else {
             let message =
                 format!("a call of `tool_calls` has a `function` with a name and arguments, not {call}");
-            return Err(Refusal::of("messages", message));
+            return Err(ApiError::of("messages", message));
         };
         if let Some(arguments) = function.get_mut("arguments")
             && let Some(value) = arguments.as_str().and_then(|text| serde_json::from_str(text).ok())

@@ -3,7 +3,7 @@
 //! Compiling recurses deeply and its cost depends on the request, so it runs on a thread with a large stack of its own.
 //! Few run at a time, a bounded number of requests wait for them, and no other request does.
 
-use crate::serve::http::error::Refusal;
+use crate::serve::http::error::ApiError;
 use axum::http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,14 +41,15 @@ impl GrammarThreads {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         prepare: impl FnOnce() + Send + 'static,
-        work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let busy = || {
             let message = "too many grammars and schemas are waiting to be compiled; try again later";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).code("grammar_queue_full").retry_after(2)
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("grammar_queue_full").retry_after(2)
         };
-        let failed =
-            || Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail");
+        let failed = || {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail")
+        };
         let _place = self.places.clone().try_acquire_owned().map_err(|_| busy())?;
         let permit = match timeout(WAIT, self.running.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
@@ -70,7 +71,7 @@ impl GrammarThreads {
         begun.await.map_err(|_| failed())?;
         match timeout(TIME, finished).await {
             Ok(done) => done.map_err(|_| failed())?,
-            Err(_) => Err(Refusal::new(
+            Err(_) => Err(ApiError::new(
                 StatusCode::BAD_REQUEST,
                 format!("the grammar takes longer than {} s to compile; simplify it", TIME.as_secs()),
             )

@@ -1,11 +1,11 @@
 //! A call's JSON object, read letter by letter, so that its arguments can be told as they come.
 
 use crate::serve::tools::tool_call_format::ToolCallFormat;
-use crate::serve::tools::tool_call_parser::Part;
+use crate::serve::tools::tool_call_parser::Segment;
 
 /// An object of which the beginning has come.
 #[derive(Clone, Debug)]
-pub(crate) struct Object {
+pub(crate) struct JsonScanner {
     arguments_key: &'static str,
     pub(crate) text: String,
     depth: usize,
@@ -23,9 +23,9 @@ pub(crate) struct Object {
     told: usize,
 }
 
-impl Object {
-    pub(crate) fn new(dialect: ToolCallFormat) -> Object {
-        Object {
+impl JsonScanner {
+    pub(crate) fn new(dialect: ToolCallFormat) -> JsonScanner {
+        JsonScanner {
             arguments_key: dialect.arguments(),
             text: String::new(),
             depth: 0,
@@ -106,17 +106,17 @@ impl Object {
     }
 
     /// Tells what has become known: the name, and then more of the arguments.
-    pub(crate) fn tell(&mut self, parts: &mut Vec<Part>) {
+    pub(crate) fn tell(&mut self, parts: &mut Vec<Segment>) {
         let Some(name) = &self.name else { return };
         if !self.is_told {
             self.is_told = true;
-            parts.push(Part::Call { name: name.clone() });
+            parts.push(Segment::Call { name: name.clone() });
         }
         if let Some(start) = self.arguments {
             let end = self.end.unwrap_or(self.text.len());
             let from = self.told.max(start);
             if end > from {
-                parts.push(Part::Arguments(self.text[from..end].to_owned()));
+                parts.push(Segment::Arguments(self.text[from..end].to_owned()));
                 self.told = end;
             }
         }

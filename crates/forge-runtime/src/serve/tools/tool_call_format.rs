@@ -5,7 +5,7 @@
 //! nothing of it knows no calls, and tools are refused.
 
 use crate::text::chat_template::{Conversation, Message, Template};
-use crate::text::tokenizer::Text;
+use crate::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 /// How a model writes calls.
@@ -73,7 +73,7 @@ impl ToolCallFormat {
     }
 
     /// The opening as a single id, where it is one.
-    pub(crate) fn opening_id(self, text: &Text) -> Option<u32> {
+    pub(crate) fn opening_id(self, text: &Tokenizer) -> Option<u32> {
         match text.encode(self.opening(), false).ok()?[..] {
             [id] => Some(id),
             _ => None,

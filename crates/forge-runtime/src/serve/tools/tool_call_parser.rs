@@ -1,11 +1,11 @@
 //! Calls in a text that comes piece by piece, told from words as soon as they can be.
 
-use crate::serve::tools::json_stream::Object;
+use crate::serve::tools::json_stream::JsonScanner;
 use crate::serve::tools::tool_call_format::ToolCallFormat;
 
 /// What a piece of text turns out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Segment {
     /// Words.
     Words(String),
     /// A call begins.
@@ -35,7 +35,7 @@ enum State {
     /// Between calls: what comes is a call, or what stands between two, or words again.
     Between,
     /// Inside a call.
-    Inside(Object),
+    Inside(JsonScanner),
 }
 
 impl ToolCallParser {
@@ -52,7 +52,7 @@ impl ToolCallParser {
     }
 
     /// Takes a piece: an id, and the text that came of it.
-    pub(crate) fn push(&mut self, id: Option<u32>, text: &str) -> Vec<Part> {
+    pub(crate) fn push(&mut self, id: Option<u32>, text: &str) -> Vec<Segment> {
         let mut parts = Vec::new();
         // An opening that is a special token has no text.
         let is_opened = id.is_some() && id == self.opening_id && matches!(self.state, State::Words);
@@ -66,18 +66,18 @@ impl ToolCallParser {
     }
 
     /// What is left when the text has ended.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    pub(crate) fn finish(&mut self) -> Vec<Segment> {
         let mut parts = Vec::new();
         match &self.state {
             State::Words => self.words(&mut parts, false),
             // A call that was cut before it had a name was never one.
-            State::Inside(object) if object.name.is_none() => parts.push(Part::Words(object.text.clone())),
+            State::Inside(object) if object.name.is_none() => parts.push(Segment::Words(object.text.clone())),
             State::Between | State::Inside(_) => {}
         }
         parts
     }
 
-    fn read(&mut self, parts: &mut Vec<Part>) {
+    fn read(&mut self, parts: &mut Vec<Segment>) {
         loop {
             match &mut self.state {
                 State::Words if self.dialect == ToolCallFormat::Bare => {
@@ -116,7 +116,7 @@ impl ToolCallParser {
                     };
                     if first == '{' {
                         self.held = self.held[self.held.find('{').unwrap_or(0)..].to_owned();
-                        self.state = State::Inside(Object::new(self.dialect));
+                        self.state = State::Inside(JsonScanner::new(self.dialect));
                     } else {
                         let closing = "</tool_call>";
                         let text =
@@ -142,7 +142,7 @@ impl ToolCallParser {
                             self.held = text[at + letter.len_utf8()..].to_owned();
                             object.tell(parts);
                             if object.name.is_none() {
-                                parts.push(Part::Words(object.text.clone()));
+                                parts.push(Segment::Words(object.text.clone()));
                             }
                             self.is_begun = true;
                             self.state = State::Between;
@@ -161,13 +161,13 @@ impl ToolCallParser {
 
     /// Says the words that are held; without the blanks at their end if a call follows, or at their beginning if one has
     /// come before.
-    fn words(&mut self, parts: &mut Vec<Part>, before_call: bool) {
+    fn words(&mut self, parts: &mut Vec<Segment>, before_call: bool) {
         let held = std::mem::take(&mut self.held);
         let words = if before_call { held.trim_end() } else { &held };
         let words = if self.is_after_call { words.trim_start() } else { words };
         if !words.is_empty() {
             (self.is_begun, self.is_after_call) = (true, false);
-            parts.push(Part::Words(words.to_owned()));
+            parts.push(Segment::Words(words.to_owned()));
         }
     }
 }
@@ -188,9 +188,9 @@ mod tests {
         let mut told = String::new();
         for part in parts {
             match part {
-                Part::Words(words) => told.push_str(&words),
-                Part::Call { name } => told.push_str(&format!("|{name}:")),
-                Part::Arguments(arguments) => told.push_str(&arguments),
+                Segment::Words(words) => told.push_str(&words),
+                Segment::Call { name } => told.push_str(&format!("|{name}:")),
+                Segment::Arguments(arguments) => told.push_str(&arguments),
             }
         }
         told
@@ -239,10 +239,10 @@ mod tests {
     #[test]
     fn an_opening_without_text_is_known_by_its_id() {
         let mut calls = ToolCallParser::new(ToolCallFormat::Listed, Some(9));
-        assert_eq!(calls.push(Some(3), "So: "), [Part::Words("So:".to_owned())]);
+        assert_eq!(calls.push(Some(3), "So: "), [Segment::Words("So:".to_owned())]);
         assert_eq!(calls.push(Some(9), ""), []);
         let parts = calls.push(Some(4), "[{\"name\": \"f\", \"arguments\": {}}]");
-        assert_eq!(parts, [Part::Call { name: "f".to_owned() }, Part::Arguments("{}".to_owned())]);
+        assert_eq!(parts, [Segment::Call { name: "f".to_owned() }, Segment::Arguments("{}".to_owned())]);
         assert_eq!(calls.finish(), []);
     }
 }

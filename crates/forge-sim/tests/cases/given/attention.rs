@@ -4,7 +4,7 @@ use super::{Content, capacity};
 use crate::cases::{Launch, SLOTS, Writer};
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Brings, LatentPrepare};
+use forge_kernels::spec::{KvSource, LatentPrepare};
 
 impl Writer {
     /// What a buffer of such a kernel holds.
@@ -24,7 +24,7 @@ impl Writer {
                 self.floats(rows * it.query_heads * it.width)
             }
             (Spec::AttendSplit(it), "qkv") => {
-                let brings = it.prologue.as_ref().map_or(Brings::Nothing, |prologue| prologue.brings);
+                let brings = it.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
                 self.floats(rows * brings.row_heads(it.query_heads, it.key_heads) * it.width)
             }
             (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),

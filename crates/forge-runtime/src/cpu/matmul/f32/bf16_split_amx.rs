@@ -13,11 +13,11 @@
 //! come with it, be they one. Weights of tiles are taken apart where they are read, which hides behind memory when rows are
 //! few.
 
-use crate::cpu::device::kernel_args::{Call, Number, Output};
+use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults, ROWS_AHEAD};
-use crate::cpu::matmul::linear::Project;
+use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
 use crate::cpu::simd::isa::{Task, run_with_tiles};
 use crate::cpu::simd::vectors::Simd;
@@ -36,21 +36,21 @@ const ROWS: usize = 256;
 /// A block of sixteen rows of x: of each part, pairs of columns side by side.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Apart([[[u32; SIDE]; BLOCK / 2]; PARTS]);
+struct SplitBlock([[[u32; SIDE]; BLOCK / 2]; PARTS]);
 
 // SAFETY: numbers without gaps.
-unsafe impl Number for Apart {}
+unsafe impl Pod for SplitBlock {}
 
 /// A block of a panel: of each part, rows of 32 columns.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Weights([[[u16; BLOCK]; PANEL]; PARTS]);
+struct SplitWeights([[[u16; BLOCK]; PANEL]; PARTS]);
 
 /// Runs a thread's share of a round, on a machine with tiles.
-pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-    let apart = call.room::<Apart>(rows.div_ceil(SIDE) * blocks);
+    let apart = call.room::<SplitBlock>(rows.div_ceil(SIDE) * blocks);
     if call.round() == 0 {
         let x = call.input("x", rows * inputs);
         // SAFETY: whoever calls has found that the machine has tiles.
@@ -60,15 +60,15 @@ pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     // SAFETY: all of it was written in the round before, and nobody writes it in this one.
     let x = unsafe { apart.whole() };
     // SAFETY: as above.
-    unsafe { run_with_tiles(Products::<M> { call, shape, x, blocks, format: PhantomData }) };
+    unsafe { run_with_tiles(SplitGemm::<M> { call, shape, x, blocks, format: PhantomData }) };
 }
 
 /// Takes this thread's share of the rows of x apart.
 struct SplitRows<'a> {
-    call: &'a Call<'a>,
+    call: &'a KernelArgs<'a>,
     x: &'a [f32],
     inputs: usize,
-    to: &'a Output<'a, Apart>,
+    to: &'a Output<'a, SplitBlock>,
     /// Of a row.
     blocks: usize,
 }
@@ -95,7 +95,7 @@ impl Task for SplitRows<'_> {
                 }
             }
             // SAFETY: every item is one thread's.
-            let [Apart(to)] = (unsafe { to.part(item..item + 1) }) else {
+            let [SplitBlock(to)] = (unsafe { to.part(item..item + 1) }) else {
                 unreachable!("an item is one block")
             };
             for (to, of_rows) in to.iter_mut().zip(&of_rows) {
@@ -140,23 +140,23 @@ const UPPER_HALVES: [u16; BLOCK] = {
 };
 
 /// A projection of rows that have been taken apart.
-struct Products<'a, M> {
-    call: &'a Call<'a>,
-    shape: &'a Project,
-    x: &'a [Apart],
+struct SplitGemm<'a, M> {
+    call: &'a KernelArgs<'a>,
+    shape: &'a Linear,
+    x: &'a [SplitBlock],
     /// Of a row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
 }
 
-impl<M: Matrix> Task for Products<'_, M> {
+impl<M: Matrix> Task for SplitGemm<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Products { call, shape, x, blocks, .. } = self;
+        let SplitGemm { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
         let finish = EpilogueContext::new::<S>(call, shape, all);
-        let mut panel = [Weights([[[0; BLOCK]; PANEL]; PARTS]); DEPTH];
+        let mut panel = [SplitWeights([[[0; BLOCK]; PANEL]; PARTS]); DEPTH];
         let mut sums = vec![[Sums([[0.0; SIDE]; SIDE]); 2]; all.min(ROWS).div_ceil(SIDE)];
         let mut decoded = Scratch::take(DEPTH * BLOCK);
         let panels = outputs.div_ceil(PANEL);
@@ -218,8 +218,8 @@ unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahe
 
 /// Takes some blocks of an output apart, into as many parts as its numbers have.
 #[inline(always)]
-unsafe fn take_apart(count: usize, decoded: &[f32], output: usize, panel: &mut [Weights]) {
-    for (Weights(to), block) in panel.iter_mut().zip(decoded.as_chunks::<BLOCK>().0) {
+unsafe fn take_apart(count: usize, decoded: &[f32], output: usize, panel: &mut [SplitWeights]) {
+    for (SplitWeights(to), block) in panel.iter_mut().zip(decoded.as_chunks::<BLOCK>().0) {
         // SAFETY: the caller's level has these instructions.
         unsafe {
             for (part, columns) in parts::<PARTS>(block).into_iter().enumerate().take(count) {
@@ -233,9 +233,9 @@ unsafe fn take_apart(count: usize, decoded: &[f32], output: usize, panel: &mut [
 struct AddPanel<'a> {
     /// Of a weight.
     parts: usize,
-    panel: &'a [Weights],
+    panel: &'a [SplitWeights],
     /// From the block of the first rows that meets the panel's first.
-    x: &'a [Apart],
+    x: &'a [SplitBlock],
     /// Of a row of x.
     blocks: usize,
     /// Of sixteen rows, with the two tiles of outputs.
@@ -287,8 +287,8 @@ impl AddPanel<'_> {
 #[inline(always)]
 unsafe fn add<const OF_WEIGHT: usize, const BOTH: bool>(
     tiles: &Tiles,
-    panel: &[Weights],
-    x: [*const Apart; 2],
+    panel: &[SplitWeights],
+    x: [*const SplitBlock; 2],
     near: &mut [Sums<f32>; 2],
     far: &mut [Sums<f32>; 2],
 ) {
@@ -299,7 +299,7 @@ unsafe fn add<const OF_WEIGHT: usize, const BOTH: bool>(
             tiles.load::<2, _>(&far[0], ROW);
             tiles.load::<3, _>(&far[1], ROW);
         }
-        for (index, Weights(weights)) in panel.iter().enumerate() {
+        for (index, SplitWeights(weights)) in panel.iter().enumerate() {
             let of_near = &(*x[0].add(index)).0;
             let of_far = &(*x[1].add(index)).0;
             for (part, weights) in weights.iter().enumerate().take(OF_WEIGHT) {

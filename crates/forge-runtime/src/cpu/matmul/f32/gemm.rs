@@ -14,7 +14,7 @@
 
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::transpose::{Columns, of_lanes};
-use crate::cpu::matmul::f32::microkernel::{Ahead, add_tile};
+use crate::cpu::matmul::f32::microkernel::{Prefetch, add_tile};
 use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
@@ -64,7 +64,7 @@ pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
         }
         let of_panel = vectors * S::LANES;
         let next = matrix.place((first + outputs) * blocks + from * of_panel);
-        let ahead = Ahead { next, of_column: of_panel * M::OF_BLOCK / BLOCK };
+        let ahead = Prefetch { next, of_column: of_panel * M::OF_BLOCK / BLOCK };
         level.run(AddSlice { slice, vectors, rows, columns: from * BLOCK..to * BLOCK, sums, ahead });
     }
     sums
@@ -96,7 +96,7 @@ struct AddSlice<'a> {
     columns: Range<usize>,
     sums: &'a mut [f32],
     /// As much of the next panel, which is read from memory meanwhile.
-    ahead: Ahead,
+    ahead: Prefetch,
 }
 
 impl Task for AddSlice<'_> {

@@ -108,7 +108,7 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
 
 /// What is asked for while a tile is computed, from front to back.
 #[derive(Clone, Copy)]
-pub(crate) struct Ahead {
+pub(crate) struct Prefetch {
     pub(crate) next: *const u8,
     /// Bytes for each column.
     pub(crate) of_column: usize,
@@ -123,7 +123,7 @@ pub(crate) unsafe fn add_tile<S: Simd, const W: usize, const X: usize>(
     columns: usize,
     to: *mut f32,
     apart: usize,
-    ahead: Ahead,
+    ahead: Prefetch,
 ) {
     // SAFETY: the caller promises that all rows have these columns.
     unsafe {

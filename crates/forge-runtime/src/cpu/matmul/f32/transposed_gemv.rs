@@ -26,7 +26,7 @@ pub(crate) unsafe fn products<S: Simd, M: Matrix, const X: usize>(
             let mut sums = [S::splat(0.0); X];
             for block in 0..blocks {
                 let next = (row + S::LANES) * blocks + block * S::LANES;
-                let mut meeting = Meeting { matrix, next, x: x.map(|x| x.add(block * BLOCK)), sums };
+                let mut meeting = TransposedDot { matrix, next, x: x.map(|x| x.add(block * BLOCK)), sums };
                 matrix.turned::<S>(row * blocks + block, &lanes, &mut meeting);
                 sums = meeting.sums;
             }
@@ -40,7 +40,7 @@ pub(crate) unsafe fn products<S: Simd, M: Matrix, const X: usize>(
 }
 
 /// A block of weights that meets a few rows of x as it is decoded.
-struct Meeting<S: Simd, M, const X: usize> {
+struct TransposedDot<S: Simd, M, const X: usize> {
     matrix: M,
     /// The first of as many blocks as are asked for meanwhile, which need not exist.
     next: usize,
@@ -49,7 +49,7 @@ struct Meeting<S: Simd, M, const X: usize> {
     sums: [S::V; X],
 }
 
-impl<S: Simd, M: Matrix, const X: usize> Columns<S> for Meeting<S, M, X> {
+impl<S: Simd, M: Matrix, const X: usize> Columns<S> for TransposedDot<S, M, X> {
     #[inline(always)]
     unsafe fn take(&mut self, column: usize, numbers: S::V) {
         let apart = BLOCK / S::LANES;

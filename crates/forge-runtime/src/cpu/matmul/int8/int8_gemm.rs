@@ -12,13 +12,13 @@
 //! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--f32-activations` loses nothing ([`crate::cpu::matmul::linear()`]).
 //! A few rows never come here: see [`crate::cpu::matmul::int8::int8_gemv`] and [`crate::cpu::matmul::int8::repacked_gemv`].
 
-use crate::cpu::device::kernel_args::{Call, Number, Output};
+use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix};
 use crate::cpu::matmul::epilogue::EpilogueContext;
 use crate::cpu::matmul::int8::int8_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
 use crate::cpu::matmul::int8::quantize::encode;
-use crate::cpu::matmul::linear::Project;
+use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
@@ -36,7 +36,7 @@ pub(crate) struct BlockScales {
 }
 
 // SAFETY: numbers without gaps.
-unsafe impl Number for BlockScales {}
+unsafe impl Pod for BlockScales {}
 
 /// Rows of x, encoded.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ impl<'a> QuantizedBatch<'a> {
 }
 
 /// Runs this thread's share of a round.
-pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
     let sixteens = rows.div_ceil(TOGETHER);
@@ -66,12 +66,12 @@ pub(crate) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     }
     // SAFETY: all that is read of them was written in the round before, and nobody writes them in this one.
     let x = QuantizedBatch { x: unsafe { coded.whole() }, pitch };
-    call.level().run(Products::<M> { call, shape, x, blocks, format: PhantomData });
+    call.level().run(Int8Gemm::<M> { call, shape, x, blocks, format: PhantomData });
 }
 
 /// Encodes this thread's share of the rows of x, of so many blocks: sixteen rows are `pitch` of `to` from the next.
 pub(crate) fn encode_rows(
-    call: &Call<'_>,
+    call: &KernelArgs<'_>,
     x: &[f32],
     inputs: usize,
     blocks: usize,
@@ -126,19 +126,19 @@ impl Task for QuantizeRows<'_> {
 }
 
 /// A projection of encoded rows.
-struct Products<'a, M> {
-    call: &'a Call<'a>,
-    shape: &'a Project,
+struct Int8Gemm<'a, M> {
+    call: &'a KernelArgs<'a>,
+    shape: &'a Linear,
     x: QuantizedBatch<'a>,
     /// Of a row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
 }
 
-impl<M: Matrix> Task for Products<'_, M> {
+impl<M: Matrix> Task for Int8Gemm<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Products { call, shape, x, blocks, .. } = self;
+        let Int8Gemm { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
         let in_strips = M::STRIPS && call.in_strips("weight_codes");

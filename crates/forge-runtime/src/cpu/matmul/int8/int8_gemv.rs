@@ -8,7 +8,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
-use crate::cpu::matmul::int8::quantized_rows::Row;
+use crate::cpu::matmul::int8::quantized_rows::QuantizedRow;
 use crate::cpu::simd::vectors::Simd;
 use std::mem::MaybeUninit;
 
@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 pub(crate) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
     first: [usize; W],
-    rows: [&Row; X],
+    rows: [&QuantizedRow; X],
     blocks: usize,
 ) -> [[f32; X]; W] {
     let mut sums = [[0.0_f32; X]; W];
@@ -44,7 +44,7 @@ pub(crate) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize
 unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     matrix: M,
     block: usize,
-    rows: [&Row; X],
+    rows: [&QuantizedRow; X],
     start: usize,
     count: usize,
 ) -> [[f32; AT_ONCE]; X] {

@@ -131,7 +131,7 @@ impl<M: Matrix> Panels<'_, M> {
                 continue;
             }
             let sums = &mut *sums;
-            let coming = Coming { strips: coming, bytes: DEPTH * M::OF_STRIP };
+            let coming = PanelPrefetch { strips: coming, bytes: DEPTH * M::OF_STRIP };
             level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums, coming });
         }
     }
@@ -243,18 +243,18 @@ struct AddPanel<'a> {
     first_block: usize,
     /// `[rows, PANEL]`, of whole tiles.
     sums: &'a mut [f32],
-    coming: Coming,
+    coming: PanelPrefetch,
 }
 
 /// What is filled in next, and asked for meanwhile.
-struct Coming {
+struct PanelPrefetch {
     /// Where its strips begin.
     strips: [Option<*const u8>; PANEL / OUTPUTS],
     /// Of each.
     bytes: usize,
 }
 
-impl Coming {
+impl PanelPrefetch {
     /// Asks for part number `part` of so many.
     #[inline(always)]
     unsafe fn ask<S: Simd>(&self, part: usize, parts: usize) {

@@ -8,7 +8,7 @@ use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
 use crate::cpu::simd::vectors::Simd;
 
 /// Of each block.
-pub(crate) struct Encoded {
+pub(crate) struct QuantizedBlock {
     /// What a code is worth.
     pub(crate) scales: [f32; AT_ONCE],
     /// The sum of codes.
@@ -41,7 +41,7 @@ impl Square {
 pub(crate) unsafe fn encode<S: Simd>(
     blocks: &[&[f32; BLOCK]; AT_ONCE],
     codes: &mut [[i8; BLOCK]; AT_ONCE],
-) -> Encoded {
+) -> QuantizedBlock {
     let (mut scales, mut factors, mut totals) = ([0.0; AT_ONCE], [0.0; AT_ONCE], [0.0; AT_ONCE]);
     let mut square = Square::ZEROS;
     // SAFETY: the caller's level has these instructions, and vectors lie inside the blocks and squares.
@@ -100,7 +100,7 @@ pub(crate) unsafe fn encode<S: Simd>(
             }
         }
     }
-    Encoded { scales, totals }
+    QuantizedBlock { scales, totals }
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     struct Blocks<'a> {
         blocks: &'a [[f32; BLOCK]; AT_ONCE],
         codes: &'a mut [[i8; BLOCK]; AT_ONCE],
-        encoded: &'a mut Encoded,
+        encoded: &'a mut QuantizedBlock,
     }
 
     impl Task for Blocks<'_> {
@@ -126,7 +126,7 @@ mod tests {
     /// By a level: each block's codes, the bits of what one is worth, and their sum.
     fn encoded(level: Isa, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, f32)> {
         let mut codes = [[1; BLOCK]; AT_ONCE];
-        let mut encoded = Encoded { scales: [0.0; AT_ONCE], totals: [0.0; AT_ONCE] };
+        let mut encoded = QuantizedBlock { scales: [0.0; AT_ONCE], totals: [0.0; AT_ONCE] };
         level.run(Blocks { blocks, codes: &mut codes, encoded: &mut encoded });
         let of_block = |i: usize| (codes[i], encoded.scales[i].to_bits(), encoded.totals[i]);
         (0..AT_ONCE).map(of_block).collect()

@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 /// A row of x, encoded.
 #[derive(Default)]
-pub(crate) struct Row {
+pub(crate) struct QuantizedRow {
     /// Of whole sixteens of blocks, as scales and totals are: those past the row are zeros.
     pub(crate) codes: Vec<i8>,
     /// Of blocks.
@@ -18,14 +18,14 @@ pub(crate) struct Row {
 }
 
 thread_local! {
-    static KEPT: Cell<Vec<Row>> = Cell::default();
+    static KEPT: Cell<Vec<QuantizedRow>> = Cell::default();
 }
 
 /// The codes of rows of `columns`, which are whole blocks, in memory that the thread has kept.
 #[inline(always)]
-pub(crate) fn encoded_rows<S: Simd>(x: &[f32], columns: usize) -> Vec<Row> {
+pub(crate) fn encoded_rows<S: Simd>(x: &[f32], columns: usize) -> Vec<QuantizedRow> {
     let mut rows = KEPT.take();
-    rows.resize_with(rows.len().max(x.len() / columns), Row::default);
+    rows.resize_with(rows.len().max(x.len() / columns), QuantizedRow::default);
     // No closure: it would be compiled without the level's instructions.
     for (row, x) in rows.iter_mut().zip(x.chunks_exact(columns)) {
         // SAFETY: the caller runs by its level.
@@ -35,15 +35,15 @@ pub(crate) fn encoded_rows<S: Simd>(x: &[f32], columns: usize) -> Vec<Row> {
 }
 
 /// Keeps their memory for the next.
-pub(crate) fn keep(rows: Vec<Row>) {
+pub(crate) fn keep(rows: Vec<QuantizedRow>) {
     KEPT.set(rows);
 }
 
-impl Row {
+impl QuantizedRow {
     /// The codes of `x`, which is whole blocks.
     #[inline(always)]
     unsafe fn encode<S: Simd>(&mut self, x: &[f32]) {
-        let Row { codes, scales, totals } = self;
+        let QuantizedRow { codes, scales, totals } = self;
         let blocks = (x.len() / BLOCK).next_multiple_of(AT_ONCE);
         for numbers in [&mut *scales, totals] {
             numbers.clear();

@@ -7,15 +7,15 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use crate::cpu::device::kernel_args::Call;
+use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
 use crate::cpu::matmul::gemv::FEW;
-use crate::cpu::matmul::int8::quantized_rows::{Row, encoded_rows, keep};
-use crate::cpu::matmul::linear::{Project, prepared_x};
-use crate::cpu::matmul::output_partition::Pieces;
+use crate::cpu::matmul::int8::quantized_rows::{QuantizedRow, encoded_rows, keep};
+use crate::cpu::matmul::linear::{Linear, prepared_x};
+use crate::cpu::matmul::output_partition::OutputPartition;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::prefetch_policy::ReadPattern;
 use crate::cpu::simd::vectors::Simd;
@@ -28,27 +28,28 @@ const PIECE: usize = 4 * OUTPUTS;
 const MOST: usize = 8192;
 
 /// A projection of a few rows.
-pub(crate) struct Products<'a, M> {
-    call: &'a Call<'a>,
-    shape: &'a Project,
+pub(crate) struct RepackedGemv<'a, M> {
+    call: &'a KernelArgs<'a>,
+    shape: &'a Linear,
     format: PhantomData<M>,
 }
 
-impl<'a, M> Products<'a, M> {
-    pub(crate) fn new(call: &'a Call<'a>, shape: &'a Project) -> Products<'a, M> {
-        Products { call, shape, format: PhantomData }
+impl<'a, M> RepackedGemv<'a, M> {
+    pub(crate) fn new(call: &'a KernelArgs<'a>, shape: &'a Linear) -> RepackedGemv<'a, M> {
+        RepackedGemv { call, shape, format: PhantomData }
     }
 }
 
-impl<M: Matrix> Task for Products<'_, M> {
+impl<M: Matrix> Task for RepackedGemv<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Products { call, shape, .. } = self;
+        let RepackedGemv { call, shape, .. } = self;
         let (rows, outputs) = (call.scalar(0), shape.outputs);
         let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let finish = EpilogueContext::new::<S>(call, shape, rows);
         let wanted = (outputs / (call.workers() * 2)).clamp(OUTPUTS, PIECE);
-        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), wanted);
+        let OutputPartition { shares, size, piece } =
+            OutputPartition::of_strips(&finish, outputs, call.workers(), wanted);
         let pieces = call.share((shares * size).div_ceil(piece), 1).up_to((MOST / piece).max(1));
         let pitch = pieces.at_once() * piece;
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
@@ -95,7 +96,7 @@ pub(crate) struct RepackedRows<M> {
 impl<M: Matrix> RepackedRows<M> {
     /// The products with one row to [`FEW`].
     #[inline(always)]
-    pub(crate) unsafe fn few<S: Simd>(&self, rows: &[Row], to: &mut [f32], pitch: usize) {
+    pub(crate) unsafe fn few<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
         let is_one = self.streams.is_one();
         // SAFETY: the caller's promise.
         unsafe {
@@ -112,7 +113,7 @@ impl<M: Matrix> RepackedRows<M> {
 
     /// The products with one row.
     #[inline(always)]
-    pub(crate) unsafe fn of_one<S: Simd>(&self, row: &Row, to: &mut [f32], pitch: usize) {
+    pub(crate) unsafe fn of_one<S: Simd>(&self, row: &QuantizedRow, to: &mut [f32], pitch: usize) {
         // Where the processor foresees what comes, one strip of bytes is read faster than four by a tenth (AMD's of 2022). Scales of
         // nibbles are an eighth of them, a stream of its own that is foreseen too slowly.
         let is_one = match self.streams {
@@ -134,7 +135,7 @@ impl<M: Matrix> RepackedRows<M> {
     #[inline(always)]
     pub(crate) unsafe fn products<S: Simd, const X: usize, const W: usize>(
         &self,
-        rows: [&Row; X],
+        rows: [&QuantizedRow; X],
         to: &mut [f32],
         pitch: usize,
     ) {
@@ -162,7 +163,7 @@ impl<M: Matrix> RepackedRows<M> {
     #[inline(always)]
     unsafe fn at_once<S: Simd, const X: usize, const W: usize>(
         &self,
-        rows: [&Row; X],
+        rows: [&QuantizedRow; X],
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
         let RepackedRows { matrix, first, blocks, streams, .. } = *self;
