@@ -122,8 +122,8 @@ kernel void {{ name }}(
     device const {{ element }}* cached_values = values + cached;
 
 {% if knobs.units %}
-{% include "attention/by_units" %}
+{% include "attention/parts/decode_mma" %}
 {% else %}
-{% include "attention/by_lanes" %}
+{% include "attention/parts/decode_simd" %}
 {% endif %}
 }

@@ -180,7 +180,7 @@ kernel void {{ name }}(
             threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% filter indent(4, first=true) %}
-{% include "attention/score" %}
+{% include "attention/parts/score" %}
 {% endfilter %}
 
 
@@ -229,14 +229,14 @@ kernel void {{ name }}(
                 const bool live = r >= begin && r < end && {{ in_tile }}start + lane <= limit[i];
 {% endif %}
 {% filter indent(4, first=true) %}
-{% include "attention/weigh" %}
+{% include "attention/parts/softmax_update" %}
 {% endfilter %}
 
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% filter indent(4, first=true) %}
-{% include "attention/add_values" %}
+{% include "attention/parts/add_values" %}
 {% endfilter %}
 
             threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -17,7 +17,7 @@ kernel void {{ name }}(
     threadgroup uint best_ids[{{ simdgroups }}];
     device const float* source = logits + row * {{ vocabulary }}u;
 
-{% include "head/best" %}
+{% include "head/parts/block_argmax" %}
     if (thread_id == 0u) {
         ids[row] = highest == 0u ? 0u : lowest_id;
     }

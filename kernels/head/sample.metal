@@ -33,7 +33,7 @@ kernel void {{ name }}(
         atomic_store_explicit(&high[256u + thread_id], 0u, memory_order_relaxed);
     }
 
-{% include "head/best" %}
+{% include "head/parts/block_argmax" %}
     // Keys are weights and then ids, the lower the larger. What weighs nothing is never kept.
     const float scale = as_type<float>(draw[0]);
     ulong least = {{ id_mask }}ul + 1ul;

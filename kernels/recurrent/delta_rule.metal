@@ -93,9 +93,9 @@ kernel void {{ name }}(
         const float elapsed = time[row * {{ heads }}u + head];
 {% endif %}
 
-{% include "recurrent/recall" %}
+{% include "recurrent/parts/state_readout" %}
 
-{% include "recurrent/answer" %}
+{% include "recurrent/parts/norm_gate" %}
 
         bool ends = true;
         if (row + 1u < args.rows) {

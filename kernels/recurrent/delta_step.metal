@@ -101,9 +101,9 @@ kernel void {{ name }}(
         const float force = sigmoid(gates[{{ heads * values }}u + head]);
         const float elapsed = gates[{{ heads * values + heads }}u + head];
 
-{% include "recurrent/recall" %}
+{% include "recurrent/parts/state_readout" %}
 
-{% include "recurrent/answer" %}
+{% include "recurrent/parts/norm_gate" %}
 
         #pragma unroll
         for (uint i = 0u; i < {{ chunks }}u; i++) {

@@ -33,6 +33,7 @@ mod limits;
 pub mod ptx;
 mod render;
 pub mod spec;
+mod support;
 
 pub use decl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};
 pub use error::KernelError;

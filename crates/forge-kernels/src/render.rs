@@ -6,12 +6,13 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value};
 
-use crate::catalogue::{PARTS, SUPPORT, TEMPLATES, template_path, unit_name};
+use crate::catalogue::{PARTS, TEMPLATES, template_path};
 use crate::context::{context, literal};
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::limits;
 use crate::spec::Spec;
+use crate::support;
 
 /// A kernel made for one shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ pub struct Instance {
     pub name: String,
     /// What was asked for.
     pub spec: Spec,
-    /// Names of the support units that its text calls.
+    /// The files of support functions that its text calls, by their paths under `kernels/`.
     pub support: Vec<&'static str>,
     /// Its text, from its first comment to its last brace; support units are not in it.
     pub text: String,
@@ -32,11 +33,11 @@ pub struct Instance {
 pub fn render(name: &str, spec: &Spec) -> Result<Instance, KernelError> {
     limits::check(name, spec)?;
     let context = context(name, spec);
-    let text = render_template(template_path(spec), context.variables)
+    let text = render_template(template_path(spec), context)
         .map_err(|source| KernelError::Template { kernel: name.to_owned(), source })?;
     let decl = KernelDecl::parse(&text)
         .map_err(|source| KernelError::Declaration { kernel: name.to_owned(), source })?;
-    Ok(Instance { name: name.to_owned(), spec: spec.clone(), support: context.support, text, decl })
+    Ok(Instance { name: name.to_owned(), spec: spec.clone(), support: support::called(&text), text, decl })
 }
 
 /// One file of every instance: `header` as its comment, what Metal needs, support units once each, kernels in order.
@@ -52,9 +53,8 @@ pub fn assemble(instances: &[Instance], header: &str) -> String {
         file.push('\n');
     }
     file.push_str("#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n");
-    let used = |unit: &&_| instances.iter().any(|instance| instance.support.contains(&unit_name(unit)));
-    let units = SUPPORT.iter().filter(used).map(|unit| unit.text);
-    for text in units.chain(instances.iter().map(|instance| instance.text.as_str())) {
+    let called: Vec<&str> = instances.iter().flat_map(|instance| instance.support.iter().copied()).collect();
+    for text in support::texts(&called).chain(instances.iter().map(|instance| instance.text.as_str())) {
         file.push('\n');
         file.push_str(text);
     }
@@ -83,7 +83,7 @@ fn environment() -> Result<&'static Environment<'static>, Error> {
         state.set_temp("slot", Value::from(slot + 1));
         Ok(slot)
     });
-    for source in TEMPLATES.iter().chain(&PARTS) {
+    for source in TEMPLATES.iter().chain(PARTS) {
         environment.add_template(source.path, source.text)?;
     }
     Ok(COMPILED.get_or_init(|| environment))

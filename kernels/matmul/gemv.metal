@@ -144,7 +144,7 @@ kernel void {{ name }}(
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
 {% endif %}
 
-{% include "project/by_units" if codes else "project/by_lanes" %}
+{% include "matmul/parts/gemv_mma" if codes else "matmul/parts/gemv_simd" %}
 {% if norm %}
 
     // What the norm divides by.

@@ -122,7 +122,7 @@ kernel void {{ name }}(
     }
     if (newest) {
 {% filter indent(4, first=true) %}
-{% include "latent/own" %}
+{% include "mla/parts/own_row" %}
 {% endfilter %}
 
 {% if padded != record %}

@@ -59,7 +59,7 @@
     if (more) {
 {{ load_block() }}    }
 
-{% include "attention/prepare" %}
+{% include "attention/parts/prepare" %}
 {% if past and staged %}
     // Of a query a lane reads channels that exist; what they meet is 0.
     const uint place = min(channel, {{ pitch - 8 }}u);
@@ -218,5 +218,5 @@
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "attention/finish" %}
+{% include "attention/parts/write_result" %}
     }

@@ -132,7 +132,7 @@ kernel void {{ name }}(
 {% else %}
     for (uint block = 0u; block < {{ blocks }}u; block++) {
 {% endif %}
-{% include "project/weights" %}
+{% include "matmul/parts/dequantize_tile" %}
         // The same columns of {{ tile_rows }} rows of x. Rows past the last repeat it.
 {% if tile_rows == 16 %}
         {
@@ -150,7 +150,7 @@ kernel void {{ name }}(
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "project/multiply" %}
+{% include "matmul/parts/multiply" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 

@@ -59,7 +59,7 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
 
 {% endif %}
     wait_for_others();
-{% include "project/beforehand" %}
+{% include "matmul/parts/preload_epilogue" %}
 
     float sums[{{ 2 * tiles }}] = {0.0f};
 {% if own_norm %}

@@ -4,4 +4,4 @@
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             xs[v] = {{ load }}(own_x, packet * {{ columns }}u + 4u * v{{ bound }});
         }
-{% include "experts/products" %}
+{% include "moe/parts/products" %}

@@ -126,7 +126,7 @@ kernel void {{ name }}(
                 }
             }
         }
-{% include "recurrent/unit" %}
+{% include "recurrent/parts/normalize_qk" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         // What the memory knew before these rows of their keys, and says to their queries.
@@ -154,10 +154,10 @@ kernel void {{ name }}(
             }
         }
 
-{% include "recurrent/alike" %}
+{% include "recurrent/parts/gram" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "recurrent/solve" %}
+{% include "recurrent/parts/triangular_solve" %}
 
         // What is said.
         #pragma unroll

@@ -135,7 +135,7 @@ kernel void {{ name }}(
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "attention/score" %}
+{% include "attention/parts/score" %}
 
         // Stage values where the keys were.
         for (uint i = thread_id; i < {{ tile * value_padded // value_step }}u; i += 128u) {
@@ -163,11 +163,11 @@ kernel void {{ name }}(
             score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
             const bool live = {{ in_tile }}start + lane < limit[i];
-{% include "attention/weigh" %}
+{% include "attention/parts/softmax_update" %}
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "attention/add_values" %}
+{% include "attention/parts/add_values" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 

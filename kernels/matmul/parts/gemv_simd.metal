@@ -30,7 +30,7 @@
 
 {% endif %}
     wait_for_others();
-{% include "project/beforehand" %}
+{% include "matmul/parts/preload_epilogue" %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
 {% if own_norm %}

@@ -59,7 +59,7 @@ if (quarter == 0u) {
         {{ load_values()|indent(8) }}
     }
 
-{% include "attention/prepare" %}
+{% include "attention/parts/prepare" %}
     // Queries, scaled: the halves nearest to them, and what these leave. Past the last head they are its own once more.
     threadgroup const float* query = shared + {{ place }} * {{ pitch }}u + quarter * 8u;
     half4 most[{{ strips * 2 }}];
@@ -201,5 +201,5 @@ if (quarter == 0u) {
 {% endif %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "attention/finish" %}
+{% include "attention/parts/write_result" %}
     }

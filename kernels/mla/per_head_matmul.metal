@@ -79,12 +79,12 @@ kernel void {{ name }}(
             device const float* own_x = x + row_of_x * {{ pitch }}u + group.y * {{ width }}u;
             thread float* sums = all_sums[t];
 {% filter indent(4, first=true) %}
-{% include "latent/multiply" %}
+{% include "mla/parts/multiply" %}
 {% endfilter %}
 
         }
 {% else %}
-{% include "latent/multiply" %}
+{% include "mla/parts/multiply" %}
 {% endif %}
     }
 
@@ -94,11 +94,11 @@ kernel void {{ name }}(
     for (uint t = 0u; t < {{ together }}u; t++) {
         thread float* sums = all_sums[t];
 {% filter indent(4, first=true) %}
-{% include "latent/finish" %}
+{% include "mla/parts/write_result" %}
 {% endfilter %}
 
     }
 {% else %}
-{% include "latent/finish" %}
+{% include "mla/parts/write_result" %}
 {% endif %}
 }

@@ -74,13 +74,13 @@ kernel void {{ name }}(
             const uint row_of_x = min(group.z * {{ together }}u + t, args.rows - 1u);
             const float value = x[row_of_x * {{ pitch }}u + group.y * {{ rows }}u + r];
 {% filter indent(4, first=true) %}
-{% include "latent/spread" %}
+{% include "mla/parts/axpy_packet" %}
 {% endfilter %}
 
         }
 {% else %}
         const float value = own_x[r];
-{% include "latent/spread" %}
+{% include "mla/parts/axpy_packet" %}
 {% endif %}
     }
 
@@ -90,11 +90,11 @@ kernel void {{ name }}(
         // What the row before has left has been read.
         threadgroup_barrier(mem_flags::mem_threadgroup);
 {% filter indent(4, first=true) %}
-{% include "latent/join" %}
+{% include "mla/parts/combine" %}
 {% endfilter %}
 
     }
 {% else %}
-{% include "latent/join" %}
+{% include "mla/parts/combine" %}
 {% endif %}
 }

@@ -24,10 +24,10 @@ kernel void {{ name }}(
     device const float* own_logits = logits + row * {{ row_logits }}u;
     device uint* own_routes = routes + row * {{ 2 * chosen }}u;
 
-{% include "experts/choose" %}
+{% include "moe/parts/topk" %}
 {% if expert_groups %}
 
-{% include "experts/groups" %}
+{% include "moe/parts/group_limit" %}
 {% endif %}
 
     // The best are taken one by one, each with the keys of all lanes at once. Lane s remembers the s-th, lanes past the last one
@@ -39,5 +39,5 @@ kernel void {{ name }}(
     }
 
     // A lane weighs its expert.
-{% include "experts/weigh" %}
+{% include "moe/parts/routing_weights" %}
 }

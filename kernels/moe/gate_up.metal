@@ -59,10 +59,10 @@ kernel void {{ name }}(
 {% if routing %}
     device const float* own_logits = logits + group.z * {{ row_logits }}u;
 
-{% include "experts/choose" %}
+{% include "moe/parts/topk" %}
 {% if expert_groups %}
 
-{% include "experts/groups" %}
+{% include "moe/parts/group_limit" %}
 
 {% endif %}
     uint expert = take_best(keys, {{ per_lane }}u, lane);
@@ -78,7 +78,7 @@ kernel void {{ name }}(
 {% endif %}
     const uint seat = seats[expert];
     const bool is_seated = seat != 0xffffffffu;
-{% include "experts/own_planes" %}
+{% include "moe/parts/expert_planes" %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
     for (uint packet = lane; is_seated && packet < {{ packets }}u; packet += 32u) {
@@ -109,7 +109,7 @@ kernel void {{ name }}(
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             xs[v] = {{ load }}(own_x, packet * {{ columns }}u + 4u * v{{ bound }});
         }
-{% include "experts/products" %}
+{% include "moe/parts/products" %}
     }
 {% if norm %}
 
@@ -164,7 +164,7 @@ kernel void {{ name }}(
             own = lane == s ? next : own;
         }
 {% filter indent(4, first=true) %}
-{% include "experts/weigh" %}
+{% include "moe/parts/routing_weights" %}
 {% endfilter %}
 
     }

@@ -69,7 +69,7 @@ kernel void {{ name }}(
         const uint packet = place % {{ packets }}u;
         const uint seat = seats[own_routes[slot]];
 {% filter indent(4, first=true) %}
-{% include "experts/own_planes" %}
+{% include "moe/parts/expert_planes" %}
 {% endfilter %}
 
         const float weight = as_type<float>(own_routes[{{ chosen }}u + slot]);
@@ -100,7 +100,7 @@ kernel void {{ name }}(
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             xs[v] = {{ load }}(own_x + slot * {{ inputs }}u, packet * {{ columns }}u + 4u * v{{ bound }});
         }
-{% include "experts/products" %}
+{% include "moe/parts/products" %}
     }
 
 {% if leaves %}
@@ -119,7 +119,7 @@ kernel void {{ name }}(
         if (lane < {{ group_outputs }}u{{ exists }}) {
 {% if bias %}
 {% filter indent(4, first=true) %}
-{% include "experts/biased" %}
+{% include "moe/parts/add_bias" %}
 {% endfilter %}
 
             const float value = own_y[output] + partials[lane] + biased;
@@ -156,7 +156,7 @@ kernel void {{ name }}(
     const uint output = first + lane;
     if (lane < {{ rows_per_simdgroup }}u{{ exists }} && is_seated) {
 {% if bias %}
-{% include "experts/biased" %}
+{% include "moe/parts/add_bias" %}
         own_y[output] {{ assign }} own + biased;
 {% else %}
         own_y[output] {{ assign }} own;

@@ -48,7 +48,7 @@ kernel void {{ name }}(
     const uint expert = tiles[tile * 3u];
     const uint seat = seats[expert];
     const uint count = seat == 0xffffffffu ? 0u : pairs_of_tile;
-{% include "experts/own_planes" %}
+{% include "moe/parts/expert_planes" %}
     device const uint* own_pairs = pairs + tiles[tile * 3u + 1u];
     const uint first_output = group.y * {{ tile_outputs }}u;
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
@@ -65,7 +65,7 @@ kernel void {{ name }}(
 
     const uint blocks = min(count, 1u) * {{ blocks }}u;
     for (uint block = 0u; block < blocks; block++) {
-{% include "project/weights" %}
+{% include "matmul/parts/dequantize_tile" %}
         // The same columns of x of this tile's pairs. Pairs past the last repeat it.
 {% if tile_rows == 16 %}
         {
@@ -84,7 +84,7 @@ kernel void {{ name }}(
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-{% include "project/multiply" %}
+{% include "matmul/parts/multiply" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 

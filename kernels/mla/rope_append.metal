@@ -49,7 +49,7 @@ kernel void {{ name }}(
 {% endif %}
     if (group.x == 0u) {
 {% filter indent(4, first=true) %}
-{% include "latent/own" %}
+{% include "mla/parts/own_row" %}
 {% endfilter %}
 
         threadgroup_barrier(mem_flags::mem_threadgroup);

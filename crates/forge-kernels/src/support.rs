@@ -1,0 +1,125 @@
+//! Support functions: what several kernels call, defined once in `kernels/support`.
+//!
+//! A kernel does not list what it calls: its text is searched for the names of the functions.
+
+use crate::catalogue::{SUPPORT, Source};
+use std::sync::OnceLock;
+
+/// A file of support functions.
+struct Unit {
+    source: &'static Source,
+    /// Names of the functions that it defines.
+    functions: Vec<&'static str>,
+}
+
+/// The files in an order in which each follows those that it calls.
+fn units() -> &'static [Unit] {
+    static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
+    UNITS.get_or_init(|| {
+        let mut rest: Vec<Unit> =
+            SUPPORT.iter().map(|source| Unit { source, functions: functions(source.text) }).collect();
+        let mut ordered = Vec::new();
+        while !rest.is_empty() {
+            let calls_another = |unit: &Unit| {
+                rest.iter().any(|other| other.source != unit.source && other.is_called(unit.source.text))
+            };
+            let next = rest.iter().position(|unit| !calls_another(unit)).expect("support files call in a circle");
+            ordered.push(rest.remove(next));
+        }
+        ordered
+    })
+}
+
+/// The paths of the files whose functions a kernel calls, directly or not, in the order in which they are defined.
+pub(crate) fn called(text: &str) -> Vec<&'static str> {
+    let mut is_called = vec![false; units().len()];
+    // A file comes after those that it calls.
+    for (index, unit) in units().iter().enumerate().rev() {
+        let by_another = units()[index + 1..].iter().zip(&is_called[index + 1..]);
+        let mut callers = by_another.filter(|(_, is_called)| **is_called).map(|(other, _)| other.source.text);
+        is_called[index] = unit.is_called(text) || callers.any(|caller| unit.is_called(caller));
+    }
+    let called = units().iter().zip(is_called).filter(|(_, is_called)| *is_called);
+    called.map(|(unit, _)| unit.source.path).collect()
+}
+
+/// The texts of these files, in the order in which they are defined.
+pub(crate) fn texts(paths: &[&str]) -> impl Iterator<Item = &'static str> {
+    units().iter().filter(|unit| paths.contains(&unit.source.path)).map(|unit| unit.source.text)
+}
+
+impl Unit {
+    /// Whether a text calls one of its functions.
+    fn is_called(&self, text: &str) -> bool {
+        self.functions.iter().any(|function| calls(text, function))
+    }
+}
+
+/// The names of the functions that a text defines: what stands before `(` on lines that begin at the left margin.
+fn functions(text: &'static str) -> Vec<&'static str> {
+    let is_definition = |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase()) && !line.starts_with("using");
+    let heads = text.lines().filter(is_definition).filter_map(|line| line.split_once('('));
+    heads.filter_map(|(head, _)| head.trim_end().rsplit(|c: char| !is_word(c)).next()).filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether a text calls a function, outside its comments.
+fn calls(text: &str, function: &str) -> bool {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    code.into_iter().any(|line| {
+        line.match_indices(function).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + function.len()..].trim_start_matches(is_template_argument);
+            !before.is_some_and(is_word) && after.starts_with('(')
+        })
+    })
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+fn is_template_argument(c: char) -> bool {
+    matches!(c, '<' | '>')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_called_where_its_name_stands_before_a_parenthesis() {
+        for (text, expected) in [
+            ("y = silu(x);", true),
+            ("y = my_silu(x);", false),
+            ("y = silu2(x);", false),
+            ("// silu(x)", false),
+            ("float silu = 0;", false),
+        ] {
+            assert_eq!(calls(text, "silu"), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_file_defines_functions_that_no_other_defines() {
+        let mut all: Vec<&str> = units().iter().flat_map(|unit| unit.functions.clone()).collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        assert!(units().iter().all(|unit| !unit.functions.is_empty()));
+    }
+
+    #[test]
+    fn what_a_called_function_calls_is_defined_before_it() {
+        let called = called("y = q6_k_decode(x);");
+        let place = |name: &str| called.iter().position(|path| path.ends_with(name));
+        assert!(place("q6_k").is_some(), "{called:?}");
+        for (index, path) in called.iter().enumerate() {
+            let text = SUPPORT.iter().find(|source| source.path == *path).unwrap().text;
+            for (other, unit) in units().iter().enumerate() {
+                let is_needed = unit.source.path != *path && unit.is_called(text);
+                assert!(!is_needed || called[..index].contains(&unit.source.path), "{path} {other}");
+            }
+        }
+    }
+}
