@@ -12,7 +12,7 @@
 //! * `json`, `config`: a configuration that remembers what was asked of it. `reference`: which keys the reference implementation
 //!   reads; `inert`: keys without effect that this does not tell.
 //! * `quantised`, `microscaled`: matrices that are stored as codes; `converted`: what else MLX's converters change; `gguf`: a file that has everything, translated into such texts and
-//!   tensors.
+//!   tensors; `tekken`: a tokenizer in Mistral's format, converted.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention` or what stands in its place (`latent`, `delta_net`), `windows`, `mlp` or `experts`, and `rope` with its
 //!   `scaling`; `wrapped` finds it beside what sees pictures. The description builds the graph with `builder`, over tensors that
@@ -47,6 +47,7 @@ mod rope;
 mod scaling;
 mod shapes;
 mod specials;
+mod tekken;
 mod tensors;
 mod windows;
 mod wrapped;
@@ -81,8 +82,8 @@ pub struct Opened {
     pub tensors: Tensors,
     /// Tensors that the model does not need and that were left out knowingly.
     pub ignored: Vec<String>,
-    /// Texts that a checkpoint of one file holds in it, by the names of the files that they would have in a folder:
-    /// configuration, tokenizer, chat template. Empty where they are files.
+    /// Text files that are not in the checkpoint, by the names that they would have in a folder. A GGUF file has all of
+    /// them in it: configuration, tokenizer, chat template. Those of a folder are converted from files of other formats.
     pub texts: Memory,
     /// What its configuration was asked for.
     pub keys: Keys,
@@ -126,6 +127,19 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     for copy in &parts.copies {
         if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
             builder.bindings.fault(fault);
+        }
+    }
+    let mut texts = texts;
+    if texts.0.is_empty() {
+        match tekken::files(checkpoint, parts.vocabulary) {
+            Ok(files) if files.0.is_empty() => {}
+            Ok(files) => {
+                notes.push(
+                    "the checkpoint has no tokenizer.json: it is converted from tekken.json".to_owned(),
+                );
+                texts = files;
+            }
+            Err(fault) => faults.push(fault),
         }
     }
     let ignored = match builder.bindings.finish() {
