@@ -189,7 +189,7 @@ fn describe(
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = architectures::note(&root, architecture).into_iter().collect();
     if root.has_beside("auto_map") {
         notes.push(format!(
             "the checkpoint brings code of its own (auto_map), which is not read: it is compiled as transformers' {}",
