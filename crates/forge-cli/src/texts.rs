@@ -29,6 +29,9 @@ pub(crate) fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Fai
 /// One that a GGUF file has in it or that was converted, or a file beside the weights.
 fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
     let Planned { checkpoint, opened, .. } = planned;
+    if opened.unusable.iter().any(|name| name == file) {
+        return Ok(None);
+    }
     let held = &opened.texts;
     // What lies beside a GGUF file is not of its model.
     let is_held = held.0.contains_key(file) || held.0.contains_key("config.json");

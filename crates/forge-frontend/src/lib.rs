@@ -85,6 +85,8 @@ pub struct Opened {
     /// Text files that are not in the checkpoint, by the names that they would have in a folder. A GGUF file has all of
     /// them in it: configuration, tokenizer, chat template. Those of a folder are converted from files of other formats.
     pub texts: Memory,
+    /// Files of the checkpoint that are not used: they are not JSON, and transformers ignores them then.
+    pub unusable: Vec<String>,
     /// What its configuration was asked for.
     pub keys: Keys,
     /// What a user should know of how the checkpoint was understood.
@@ -118,7 +120,8 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, mut keys } = described;
+    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
+        described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
@@ -160,7 +163,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, keys, notes })
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
 }
 
 /// What the configuration alone says.
@@ -171,6 +174,7 @@ struct Described {
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
     notes: Vec<String>,
+    unusable: Vec<String>,
     keys: Keys,
 }
 
@@ -188,8 +192,13 @@ fn describe(
     let root = config.root();
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
-    let specials = specials::read(checkpoint, &root);
+    let unusable_generation = specials::unusable_generation(checkpoint);
+    let specials = specials::read(checkpoint, &root, unusable_generation.is_none());
     let mut notes: Vec<String> = architectures::note(&root, architecture).into_iter().collect();
+    notes.extend(unusable_generation.iter().map(|fault| {
+        let why = fault.place.as_ref().map(|place| format!(" ({})", place.label)).unwrap_or_default();
+        format!("{}{why}: as in transformers, the file is not used", fault.message)
+    }));
     if root.has_beside("auto_map") {
         notes.push(format!(
             "the checkpoint brings code of its own (auto_map), which is not read: it is compiled as transformers' {}",
@@ -220,5 +229,6 @@ fn describe(
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, quantization, faults, notes, keys })
+    let unusable = unusable_generation.map(|_| specials::GENERATION.to_owned()).into_iter().collect();
+    Ok(Described { model, blueprint, quantization, faults, notes, unusable, keys })
 }

@@ -216,6 +216,21 @@ fn numbers_that_only_python_writes_are_read() {
 }
 
 #[test]
+fn generation_settings_that_are_not_json_are_not_used() {
+    // A comma is missing in a published file, and one is too many.
+    const BROKEN: &str = "{\"eos_token_id\": 7\n \"max_new_tokens\": 1024,}";
+    let opened = changed("llama", |files| {
+        edit(files, CONFIG, |config| config["eos_token_id"] = json!([5, 6]));
+        files.0.insert("generation_config.json".to_owned(), BROKEN.into());
+    });
+    assert_eq!(opened.graph.model.specials.end, [5, 6]);
+    assert_eq!(opened.unusable, ["generation_config.json"]);
+    let [note] = &opened.notes[..] else { panic!("{:?}", opened.notes) };
+    assert!(note.contains("generation_config.json is not JSON") && note.contains("is not used"), "{note}");
+    assert!(changed("llama", |_| {}).unusable.is_empty());
+}
+
+#[test]
 fn the_older_name_of_a_scaling_counts_where_there_is_no_newer() {
     let scaling = |kind: serde_json::Value| {
         changed("llama3_rope", |files| {
