@@ -113,6 +113,7 @@ fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
 /// What an id adds to a text depends on the ids before it (a leading space, bytes of one character), so it is
 /// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
 /// if it does not begin within a character.
+#[derive(Clone)]
 pub struct TextStream {
     text: Text,
     /// The ids that gave text last, and those that have given none yet.
