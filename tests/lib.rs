@@ -97,6 +97,9 @@ pub const SUPERBLOCKS: (&str, &str, &[&str]) =
 /// layer's own.
 pub const SHARED: &str = "gemma4_text_shared";
 
+/// A model of tests/odd whose full-attention layers have heads of 512 channels, and its sliding ones heads of 32.
+pub const WIDE_HEADS: &str = "gemma4_text_wide";
+
 /// Models that are quantised already: kept as they are, with a cache that keeps everything too.
 pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", "gpt_oss_mxfp4", MLX];
 
@@ -324,6 +327,8 @@ fn all_to_build() -> Vec<Built> {
     LATENTS.1.iter().for_each(|fusion| add(LATENTS.0, "f32", &[*fusion]));
     add(SHARED, "f32", &[]);
     add(SHARED, "q4_0", &Fusion::ALL);
+    add(WIDE_HEADS, "f32", &[]);
+    add(WIDE_HEADS, "q4_0", &Fusion::ALL);
     all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
     all.extend(WITHOUT_CHOICE.map(|(model, format)| Built::of(model, format)));
     all.extend(QUANTISED.into_iter().chain(CONVERTED_TO_CODES).map(|model| Built::of(model, "keep")));

@@ -110,6 +110,16 @@ pub(crate) fn tokenizer(path: &Path) {
     let _ = stream.finish();
 }
 
+/// A `tekken.json` in a model without a `tokenizer.json`, and the tokenizer that it is converted into.
+pub(crate) fn tekken(model: &Memory, folder: &Path, bytes: &[u8]) {
+    let mut files = model.clone();
+    files.0.insert("tekken.json".to_owned(), bytes.to_vec());
+    let Some(opened) = read(&files) else { return };
+    let path = folder.join("converted.json");
+    std::fs::write(&path, &opened.texts.0["tokenizer.json"]).unwrap();
+    tokenizer(&path);
+}
+
 /// The chat template of a folder.
 pub(crate) fn template(folder: &Path) {
     let Ok(Some(template)) = Template::read(folder) else { return };

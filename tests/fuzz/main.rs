@@ -162,6 +162,22 @@ fn tokenizers() {
 }
 
 #[test]
+fn tokenizers_of_mistral() {
+    let corpus = vec![std::fs::read(folder("tekken/tekken.json")).unwrap()];
+    let known = json::Known::of(&corpus);
+    let mut model = corpus::model("models/mistral");
+    model.0.remove("tokenizer.json");
+    Target {
+        name: "tekken",
+        file: "tekken.json",
+        corpus,
+        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        check: &|folder, bytes, _| check::tekken(&model, folder, bytes),
+    }
+    .run();
+}
+
+#[test]
 fn settings_of_tokenizers() {
     let corpus = corpus::files("tokenizer_config.json");
     let known = json::Known::of(&corpus);

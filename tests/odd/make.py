@@ -14,6 +14,7 @@ What an entry says beside its configuration:
   shard    bytes after which another file begins
   extra    tensors that files carry and nobody uses
   strip    what the names of tensors begin with and here do not
+  scores   standard deviation of attention scores, which the gains of queries and keys set; without it the gains are near 1
   fused    True: the experts of a layer are one tensor, and their gates and ups too
 """
 import json, os, re, shutil, sys, tempfile, zlib
@@ -39,7 +40,7 @@ def model(family, hidden, inner, heads, keys, vocabulary, layers=2, context=90, 
     sizes = dict(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
                  num_attention_heads=heads, num_key_value_heads=keys, max_position_embeddings=context)
     beside = {key: config.pop(key) for key in list(config) if key in
-              ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper", "fused")}
+              ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper", "fused", "scores")}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     return dict(dict(family=family, dtype="bf16", style="old"), config=dict(sizes, **config), **beside)
 
@@ -240,6 +241,9 @@ MODELS = {
     "gemma4_text_bare": model("gemma4_text", 40, 22, None, 1, 61, layers=7, context=None, shard=60_000, head_dim=6,
         global_head_dim=10, vocab_size_per_layer_input=61, hidden_size_per_layer_input=3, sliding_window=9,
         use_bidirectional_attention="vision"),
+    "gemma4_text_wide": model("gemma4_text", 40, 22, 2, 1, 67, layers=2, head_dim=32, global_head_dim=512,
+        sliding_window=8, hidden_size_per_layer_input=0, scores=1,
+        layer_types=["sliding_attention", "full_attention"]),
 
     "gemma4_text_experts": model("gemma4_text", 42, 27, 3, 1, 79, layers=3, head_dim=10, global_head_dim=14,
         sliding_window=6, num_kv_shared_layers=1, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
@@ -407,6 +411,8 @@ def random_like(entry, config, name, tensor):
         return numbers * 0.2
     if name.endswith("A_log"):
         return numbers - 1.5
+    if "scores" in entry and name.endswith(("q_norm.weight", "k_norm.weight")):
+        return (1.0 + 0.2 * numbers) * (entry["scores"] / tensor.numel() ** 0.5) ** 0.5
     if tensor.dim() == 1:
         plus_one = bool((tensor == 0).all())
         last = 3.0 if tied and re.search(r"(^|\.)(norm|ln_f)\.weight$", name) else 1.0

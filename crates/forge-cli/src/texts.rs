@@ -26,11 +26,16 @@ pub(crate) fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Err
     read(planned, file).map_err(|error| Error::read(&planned.checkpoint.root().join(file), &error))
 }
 
-/// One that it holds in its own file, or a file beside its weights.
+/// One that a GGUF file has in it or that was converted, or a file beside the weights.
 fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
     let Planned { checkpoint, opened, .. } = planned;
+    if opened.unusable.iter().any(|name| name == file) {
+        return Ok(None);
+    }
     let held = &opened.texts;
-    let source: &dyn Checkpoint = if held.files().is_empty() { checkpoint } else { held };
+    // What lies beside a GGUF file is not of its model.
+    let is_held = held.0.contains_key(file) || held.0.contains_key("config.json");
+    let source: &dyn Checkpoint = if is_held { held } else { checkpoint };
     let filled = || {
         let mut bytes = vec![0; source.len(file)? as usize];
         source.read(file, 0, &mut bytes).map(|()| bytes)
@@ -52,7 +57,9 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
                 .note("fetch it again, or take it away: a program without a tokenizer takes ids, not text")
         })),
         None => {
-            terminal::more("the checkpoint has no tokenizer.json: the program will take ids, not text");
+            terminal::more(
+                "the checkpoint has no tokenizer.json and no tekken.json: the program will take ids, not text",
+            );
         }
     }
     if let Some(bytes) = text(planned, GENERATION)? {

@@ -69,6 +69,11 @@ pub(crate) const ALL: &[Architecture] = &[
     smollm3::ARCHITECTURE,
 ];
 
+/// Classes of multimodal models, and those of their text models, which transformers loads where the configuration is the text
+/// model's, whatever class it names.
+const TEXT_MODELS: [[&Architecture; 2]; 2] =
+    [[&qwen3_5::WRAPPED, &qwen3_5::ARCHITECTURE], [&qwen3_5_moe::WRAPPED, &qwen3_5_moe::ARCHITECTURE]];
+
 /// How one family of checkpoints is understood.
 pub(crate) struct Architecture {
     /// What `architectures` says in config.json.
@@ -137,11 +142,34 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
         // A type of the authors' own, whose code comes with the checkpoint: the class says what is computed.
         (Some(_), Some(family))
             if config.has_beside("auto_map") && ALL.iter().all(|known| known.family != family) => {}
-        (Some(known), Some(family)) if known.family != family => config.contradiction(
-            "model_type",
-            format!("the architecture {} is of the type {}, not {family}", known.class, known.family),
-        ),
+        (Some(known), Some(family)) if known.family != family => {
+            let text = text_model(known).filter(|text| text.family == family);
+            if text.is_some() && config.get("text_config").is_none() {
+                return text;
+            }
+            config.contradiction(
+                "model_type",
+                format!("the architecture {} is of the type {}, not {family}", known.class, known.family),
+            );
+        }
         _ => {}
     }
     found
+}
+
+/// The text model of a multimodal one.
+fn text_model(known: &Architecture) -> Option<&'static Architecture> {
+    let [_, text] = TEXT_MODELS.into_iter().find(|[wrapper, _]| wrapper.class == known.class)?;
+    Some(text)
+}
+
+/// Says that a configuration names the class of a multimodal model, and is read as that of its text model.
+pub(crate) fn note(config: &Section<'_>, architecture: &Architecture) -> Option<String> {
+    let class = config.get("architectures")?.get(0)?.as_str()?;
+    (!architecture.class.eq_ignore_ascii_case(class)).then(|| {
+        format!(
+            "architectures names {class}, and model_type and the other keys are those of its text model: it is compiled as {}",
+            architecture.class
+        )
+    })
 }

@@ -56,6 +56,9 @@ impl Decoder {
         if !is_there(&self.place) && self.place.scope == Place::ALONE.scope && is_there(&Place::BASE) {
             self.place.scope = Place::BASE.scope;
         }
+        if let Some(nested) = self.nested.filter(is_there).filter(|_| !is_there(&self.place)) {
+            self.place = nested;
+        }
         let notes = self.find_head(tensors);
         self.find_turned(tensors, converted.is_some());
         notes

@@ -33,6 +33,8 @@ pub(crate) struct Decoder {
     pub(crate) place: Place,
     /// Where they lie if a converter for MLX moved them.
     pub(crate) converted: Option<Place>,
+    /// Where they lie in a checkpoint of a multimodal model, where the class of the text model reads such checkpoints.
+    pub(crate) nested: Option<Place>,
     /// Whether files may have layers past the last that the model does not use.
     pub(crate) ignores_further_layers: bool,
     /// What embeddings are multiplied by.
@@ -155,6 +157,7 @@ impl Decoder {
             table_rows: 0,
             place: Place::ALONE,
             converted: None,
+            nested: None,
             ignores_further_layers: false,
             embedding_scale: 1.0,
             branch_scale: 1.0,

@@ -57,6 +57,9 @@ impl Document {
     }
 }
 
+/// The code of the fault of a text that is not JSON.
+pub(crate) const NOT_JSON: &str = "F0201";
+
 /// Parses a file's text.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>> {
     let value: Value = match serde_json::from_str(&with_quoted_floats(text)) {
@@ -65,7 +68,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
             let at = offset(text, error.line(), error.column());
             let message = error.to_string();
             let what = message.split(" at line ").next().unwrap_or_default().to_owned();
-            return Err(vec![Diagnostic::new("F0201", format!("{file} is not JSON")).at(
+            return Err(vec![Diagnostic::new(NOT_JSON, format!("{file} is not JSON")).at(
                 file,
                 character(text, at),
                 what,

@@ -12,7 +12,7 @@
 //! * `json`, `config`: a configuration that remembers what was asked of it. `reference`: which keys the reference implementation
 //!   reads; `inert`: keys without effect that this does not tell.
 //! * `quantised`, `microscaled`: matrices that are stored as codes; `converted`: what else MLX's converters change; `gguf`: a file that has everything, translated into such texts and
-//!   tensors.
+//!   tensors; `tekken`: a tokenizer in Mistral's format, converted.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention` or what stands in its place (`latent`, `delta_net`), `windows`, `mlp` or `experts`, and `rope` with its
 //!   `scaling`; `wrapped` finds it beside what sees pictures. The description builds the graph with `builder`, over tensors that
@@ -47,6 +47,7 @@ mod rope;
 mod scaling;
 mod shapes;
 mod specials;
+mod tekken;
 mod tensors;
 mod windows;
 mod wrapped;
@@ -81,9 +82,11 @@ pub struct Opened {
     pub tensors: Tensors,
     /// Tensors that the model does not need and that were left out knowingly.
     pub ignored: Vec<String>,
-    /// Texts that a checkpoint of one file holds in it, by the names of the files that they would have in a folder:
-    /// configuration, tokenizer, chat template. Empty where they are files.
+    /// Text files that are not in the checkpoint, by the names that they would have in a folder. A GGUF file has all of
+    /// them in it: configuration, tokenizer, chat template. Those of a folder are converted from files of other formats.
     pub texts: Memory,
+    /// Files of the checkpoint that are not used: they are not JSON, and transformers ignores them then.
+    pub unusable: Vec<String>,
     /// What its configuration was asked for.
     pub keys: Keys,
     /// What a user should know of how the checkpoint was understood.
@@ -117,7 +120,8 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, mut keys } = described;
+    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
+        described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
@@ -126,6 +130,19 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     for copy in &parts.copies {
         if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
             builder.bindings.fault(fault);
+        }
+    }
+    let mut texts = texts;
+    if texts.0.is_empty() {
+        match tekken::files(checkpoint, parts.vocabulary) {
+            Ok(files) if files.0.is_empty() => {}
+            Ok(files) => {
+                notes.push(
+                    "the checkpoint has no tokenizer.json: it is converted from tekken.json".to_owned(),
+                );
+                texts = files;
+            }
+            Err(fault) => faults.push(fault),
         }
     }
     let ignored = match builder.bindings.finish() {
@@ -146,7 +163,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, keys, notes })
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
 }
 
 /// What the configuration alone says.
@@ -157,6 +174,7 @@ struct Described {
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
     notes: Vec<String>,
+    unusable: Vec<String>,
     keys: Keys,
 }
 
@@ -174,8 +192,13 @@ fn describe(
     let root = config.root();
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
-    let specials = specials::read(checkpoint, &root);
-    let mut notes = Vec::new();
+    let unusable_generation = specials::unusable_generation(checkpoint);
+    let specials = specials::read(checkpoint, &root, unusable_generation.is_none());
+    let mut notes: Vec<String> = architectures::note(&root, architecture).into_iter().collect();
+    notes.extend(unusable_generation.iter().map(|fault| {
+        let why = fault.place.as_ref().map(|place| format!(" ({})", place.label)).unwrap_or_default();
+        format!("{}{why}: as in transformers, the file is not used", fault.message)
+    }));
     if root.has_beside("auto_map") {
         notes.push(format!(
             "the checkpoint brings code of its own (auto_map), which is not read: it is compiled as transformers' {}",
@@ -206,5 +229,6 @@ fn describe(
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, quantization, faults, notes, keys })
+    let unusable = unusable_generation.map(|_| specials::GENERATION.to_owned()).into_iter().collect();
+    Ok(Described { model, blueprint, quantization, faults, notes, unusable, keys })
 }

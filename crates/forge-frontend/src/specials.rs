@@ -1,6 +1,7 @@
 //! The tokens that begin a text and end an answer.
 //!
-//! generation_config.json decides where it says so, then config.json, then the names in tokenizer_config.json.
+//! generation_config.json decides where it says so, then config.json, then the names in tokenizer_config.json. A
+//! generation_config.json that is not JSON is not used, as in transformers.
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::Section;
@@ -8,10 +9,22 @@ use crate::json::Document;
 use forge_ir::{Diagnostic, SpecialTokens};
 use serde_json::Value;
 
-/// Reads them from wherever they are given. Other files than config.json may be absent.
+/// The file that goes before the configuration.
+pub(crate) const GENERATION: &str = "generation_config.json";
+
+/// Why generation_config.json is not used: it is not JSON.
+pub(crate) fn unusable_generation(checkpoint: &dyn Checkpoint) -> Option<Diagnostic> {
+    let text = checkpoint::text(checkpoint, GENERATION).ok()??;
+    let faults = crate::json::parse(GENERATION, &text).err()?;
+    faults.into_iter().find(|fault| fault.code == crate::json::NOT_JSON)
+}
+
+/// Reads them from wherever they are given. Other files than config.json may be absent. Without `is_generation_used`,
+/// generation_config.json is taken to be absent.
 pub(crate) fn read(
     checkpoint: &dyn Checkpoint,
     config: &Section<'_>,
+    is_generation_used: bool,
 ) -> Result<SpecialTokens, Vec<Diagnostic>> {
     let (begin, end) = (config.tokens("bos_token_id"), config.tokens("eos_token_id"));
     let mut faults = Vec::new();
@@ -22,7 +35,7 @@ pub(crate) fn read(
             Document::default()
         }
     };
-    let generation = open("generation_config.json");
+    let generation = if is_generation_used { open(GENERATION) } else { Document::default() };
     let tokenizer = open("tokenizer_config.json").value;
     let mut generated = |key: &str| match tokens(&generation.value[key]) {
         Some(tokens) => tokens,

@@ -11,11 +11,18 @@ pub(crate) const SINGLE: &str = "model.safetensors";
 /// Which shard holds which tensor.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
+/// The tokenizer; it goes before [`TEKKEN`].
+const TOKENIZER: &str = "tokenizer.json";
+
+/// Mistral's tokenizer file.
+const TEKKEN: &str = "tekken.json";
+
 /// What there may be beside weights, without which a model has no shape, no words or no voice.
-const SMALL: [&str; 8] = [
+const SMALL: [&str; 9] = [
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
+    TOKENIZER,
+    TEKKEN,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -44,7 +51,9 @@ impl Choice {
         if let Some(pick) = &request.pick {
             return gguf(repository, pick, names).map(Choice::Gguf);
         }
-        let small = SMALL.iter().filter(|name| names.contains(name));
+        let is_needed =
+            |name: &&&str| names.contains(name) && (**name != TEKKEN || !names.contains(&TOKENIZER));
+        let small = SMALL.iter().filter(is_needed);
         let with = |weights: &str| small.map(|name| (*name).to_owned()).chain([weights.to_owned()]).collect();
         let files: Vec<&&str> = names.iter().filter(|name| name.ends_with(GGUF)).collect();
         if names.contains(&"config.json") && names.contains(&SINGLE) {
@@ -178,6 +187,14 @@ mod tests {
             Ok(Choice::Sharded(owned(&["config.json", "tokenizer.json", INDEX])))
         );
         assert_eq!(choose("a/b:Q8_0", &with(&[SINGLE])), Ok(Choice::Gguf(owned(&["x-Q8_0.gguf"]))));
+    }
+
+    #[test]
+    fn tekken_json_is_fetched_without_tokenizer_json_alone() {
+        for (tokenizers, fetched) in [(&[TEKKEN][..], TEKKEN), (&[TEKKEN, TOKENIZER], TOKENIZER)] {
+            let names = [&["config.json", SINGLE], tokenizers].concat();
+            assert_eq!(choose("a/b", &names), Ok(Choice::Files(owned(&["config.json", fetched, SINGLE]))));
+        }
     }
 
     #[test]

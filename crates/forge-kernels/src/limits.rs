@@ -8,7 +8,6 @@ mod recurrent;
 use forge_ir::{Format, LongContext, Rotation};
 
 pub use self::latent::prologue_fits as latent_prologue_fits;
-use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{
     LINES, LINES_MEMORY, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory, packet_columns,
     packet_elements, queries_fit, sums_bytes, tile_bytes,
@@ -16,6 +15,7 @@ use crate::context::{
 use crate::error::KernelError;
 use crate::knobs::attention::UNIT_HEADS;
 use crate::spec::{Argmax, Attend, AttentionKnobs, Function, HeadNorm, KvSource, Sample, Spec, UnaryOp};
+use crate::support;
 
 /// A head that is wider than others, of two packets a lane: registers hold the sums of four.
 const DOUBLE_HEAD: usize = 512;
@@ -65,7 +65,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
     let mut characters = name.chars();
     let starts = characters.next().is_some_and(|first| first.is_ascii_alphabetic());
     let plain = characters.all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let taken = KEYWORDS.contains(&name) || SUPPORT.iter().any(|unit| unit_name(unit) == name);
+    let taken = KEYWORDS.contains(&name) || support::is_function(name);
     if !starts || !plain || taken {
         return Err(KernelError::Name { name: name.to_owned() });
     }

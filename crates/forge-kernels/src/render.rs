@@ -54,7 +54,8 @@ pub fn assemble(instances: &[Instance], header: &str) -> String {
     }
     file.push_str("#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n");
     let called: Vec<&str> = instances.iter().flat_map(|instance| instance.support.iter().copied()).collect();
-    for text in support::texts(&called).chain(instances.iter().map(|instance| instance.text.as_str())) {
+    let kernels = instances.iter().map(|instance| instance.text.as_str());
+    for text in support::texts(&called).into_iter().chain(kernels) {
         file.push('\n');
         file.push_str(text);
     }

@@ -23,7 +23,8 @@ fn units() -> &'static [Unit] {
             let calls_another = |unit: &Unit| {
                 rest.iter().any(|other| other.source != unit.source && other.is_called(unit.source.text))
             };
-            let next = rest.iter().position(|unit| !calls_another(unit)).expect("support files call in a circle");
+            let next =
+                rest.iter().position(|unit| !calls_another(unit)).expect("support files call in a circle");
             ordered.push(rest.remove(next));
         }
         ordered
@@ -43,9 +44,14 @@ pub(crate) fn called(text: &str) -> Vec<&'static str> {
     called.map(|(unit, _)| unit.source.path).collect()
 }
 
+/// Whether a support function has this name.
+pub(crate) fn is_function(name: &str) -> bool {
+    units().iter().any(|unit| unit.functions.contains(&name))
+}
+
 /// The texts of these files, in the order in which they are defined.
-pub(crate) fn texts(paths: &[&str]) -> impl Iterator<Item = &'static str> {
-    units().iter().filter(|unit| paths.contains(&unit.source.path)).map(|unit| unit.source.text)
+pub(crate) fn texts(paths: &[&str]) -> Vec<&'static str> {
+    units().iter().filter(|unit| paths.contains(&unit.source.path)).map(|unit| unit.source.text).collect()
 }
 
 impl Unit {
@@ -57,9 +63,13 @@ impl Unit {
 
 /// The names of the functions that a text defines: what stands before `(` on lines that begin at the left margin.
 fn functions(text: &'static str) -> Vec<&'static str> {
-    let is_definition = |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase()) && !line.starts_with("using");
+    let is_definition =
+        |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase()) && !line.starts_with("using");
     let heads = text.lines().filter(is_definition).filter_map(|line| line.split_once('('));
-    heads.filter_map(|(head, _)| head.trim_end().rsplit(|c: char| !is_word(c)).next()).filter(|name| !name.is_empty()).collect()
+    heads
+        .filter_map(|(head, _)| head.trim_end().rsplit(|c: char| !is_word(c)).next())
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 /// Whether a text calls a function, outside its comments.

@@ -26,7 +26,7 @@ fn every_text_is_listed() {
     let mut found = Vec::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels"), "", &mut found);
     let mut listed: Vec<String> =
-        TEMPLATES.iter().chain(&PARTS).chain(&SUPPORT).map(|source| source.path.to_owned()).collect();
+        TEMPLATES.iter().chain(PARTS).chain(SUPPORT).map(|source| source.path.to_owned()).collect();
     found.sort();
     listed.sort();
     assert_eq!(found, listed);

@@ -40,10 +40,16 @@ fn read_text(config: &Section<'_>) -> Decoder {
     read_with_pictures(config, &DEFAULTS)
 }
 
-/// A text model by itself, which may have what guesses further tokens.
+/// Where the tensors of a text model lie beside what sees pictures.
+const NESTED: Place =
+    Place { scope: "model.language_model.", ignored: &["model.visual.", "mtp."], ..Place::ALONE };
+
+/// A text model by itself, which may have what guesses further tokens. transformers also loads it from a checkpoint that has
+/// what sees pictures.
 pub(super) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder) -> Box<dyn Blueprint> {
     let mut model = read(config);
     model.place.ignored = &["mtp."];
+    model.nested = Some(NESTED);
     Box::new(model)
 }
 
@@ -54,8 +60,7 @@ pub(super) fn wrap(
     read: impl Fn(&Section<'_>) -> Decoder,
 ) -> Box<dyn Blueprint> {
     Box::new(wrapped::read(config, families, read, |_, model| {
-        model.place.scope = "model.language_model.";
-        model.place.ignored = &["model.visual.", "mtp."];
+        model.place = NESTED;
         model.converted = Some(Place::CONVERTED);
         if config.flag_or("tie_word_embeddings", false) != model.tied {
             let message = "tie_word_embeddings is one thing for the whole and another for the text model";

@@ -409,7 +409,6 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         ),
     ),
     ("GPT-2: sizes under other names", set!("architectures": "REMOVE", "model_type": "gpt2")),
-    ("bad generation settings", |files| text(files, "generation_config.json", "{")),
     ("settings that are a list", |files| {
         text(files, "generation_config.json", "[1]");
         text(files, "tokenizer_config.json", "\"<s>\"");

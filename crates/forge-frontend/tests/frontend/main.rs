@@ -10,3 +10,4 @@ mod graphs;
 mod positions;
 mod published;
 mod shapes;
+mod tekken;

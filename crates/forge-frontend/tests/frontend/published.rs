@@ -150,6 +150,55 @@ fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
 }
 
 #[test]
+fn a_text_model_may_name_the_class_of_the_multimodal_model_it_is_part_of() {
+    for (name, class, wrapper) in [
+        ("qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+        ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+    ] {
+        let plain = changed(name, |_| {});
+        let named = |files: &mut Memory| {
+            edit(files, CONFIG, |config| config["architectures"] = json!([wrapper]));
+        };
+        let opened = changed(name, named);
+        assert_eq!(opened.graph.model.architecture, class);
+        assert_eq!(opened.graph.to_string(), plain.graph.to_string());
+        assert_eq!(
+            opened.notes,
+            [format!(
+                "architectures names {wrapper}, and model_type and the other keys are those of its text model: it is compiled as {class}"
+            )]
+        );
+        let said = fault(name, |files| {
+            named(files);
+            edit(files, CONFIG, |config| config["text_config"] = json!({"hidden_size": 64}));
+        });
+        assert!(said.contains(&format!("the architecture {wrapper} is of the type")), "{said}");
+    }
+    let said = fault("llama", |files| {
+        edit(files, CONFIG, |config| config["architectures"] = json!(["Qwen3_5ForConditionalGeneration"]));
+    });
+    assert!(said.contains("is of the type qwen3_5, not llama"), "{said}");
+}
+
+#[test]
+fn a_text_model_is_found_among_the_tensors_of_a_multimodal_model() {
+    let plain = changed("qwen3_5_text", |_| {});
+    let opened = changed("qwen3_5_text", |files| {
+        edit_weights(files, |all| {
+            for tensor in all {
+                if let Some(name) = tensor.name.strip_prefix("model.") {
+                    tensor.name = format!("model.language_model.{name}");
+                }
+            }
+        });
+        add(files, "model.visual.blocks.0.norm1.weight", "F32", &[2], 8);
+    });
+    assert_eq!(opened.ignored, ["model.visual.blocks.0.norm1.weight"]);
+    assert_eq!(opened.graph.bodies, plain.graph.bodies);
+    assert_eq!(opened.graph.weights.len(), plain.graph.weights.len());
+}
+
+#[test]
 fn numbers_that_only_python_writes_are_read() {
     changed("llama", |files| {
         let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
@@ -164,6 +213,21 @@ fn numbers_that_only_python_writes_are_read() {
         files.0.insert(CONFIG.to_owned(), text.into_bytes());
     });
     assert!(said.contains("partial_rotary_factor has to be a number"), "{said}");
+}
+
+#[test]
+fn generation_settings_that_are_not_json_are_not_used() {
+    // A comma is missing in a published file, and one is too many.
+    const BROKEN: &str = "{\"eos_token_id\": 7\n \"max_new_tokens\": 1024,}";
+    let opened = changed("llama", |files| {
+        edit(files, CONFIG, |config| config["eos_token_id"] = json!([5, 6]));
+        files.0.insert("generation_config.json".to_owned(), BROKEN.into());
+    });
+    assert_eq!(opened.graph.model.specials.end, [5, 6]);
+    assert_eq!(opened.unusable, ["generation_config.json"]);
+    let [note] = &opened.notes[..] else { panic!("{:?}", opened.notes) };
+    assert!(note.contains("generation_config.json is not JSON") && note.contains("is not used"), "{note}");
+    assert!(changed("llama", |_| {}).unusable.is_empty());
 }
 
 #[test]

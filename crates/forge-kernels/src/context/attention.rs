@@ -252,28 +252,6 @@ impl<'a> SplitContext<'a> {
             across: distances(lanes, 32),
         }
     }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let query_load = (!self.staged && self.query_load != self.load).then_some(self.query_load);
-        let softcap = self.spec.softcap.map(|_| "softcap");
-        let turns = |prologue: &&Prologue| !prologue.rotation.is_none();
-        let turn = self.spec.prologue.as_ref().filter(turns).map(|_| "turn");
-        let encode = (self.kept.quantised && self.appends).then_some("encode32");
-        let gate = self.spec.gates.map(|_| "sigmoid");
-        let products = self.spec.knobs.units.then_some("head_products");
-        let wait = self.appends.then_some("wait_for_others");
-        [self.load]
-            .into_iter()
-            .chain(query_load)
-            .chain(products)
-            .chain(softcap)
-            .chain(turn)
-            .chain(wait)
-            .chain(encode)
-            .chain(gate)
-            .collect()
-    }
 }
 
 #[derive(Serialize)]
@@ -358,16 +336,5 @@ impl<'a> TiledContext<'a> {
             sums_each: matrices.div_ceil(4),
             distances: distances(tile, 32),
         }
-    }
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let gate = self.spec.gates.map(|_| "sigmoid");
-        let products = self.ranged.then_some("products");
-        self.load
-            .into_iter()
-            .chain(self.spec.softcap.map(|_| "softcap"))
-            .chain(gate)
-            .chain(products)
-            .collect()
     }
 }

@@ -85,11 +85,4 @@ impl<'a> GroupedContext<'a> {
             matrices: padded / 8,
         }
     }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let gate = self.spec.gates.map(|_| "sigmoid");
-        let softcap = self.spec.softcap.map(|_| "softcap");
-        self.load.into_iter().chain(softcap).chain(gate).chain(["strips"]).collect()
-    }
 }

@@ -3,7 +3,7 @@
 use forge_ir::{Gating, Scores};
 use serde::Serialize;
 
-use super::{Base, Weight, decoders};
+use super::{Base, Weight};
 use crate::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
 
 /// Added to the sum that sigmoids are divided by, so that weights that are all 0 stay so.
@@ -75,11 +75,6 @@ impl Choice {
             no_sum: NO_SUM,
         }
     }
-
-    fn support(route: &Route) -> Vec<&'static str> {
-        let sigmoid = (route.scores == Scores::Sigmoid || route.gated).then_some("sigmoid");
-        ["ordered", "choose"].into_iter().chain(sigmoid).collect()
-    }
 }
 
 #[derive(Serialize)]
@@ -88,19 +83,13 @@ pub(super) struct RouteContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     choice: Choice,
-    #[serde(skip)]
-    spec: &'a Route,
     /// Experts of a row.
     chosen: usize,
 }
 
 impl<'a> RouteContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Route) -> RouteContext<'a> {
-        RouteContext { base, choice: Choice::of(spec), spec, chosen: spec.routes() }
-    }
-
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        Choice::support(self.spec)
+        RouteContext { base, choice: Choice::of(spec), chosen: spec.routes() }
     }
 }
 
@@ -137,8 +126,6 @@ pub(super) struct InnerContext<'a> {
     products: Products,
     #[serde(flatten)]
     choice: Option<Choice>,
-    #[serde(skip)]
-    spec: &'a ExpertsInner,
     /// Whether experts are chosen here.
     routing: bool,
     norm: Option<DeferredNorm>,
@@ -188,7 +175,6 @@ impl<'a> InnerContext<'a> {
                 times: "",
             },
             choice: spec.route.as_ref().map(Choice::of),
-            spec,
             routing: spec.route.is_some(),
             norm: spec.norm,
             bias: spec.bias,
@@ -201,14 +187,6 @@ impl<'a> InnerContext<'a> {
             inputs_float: spec.inputs as f32,
         }
     }
-
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = decoders(self.spec.format);
-        units.extend([self.products.load, self.gating]);
-        let choice = self.spec.route.as_ref().map_or_else(Vec::new, Choice::support);
-        units.extend(choice.into_iter().filter(|unit| *unit != self.gating));
-        units
-    }
 }
 
 #[derive(Serialize)]
@@ -217,8 +195,6 @@ pub(super) struct SumContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     products: Products,
-    #[serde(skip)]
-    spec: &'a ExpertsSum,
     bias: bool,
     /// How the sum goes to y.
     assign: &'static str,
@@ -250,7 +226,6 @@ impl<'a> SumContext<'a> {
                 threads: 32 * spec.simdgroups,
                 times: "weight * ",
             },
-            spec,
             bias: spec.bias,
             assign: if spec.ending == Summed::Store { "=" } else { "+=" },
             leaves: match spec.ending {
@@ -259,12 +234,6 @@ impl<'a> SumContext<'a> {
             },
             grid: spec.outputs.div_ceil(group_outputs),
         }
-    }
-
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = decoders(self.spec.format);
-        units.push(self.products.load);
-        units
     }
 }
 

@@ -4,7 +4,7 @@ use forge_ir::{BLOCK, Gating};
 use serde::Serialize;
 
 use super::experts::gating;
-use super::{Base, Tile, Weight, decoders};
+use super::{Base, Tile, Weight};
 use crate::spec::{ExpertsGroup, ExpertsJoin, ExpertsTiles};
 
 #[derive(Serialize)]
@@ -31,8 +31,6 @@ pub(super) struct TilesContext<'a> {
     weight: Weight,
     #[serde(flatten)]
     tile: Tile,
-    #[serde(skip)]
-    spec: &'a ExpertsTiles,
     experts: usize,
     chosen: usize,
     outputs: usize,
@@ -71,7 +69,6 @@ impl<'a> TilesContext<'a> {
             base,
             weight: Weight::of(spec.format, spec.inputs),
             tile: Tile::of([spec.tile_rows, spec.tile_outputs], 1, spec.operand),
-            spec,
             experts: spec.experts,
             chosen: spec.chosen,
             outputs: spec.outputs,
@@ -86,14 +83,6 @@ impl<'a> TilesContext<'a> {
             bound,
             ragged: !spec.outputs.is_multiple_of(spec.tile_outputs),
         }
-    }
-
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = decoders(self.spec.format);
-        units.push(self.load);
-        units.extend(self.gating);
-        units.extend((self.spec.tile_rows > 16).then_some("products"));
-        units
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::attention::{distances, element, staged_pitch};
 use super::rotation::Turn;
-use super::{Base, Weight, decoders};
+use super::{Base, Weight};
 use crate::spec::{
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand,
     PerHeadLinear,
@@ -29,8 +29,6 @@ pub(super) struct EachHeadContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     weight: Weight,
-    #[serde(skip)]
-    format: Format,
     heads: usize,
     rows: usize,
     /// Columns of a head's matrix.
@@ -57,8 +55,6 @@ pub(super) struct EachHeadContext<'a> {
     /// Threads of the same columns.
     parts: usize,
     threads: usize,
-    #[serde(skip)]
-    turned: bool,
 }
 
 impl<'a> EachHeadContext<'a> {
@@ -77,7 +73,6 @@ impl<'a> EachHeadContext<'a> {
         };
         EachHeadContext {
             base,
-            format,
             heads,
             rows,
             width,
@@ -100,15 +95,7 @@ impl<'a> EachHeadContext<'a> {
             parts: TURNING_THREADS / each.clamp(1, TURNING_THREADS),
             threads: if turned { TURNING_THREADS } else { 32 * SIMDGROUPS },
             weight,
-            turned,
         }
-    }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = decoders(self.format);
-        units.extend((!self.turned).then_some(self.load));
-        units
     }
 }
 
@@ -165,11 +152,6 @@ impl<'a> LatentAppendContext<'a> {
             threads: APPEND_THREADS,
             simdgroups: APPEND_THREADS / 32,
         }
-    }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        self.prepared.iter().map(|_| "turn").collect()
     }
 }
 
@@ -256,11 +238,6 @@ impl<'a> LatentAttendContext<'a> {
             bound,
         }
     }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        [self.load].into_iter().chain(self.prologue.then_some("turn")).collect()
-    }
 }
 
 #[derive(Serialize)]
@@ -343,10 +320,5 @@ impl<'a> UnfoldedContext<'a> {
             sums_each: value_matrices.div_ceil(4),
             distances: distances(tile, 32),
         }
-    }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        self.ranged.then_some("products").into_iter().collect()
     }
 }

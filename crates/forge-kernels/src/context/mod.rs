@@ -64,130 +64,44 @@ pub(crate) const fn packet_elements(format: Format) -> usize {
     }
 }
 
-/// A template's variables, and the support units that the rendered text calls.
-pub(crate) struct Context {
-    pub(crate) variables: Value,
-    pub(crate) support: Vec<&'static str>,
-}
-
-/// Computes the context of a spec that `limits` has passed.
-pub(crate) fn context(name: &str, spec: &Spec) -> Context {
+/// The variables of a template for a spec that `limits` has passed.
+pub(crate) fn context(name: &str, spec: &Spec) -> Value {
     let base = Base { name, args: format!("{}Args", camel_case(name)) };
-    let (variables, support) = match spec {
-        Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), decoders(embed.format)),
-        Spec::RmsNorm(norm) => (value(RmsNormContext::of(base, norm)), vec![]),
-        Spec::NormAdd(norm) => (value(NormAddContext::of(base, norm)), vec![]),
-        Spec::LayerNorm(norm) => (value(LayerNormContext::of(base, norm)), vec![]),
-        Spec::Project(project) => {
-            let context = ProjectContext::of(base, project);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::Rotate(rotate) => (value(RotateContext::of(base, rotate)), vec!["turn"]),
-        Spec::Append(append) => (value(AppendContext::of(base, append)), encoder(append.cache).collect()),
-        Spec::RotateAppend(rotate) => {
-            let turn = (!rotate.rotation.is_none()).then_some("turn");
-            let support = turn.into_iter().chain(encoder(rotate.cache)).collect();
-            (value(RotateAppendContext::of(base, rotate)), support)
-        }
-        Spec::AttendSplit(attend) => {
-            let context = SplitContext::of(base, attend);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
-        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => {
-            let context = GroupedContext::of(base, attend);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::AttendTiled(attend) => {
-            let context = TiledContext::of(base, attend);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::EachHead(each) => {
-            let context = EachHeadContext::of(base, each);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::LatentAppend(append) => {
-            let context = LatentAppendContext::of(base, append);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::LatentAttend(attend) => {
-            let context = LatentAttendContext::of(base, attend);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::LatentShare(share) => (value(LatentShareContext::of(base, share)), vec![]),
-        Spec::AttendUnfolded(attend) => {
-            let context = UnfoldedContext::of(base, attend);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::Convolve(convolve) => {
-            let context = ConvolveContext::of(base, convolve);
-            let support = context.support.into_iter().collect();
-            (value(context), support)
-        }
-        Spec::DeltaRule(rule) => {
-            let context = DeltaRuleContext::of(base, rule);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::DeltaChunks(chunks) => {
-            let context = DeltaChunksContext::of(base, chunks);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::LetThrough(through) => (value(LetThroughContext::of(base, through)), vec!["silu"]),
-        Spec::DeltaStep(step) => {
-            let context = DeltaRuleContext::of_step(base, step);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::Route(route) => {
-            let context = RouteContext::of(base, route);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::ExpertsInner(inner) => {
-            let context = InnerContext::of(base, inner);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::ExpertsSum(sum) => {
-            let context = SumContext::of(base, sum);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::ExpertsGroup(group) => (value(GroupContext::of(base, group)), vec![]),
-        Spec::ExpertsTiles(tiles) => {
-            let context = TilesContext::of(base, tiles);
-            let support = context.support();
-            (value(context), support)
-        }
-        Spec::ExpertsJoin(join) => (value(ExpertsJoinContext::of(base, join)), vec![]),
-        Spec::Elementwise(elementwise) => {
-            let context = ElementwiseContext::of(base, elementwise);
-            let support = context.support.into_iter().collect();
-            (value(context), support)
-        }
-        Spec::Take(take) => (value(TakeContext::of(base, take)), vec![]),
-        Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
-        Spec::Sample(sample) => {
-            (value(SampleContext::of(base, sample)), vec!["ordered", "weight_of", "long_sums"])
-        }
-        Spec::ArgmaxJoin(join) => (value(ArgmaxJoinContext::of(base, join)), vec![]),
-    };
-    Context { variables, support }
-}
-
-/// The support unit that makes codes of what goes to a cache.
-fn encoder(cache: Format) -> impl Iterator<Item = &'static str> {
-    (cache == Format::Q8_0).then_some("encode32").into_iter()
+    match spec {
+        Spec::Embed(embed) => value(EmbedContext::of(base, embed)),
+        Spec::RmsNorm(norm) => value(RmsNormContext::of(base, norm)),
+        Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
+        Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
+        Spec::Project(project) => value(ProjectContext::of(base, project)),
+        Spec::Rotate(rotate) => value(RotateContext::of(base, rotate)),
+        Spec::Append(append) => value(AppendContext::of(base, append)),
+        Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
+        Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
+        Spec::AttendJoin(join) => value(JoinContext::of(base, join)),
+        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => value(GroupedContext::of(base, attend)),
+        Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
+        Spec::EachHead(each) => value(EachHeadContext::of(base, each)),
+        Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
+        Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
+        Spec::LatentShare(share) => value(LatentShareContext::of(base, share)),
+        Spec::AttendUnfolded(attend) => value(UnfoldedContext::of(base, attend)),
+        Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),
+        Spec::DeltaRule(rule) => value(DeltaRuleContext::of(base, rule)),
+        Spec::DeltaChunks(chunks) => value(DeltaChunksContext::of(base, chunks)),
+        Spec::LetThrough(through) => value(LetThroughContext::of(base, through)),
+        Spec::DeltaStep(step) => value(DeltaRuleContext::of_step(base, step)),
+        Spec::Route(route) => value(RouteContext::of(base, route)),
+        Spec::ExpertsInner(inner) => value(InnerContext::of(base, inner)),
+        Spec::ExpertsSum(sum) => value(SumContext::of(base, sum)),
+        Spec::ExpertsGroup(group) => value(GroupContext::of(base, group)),
+        Spec::ExpertsTiles(tiles) => value(TilesContext::of(base, tiles)),
+        Spec::ExpertsJoin(join) => value(ExpertsJoinContext::of(base, join)),
+        Spec::Elementwise(elementwise) => value(ElementwiseContext::of(base, elementwise)),
+        Spec::Take(take) => value(TakeContext::of(base, take)),
+        Spec::Argmax(argmax) => value(ArgmaxContext::of(base, argmax)),
+        Spec::Sample(sample) => value(SampleContext::of(base, sample)),
+        Spec::ArgmaxJoin(join) => value(ArgmaxJoinContext::of(base, join)),
+    }
 }
 
 fn value(context: impl Serialize) -> Value {
@@ -241,26 +155,6 @@ const fn of_bits(bits: Bits) -> &'static str {
 /// The support unit that takes packets from the plane where they are structs of several parts of codes; others are 16 bytes.
 fn loader(format: Format) -> Option<&'static str> {
     format.bits().filter(|bits| !matches!(bits, Bits::Eight | Bits::Four)).map(of_bits)
-}
-
-/// The decoder, and the units that it and the reading of scales call.
-pub(crate) fn decoders(format: Format) -> Vec<&'static str> {
-    let mut units = vec![decoder(format)];
-    if let Some(loader) = loader(format) {
-        units.extend((loader != units[0]).then_some(loader));
-        units.push("affine8");
-    }
-    units.extend(of_scales(format));
-    units
-}
-
-/// The unit that the reading of scales calls.
-fn of_scales(format: Format) -> Option<&'static str> {
-    match format {
-        Format::Q5K | Format::Q4K => Some("q4_k"),
-        Format::Affine(Affine { scales: Scales::Bf16, .. }) => Some("bf16_pair"),
-        _ => None,
-    }
 }
 
 /// A weight matrix as packets.

@@ -1,10 +1,10 @@
 //! What the templates of projections read.
 
-use forge_ir::{BLOCK, Format};
+use forge_ir::BLOCK;
 use serde::Serialize;
 
 use super::vectors::Applied;
-use super::{Base, DEFAULT_MEMORY, Weight, decoders, of_scales, packet_columns};
+use super::{Base, DEFAULT_MEMORY, Weight};
 use crate::spec::{Epilogue, Linear, Operand, Rows, STRETCH, Squares};
 
 #[derive(Serialize)]
@@ -24,9 +24,6 @@ pub(super) struct ProjectContext<'a> {
     /// What stands before and after a result: a function of it.
     before: String,
     after: String,
-    /// The support unit that this calls.
-    #[serde(skip)]
-    unit: Option<&'static str>,
     /// What is left for the norm of y.
     leaves: Option<Squares>,
     /// Whether the best output is left.
@@ -91,8 +88,8 @@ impl<'a> ProjectContext<'a> {
             ("load4_single", format!(", {}u", spec.inputs))
         };
         let group_outputs = group_outputs(spec);
-        let nothing = Applied { before: String::new(), after: String::new(), unit: None };
-        let Applied { before, after, unit } = spec.each.map_or(nothing, Applied::of);
+        let nothing = Applied { before: String::new(), after: String::new() };
+        let Applied { before, after } = spec.each.map_or(nothing, Applied::of);
         let leaves = match spec.epilogue {
             Epilogue::AddSquares(squares) => Some(squares),
             _ => None,
@@ -119,7 +116,6 @@ impl<'a> ProjectContext<'a> {
             },
             before,
             after,
-            unit,
             leaves,
             best,
             factors: matches!(spec.epilogue, Epilogue::Multiply { .. }),
@@ -151,29 +147,6 @@ impl<'a> ProjectContext<'a> {
             weight,
         }
     }
-
-    /// The support units that the text calls.
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = if self.codes { of_codes(self.spec.format) } else { decoders(self.spec.format) };
-        units.push(self.load);
-        units.extend(self.activation);
-        units.extend(self.best.then_some("ordered"));
-        units.extend(self.unit.filter(|unit| !units.contains(unit)));
-        let adds = match self.spec.rows {
-            Rows::One => false,
-            Rows::Few => self.spec.operand == Operand::Ranged,
-            Rows::Many => self.spec.knobs.tile_rows > 16,
-        };
-        units.extend(adds.then_some("products"));
-        units.extend((self.spec.rows == Rows::One).then_some("wait_for_others"));
-        units
-    }
-}
-
-/// What multiplies codes of a weight by those of x.
-fn of_codes(format: Format) -> Vec<&'static str> {
-    let bytes = (packet_columns(format) == BLOCK).then_some("nibbles_as_bytes");
-    ["codes_of_block", "block_products"].into_iter().chain(bytes).chain(of_scales(format)).collect()
 }
 
 /// Outputs of a threadgroup.

@@ -14,20 +14,17 @@ pub(super) struct ConvolveContext<'a> {
     spec: &'a CausalConv,
     /// What is written, of `sum`.
     result: String,
-    /// The support unit that it calls.
-    #[serde(skip)]
-    pub(super) support: Option<&'static str>,
     threads: usize,
 }
 
 impl<'a> ConvolveContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a CausalConv) -> ConvolveContext<'a> {
         let applied = spec.activation.map(|activation| Applied::of(UnaryOp::Activate(activation)));
-        let (result, support) = match applied {
-            Some(Applied { before, after, unit }) => (format!("{before}sum{after}"), unit),
-            None => ("sum".to_owned(), None),
+        let result = match applied {
+            Some(Applied { before, after }) => format!("{before}sum{after}"),
+            None => "sum".to_owned(),
         };
-        ConvolveContext { base, spec, result, support, threads: spec.width.next_multiple_of(32).min(128) }
+        ConvolveContext { base, spec, result, threads: spec.width.next_multiple_of(32).min(128) }
     }
 }
 
@@ -89,13 +86,6 @@ impl<'a> DeltaRuleContext<'a> {
 
     pub(super) fn of_step(base: Base<'a>, spec: &'a DeltaStep) -> DeltaRuleContext<'a> {
         DeltaRuleContext { taps: spec.taps, ..DeltaRuleContext::of(base, &spec.rule) }
-    }
-
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        match self.spec.gated {
-            Some(_) => vec!["softplus", "silu", "sigmoid"],
-            None => vec!["softplus"],
-        }
     }
 }
 
@@ -163,11 +153,6 @@ impl<'a> DeltaChunksContext<'a> {
             channels_of_group: 16 * simdgroups,
             groups: chunks.groups(),
         }
-    }
-
-    pub(super) fn support(&self) -> Vec<&'static str> {
-        let sigmoid = self.spec.gated.map(|_| "sigmoid");
-        ["softplus", "products"].into_iter().chain(sigmoid).collect()
     }
 }
 

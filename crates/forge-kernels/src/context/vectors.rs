@@ -94,24 +94,20 @@ impl<'a> LayerNormContext<'a> {
     }
 }
 
-/// A function of one number as text: what stands before the number and after it, and the support unit that is called.
+/// A function of one number as text: what stands before the number and after it.
 pub(super) struct Applied {
     pub(super) before: String,
     pub(super) after: String,
-    pub(super) unit: Option<&'static str>,
 }
 
 impl Applied {
     pub(super) fn of(each: UnaryOp) -> Applied {
-        let (before, after, unit) = match each {
-            // The support unit of an activation has its name.
-            UnaryOp::Activate(activation) => {
-                (format!("{}(", activation.name()), ")".to_owned(), Some(activation.name()))
-            }
-            UnaryOp::Softcap(cap) => ("softcap(".to_owned(), format!(", {})", literal(cap)), Some("softcap")),
-            UnaryOp::Scale(factor) => (format!("{} * (", literal(factor)), ")".to_owned(), None),
+        let (before, after) = match each {
+            UnaryOp::Activate(activation) => (format!("{}(", activation.name()), ")".to_owned()),
+            UnaryOp::Softcap(cap) => ("softcap(".to_owned(), format!(", {})", literal(cap))),
+            UnaryOp::Scale(factor) => (format!("{} * (", literal(factor)), ")".to_owned()),
         };
-        Applied { before, after, unit }
+        Applied { before, after }
     }
 }
 
@@ -124,25 +120,22 @@ pub(super) struct ElementwiseContext<'a> {
     binary: bool,
     /// The result, of `a` and `b`.
     formula: String,
-    /// The support unit that it calls.
-    #[serde(skip)]
-    pub(super) support: Option<&'static str>,
     threads: usize,
 }
 
 impl<'a> ElementwiseContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Elementwise) -> ElementwiseContext<'a> {
-        let (binary, formula, support) = match spec.function {
+        let (binary, formula) = match spec.function {
             Function::Each(each) => {
-                let Applied { before, after, unit } = Applied::of(each);
-                (false, format!("{before}a[place]{after}"), unit)
+                let Applied { before, after } = Applied::of(each);
+                (false, format!("{before}a[place]{after}"))
             }
-            Function::Multiply => (true, "a[place] * b[place]".to_owned(), None),
-            Function::Times => (true, "a[place] * b[group.y]".to_owned(), None),
-            Function::ScaleBy => (true, "b[0] * a[place]".to_owned(), None),
-            Function::Add => (true, "a[place] + b[place]".to_owned(), None),
+            Function::Multiply => (true, "a[place] * b[place]".to_owned()),
+            Function::Times => (true, "a[place] * b[group.y]".to_owned()),
+            Function::ScaleBy => (true, "b[0] * a[place]".to_owned()),
+            Function::Add => (true, "a[place] + b[place]".to_owned()),
         };
-        ElementwiseContext { base, width: spec.width, binary, formula, support, threads: 256 }
+        ElementwiseContext { base, width: spec.width, binary, formula, threads: 256 }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Text to token ids and back: the tokenizer, a detokenizer that never splits characters, and stop strings that
-//! that end it.
+//! end a generation.
 //!
 //! A file that is no tokenizer, or one that contradicts itself, makes the library that reads it panic as often as it makes it
 //! say so, and some of that only shows in a text. Both become failures here.
@@ -113,6 +113,7 @@ fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
 /// What an id adds to a text depends on the ids before it (a leading space, bytes of one character), so it is
 /// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
 /// if it does not begin within a character.
+#[derive(Clone)]
 pub struct Detokenizer {
     text: Tokenizer,
     /// The ids that gave text last, and those that have given none yet.

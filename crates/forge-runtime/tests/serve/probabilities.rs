@@ -36,6 +36,55 @@ fn probabilities_are_told_if_asked_for() {
     served.end();
 }
 
+/// The lists of `logprobs` of a plain completion, of one text or of the pieces of a stream.
+fn lists(choices: &[&Value], name: &str) -> Vec<Value> {
+    choices
+        .iter()
+        .flat_map(|choice| choice["logprobs"][name].as_array().cloned().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn tokens_of_a_plain_completion_begin_where_their_text_does() {
+    let served = serve(&PLAIN);
+    let mut question = json!({
+        "prompt": [1, 5, 6], "max_tokens": 6, "temperature": 0, "logprobs": 2, "echo": true,
+        "logit_bias": { "0": -100, "1": -100, "2": -100 },
+    });
+    let answer = served.answer(PLAINLY, &question);
+    let choice = &answer["choices"][0];
+    let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let tokens = lists(&[choice], "tokens");
+    let offsets = lists(&[choice], "text_offset");
+    // A special token has no text in the completion, and is named all the same.
+    assert_eq!((&tokens[0], &offsets[..2]), (&json!("<s>"), &[json!(0), json!(0)][..]), "{answer}");
+    for (token, offset) in tokens.iter().zip(&offsets).skip(1) {
+        let rest: String = text[offset.as_u64().unwrap() as usize..].iter().collect();
+        assert!(rest.trim_start().starts_with(token.as_str().unwrap()), "{token} at {offset}: {answer}");
+    }
+    question["stream"] = true.into();
+    let events = served.post(PLAINLY, &question).events();
+    let pieces: Vec<&Value> = events.iter().map(|event| &event["choices"][0]).collect();
+    assert_eq!((lists(&pieces, "tokens"), lists(&pieces, "text_offset")), (tokens, offsets));
+    served.end();
+}
+
+#[test]
+fn the_chosen_token_is_among_the_likeliest() {
+    let served = serve(&PLAIN);
+    // No random choice of 16 tokens is the likeliest each time.
+    let question = json!({ "prompt": "w5", "max_tokens": 16, "temperature": 5, "seed": 3, "logprobs": 1, "ignore_eos": true });
+    let answer = served.answer(PLAINLY, &question);
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let tops = logprobs["top_logprobs"].as_array().unwrap();
+    for (at, top) in tops.iter().enumerate() {
+        let token = logprobs["tokens"][at].as_str().unwrap();
+        assert_eq!(top[token], logprobs["token_logprobs"][at], "{answer}");
+    }
+    assert!(tops.iter().any(|top| top.as_object().unwrap().len() == 2), "{answer}");
+    served.end();
+}
+
 /// What is said of a text that is given equals what was said of it when it was written: rows of a batch do not depend on
 /// their company.
 #[test]

@@ -1,6 +1,6 @@
 //! What OpenAI's clients expect of a chat completion and of a plain one.
 
-use crate::serve::api::logprobs::Tokens;
+use crate::serve::api::logprobs::{Offsets, Token, Tokens};
 use crate::serve::api::request::GenerationRequest;
 use crate::serve::api::response::{Event, ResponseBody, Usage};
 use crate::serve::tools::token_bytes::TokenBytes;
@@ -33,7 +33,7 @@ pub(crate) struct CompletionBody {
 }
 
 /// One of its texts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct Choice {
     text: String,
     /// Tells calls from words, where there may be calls.
@@ -41,6 +41,8 @@ struct Choice {
     calls: Vec<Call>,
     /// Lists that grow with every id, if probabilities were asked for.
     logprobs: Option<Tokens>,
+    /// Where tokens begin, if plain completions say so.
+    offsets: Option<Offsets>,
     end: Option<&'static str>,
 }
 
@@ -78,6 +80,7 @@ impl CompletionBody {
         let choice = Choice {
             reader: asked.calls.clone(),
             logprobs: asked.settings.logprobs.map(|_| Tokens::default()),
+            offsets: asked.settings.logprobs.filter(|_| kind == Kind::Plain).map(|_| Offsets::new(&text)),
             ..Choice::default()
         };
         let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
@@ -118,7 +121,7 @@ impl CompletionBody {
     fn choice(&self, index: usize, said: Value, logprobs: Option<&Tokens>, end: Option<&str>) -> Value {
         let logprobs = logprobs.map_or(Value::Null, |tokens| match self.kind {
             Kind::Chat => tokens.of_chat(&self.text, &self.bytes),
-            Kind::Plain => tokens.of_plain(&self.text),
+            Kind::Plain => tokens.of_plain(&self.text, &self.bytes),
         });
         let mut choice = Map::new();
         choice.insert("index".to_owned(), json!(index));
@@ -228,7 +231,8 @@ impl ResponseBody for CompletionBody {
         let told = match (piece.id, &choice.logprobs) {
             // The id that ends a text is none of the text's.
             (Some(id), Some(_)) if piece.end != Some(FinishReason::EndOfText) => {
-                Some(Tokens(vec![(id, piece.logprobs.clone())]))
+                let offset = choice.offsets.as_mut().map_or(0, |offsets| offsets.push(id));
+                Some(Tokens(vec![Token { id, logprobs: piece.logprobs.clone(), offset }]))
             }
             _ => None,
         };

@@ -2,12 +2,41 @@
 
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::session::generation::Logprobs;
-use crate::text::tokenizer::Tokenizer;
+use crate::text::tokenizer::{Detokenizer, Tokenizer};
 use serde_json::{Map, Value, json};
 
 /// What is told of ids. Of the first of a text nobody says how probable it was.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tokens(pub(crate) Vec<(u32, Option<Logprobs>)>);
+pub(crate) struct Tokens(pub(crate) Vec<Token>);
+
+/// A token, and what is known of its probability.
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) id: u32,
+    pub(crate) logprobs: Option<Logprobs>,
+    /// Characters of the text before it.
+    pub(crate) offset: usize,
+}
+
+/// Counts the characters of a text before each of its tokens.
+#[derive(Clone)]
+pub(crate) struct Offsets {
+    stream: Detokenizer,
+    end: usize,
+}
+
+impl Offsets {
+    pub(crate) fn new(text: &Tokenizer) -> Offsets {
+        Offsets { stream: text.stream(), end: 0 }
+    }
+
+    /// The offset of the next token.
+    pub(crate) fn push(&mut self, id: u32) -> usize {
+        let start = self.end;
+        self.end += self.stream.push(id).unwrap_or_default().chars().count();
+        start
+    }
+}
 
 impl Tokens {
     /// Of a chat completion.
@@ -19,7 +48,7 @@ impl Tokens {
             };
             json!({ "token": token, "logprob": finite(logprob), "bytes": bytes })
         };
-        let content = self.0.iter().map(|(id, logprobs)| {
+        let content = self.0.iter().map(|Token { id, logprobs, .. }| {
             let Some(logprobs) = logprobs else { return Value::Null };
             let mut of_id = entry(*id, logprobs.chosen);
             of_id["top_logprobs"] = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
@@ -28,30 +57,32 @@ impl Tokens {
         json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
     }
 
-    /// Of a plain one.
-    pub(crate) fn of_plain(&self, text: &Tokenizer) -> Value {
-        let token = |id: u32| text.decode(&[id]).unwrap_or_default();
-        let top = |logprobs: &Logprobs| -> Map<String, Value> {
-            logprobs.top.iter().map(|&(id, logprob)| (token(id), json!(finite(logprob)))).collect()
+    /// Of a plain one. The likeliest tokens are keys there, so each is written in its own way: a special token by its text, and
+    /// bytes that are no whole characters as OpenAI writes them, `bytes:\xe2\x80`. The chosen token is always among them.
+    pub(crate) fn of_plain(&self, text: &Tokenizer, bytes: &TokenBytes) -> Value {
+        let token = |id: u32| match bytes.of(id) {
+            Some(bytes) => std::str::from_utf8(bytes).map_or_else(|_| escaped(bytes), str::to_owned),
+            None => text.decode_with_special(&[id]).unwrap_or_default(),
         };
-        let mut end = 0;
-        let offsets: Vec<usize> = self
-            .0
-            .iter()
-            .map(|(id, _)| {
-                let start = end;
-                end += token(*id).chars().count();
-                start
-            })
-            .collect();
-        let known = || self.0.iter().map(|(_, logprobs)| logprobs.as_ref());
+        let top = |id: u32, logprobs: &Logprobs| -> Map<String, Value> {
+            let all = [(id, logprobs.chosen)].into_iter().chain(logprobs.top.iter().copied());
+            all.map(|(id, logprob)| (token(id), json!(finite(logprob)))).collect()
+        };
+        let tokens = &self.0;
+        let known =
+            || tokens.iter().map(|token| token.logprobs.as_ref().map(|logprobs| (token.id, logprobs)));
         json!({
-            "tokens": self.0.iter().map(|(id, _)| token(*id)).collect::<Vec<_>>(),
-            "token_logprobs": known().map(|it| it.map(|it| finite(it.chosen))).collect::<Vec<_>>(),
-            "top_logprobs": known().map(|it| it.map(top)).collect::<Vec<_>>(),
-            "text_offset": offsets,
+            "tokens": tokens.iter().map(|it| token(it.id)).collect::<Vec<_>>(),
+            "token_logprobs": known().map(|it| it.map(|(_, it)| finite(it.chosen))).collect::<Vec<_>>(),
+            "top_logprobs": known().map(|it| it.map(|(id, it)| top(id, it))).collect::<Vec<_>>(),
+            "text_offset": tokens.iter().map(|token| token.offset).collect::<Vec<_>>(),
         })
     }
+}
+
+/// Bytes that are not UTF-8.
+fn escaped(bytes: &[u8]) -> String {
+    bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}"))
 }
 
 /// JSON has no infinity; OpenAI writes this for what cannot be.
