@@ -43,13 +43,13 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
     let rings: Vec<String> = plan.rings().iter().map(ring).collect();
     let kept: Vec<String> = plan
         .states()
-        .map(|state| state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions)))
+        .map(|state| state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions)))
         .collect();
     let (element, record) = match plan.cache {
-        Format::F32 => ("f32", "HEAD"),
+        Format::F32 => ("f32", "HEAD_DIM"),
         // Codes, and a half for each 32 of them.
-        Format::Q8_0 => ("u8", "(HEAD + HEAD / 16)"),
-        _ => ("f16", "HEAD"),
+        Format::Q8_0 => ("u8", "(HEAD_DIM + HEAD_DIM / 16)"),
+        _ => ("f16", "HEAD_DIM"),
     };
     CacheText {
         element,
@@ -64,7 +64,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         memory_bytes: number(plan.memory_bytes()),
         latents: latent_attend(plan).is_some(),
         at_once: plan.shares_at_once(),
-        sharers: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "KEY_HEADS" },
+        sharers: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "NUM_KV_HEADS" },
     }
 }
 
@@ -84,7 +84,7 @@ fn memory(plan: &Plan) -> Option<String> {
             return format!("Memory::Of({keeper})");
         };
         let (heads, record) = (number(state.heads), number(record(plan, state.width)));
-        let kept = state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions));
+        let kept = state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions));
         let kept = if has_rings { format!(", kept: {kept}") } else { String::new() };
         format!("Memory::Own {{ heads: {heads}, record: {record}{kept} }}")
     };

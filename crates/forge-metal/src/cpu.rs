@@ -56,7 +56,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::Project(project) => (
             "project",
-            "Project",
+            "Linear",
             vec![
                 ("outputs", size(project.outputs)),
                 ("inputs", size(project.inputs)),
@@ -126,7 +126,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::EachHead(each) => (
             "each_head",
-            "EachHead",
+            "PerHeadLinear",
             vec![
                 ("heads", size(each.heads)),
                 ("rows", size(each.rows)),
@@ -137,7 +137,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::LatentAppend(append) => (
             "latent_append",
-            "LatentAppend",
+            "MlaAppend",
             vec![
                 ("width", size(append.width)),
                 ("turned", size(append.turned)),
@@ -147,7 +147,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::LatentAttend(attend) => (
             "latent_attend",
-            "LatentAttend",
+            "MlaAttention",
             vec![
                 ("heads", size(attend.heads)),
                 ("width", size(attend.width)),
@@ -159,7 +159,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::LatentShare(share) => (
             "latent_share",
-            "LatentShare",
+            "MlaLoadLatents",
             vec![
                 ("width", size(share.width)),
                 ("turned", size(share.turned)),
@@ -168,7 +168,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::AttendUnfolded(attend) => (
             "attend_unfolded",
-            "AttendUnfolded",
+            "MlaAttentionExpanded",
             vec![
                 ("heads", size(attend.heads)),
                 ("keys", size(attend.keys)),
@@ -180,7 +180,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::Convolve(convolve) => (
             "convolve",
-            "Convolve",
+            "CausalConv",
             vec![
                 ("width", size(convolve.width)),
                 ("taps", size(convolve.taps)),
@@ -193,7 +193,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         Spec::DeltaChunks(chunks) => ("delta_chunks", "DeltaRule", delta_rule(&chunks.rule)),
         Spec::LetThrough(through) => (
             "let_through",
-            "LetThrough",
+            "GatedRmsNorm",
             vec![
                 ("heads", size(through.heads)),
                 ("values", size(through.values)),
@@ -271,7 +271,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("width", size(elementwise.width)),
             ],
         ),
-        Spec::Take(take) => ("take", "Take", vec![("width", size(take.width)), ("of", size(take.of))]),
+        Spec::Take(take) => ("take", "SliceColumns", vec![("width", size(take.width)), ("of", size(take.of))]),
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
         Spec::Sample(sample) => ("sample", "Sample", vec![("vocabulary", size(sample.vocabulary))]),
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
@@ -366,7 +366,7 @@ fn brings(brings: KvSource) -> String {
         KvSource::Keys => "Keys",
         KvSource::Nothing => "Nothing",
     };
-    format!("cpu::Brings::{what}")
+    format!("cpu::KvSource::{what}")
 }
 
 fn deferred_norm(norm: DeferredNorm) -> String {
@@ -374,7 +374,7 @@ fn deferred_norm(norm: DeferredNorm) -> String {
 }
 
 fn own_norm(norm: InlineNorm) -> String {
-    format!("cpu::OwnNorm {{ gain: {}, epsilon: {} }}", norm.gain, float(norm.epsilon))
+    format!("cpu::InlineNorm {{ gain: {}, epsilon: {} }}", norm.gain, float(norm.epsilon))
 }
 
 fn latent_prepare(prepare: &LatentPrepare) -> String {
@@ -417,9 +417,9 @@ fn elementwise_function(function: spec::Function) -> String {
 
 fn each(each: UnaryOp) -> String {
     match each {
-        UnaryOp::Activate(of) => format!("cpu::Each::Activate({})", activation(of)),
-        UnaryOp::Softcap(cap) => format!("cpu::Each::Softcap({})", float(cap)),
-        UnaryOp::Scale(factor) => format!("cpu::Each::Scale({})", float(factor)),
+        UnaryOp::Activate(of) => format!("cpu::UnaryOp::Activate({})", activation(of)),
+        UnaryOp::Softcap(cap) => format!("cpu::UnaryOp::Softcap({})", float(cap)),
+        UnaryOp::Scale(factor) => format!("cpu::UnaryOp::Scale({})", float(factor)),
     }
 }
 
@@ -474,10 +474,10 @@ fn rotation(rotation: &Rotation) -> String {
     let long = |long: &LongContext| match long {
         LongContext::Other { beyond, frequencies } => {
             let (beyond, frequencies) = (size(*beyond), list(frequencies));
-            format!("cpu::Long::Other {{ beyond: {beyond}, frequencies: &[{frequencies}] }}")
+            format!("cpu::LongContext::Other {{ beyond: {beyond}, frequencies: &[{frequencies}] }}")
         }
         LongContext::Stretched { beyond, factor } => {
-            format!("cpu::Long::Stretched {{ beyond: {}, factor: {} }}", size(*beyond), float(*factor))
+            format!("cpu::LongContext::Stretched {{ beyond: {}, factor: {} }}", size(*beyond), float(*factor))
         }
     };
     let pairing = match rotation.pairing {

@@ -91,7 +91,7 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
 fn work(work: &KernelCost) -> String {
     let KernelCost { read, written, operations, window, experts } = work;
     format!(
-        "Work {{ read: {read:?}, written: {written:?}, operations: {operations:?}, window: {window:?}, experts: {experts:?} }}"
+        "KernelCost {{ read: {read:?}, written: {written:?}, operations: {operations:?}, window: {window:?}, experts: {experts:?} }}"
     )
 }
 

@@ -295,38 +295,38 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     let mut constant = |name, value: usize, doc: &str| {
         constants.push(Constant { name, value: names::number(value as u64), doc: doc.to_owned() });
     };
-    constant("LAYERS", plan.applications.len() - 2, "Layers.");
-    constant("HIDDEN", plan.model.hidden, "Width of the residual stream.");
+    constant("NUM_LAYERS", plan.applications.len() - 2, "Layers.");
+    constant("HIDDEN_SIZE", plan.model.hidden, "Width of the residual stream.");
     if let Some((heads, key_heads, width)) = attention_shape(plan) {
-        constant("QUERY_HEADS", heads, "Heads that ask.");
-        constant("KEY_HEADS", key_heads, "Heads that are asked: each has keys and values in the cache.");
-        constant("HEAD", width, "Channels of a head.");
+        constant("NUM_ATTENTION_HEADS", heads, "Heads that ask.");
+        constant("NUM_KV_HEADS", key_heads, "Heads that are asked: each has keys and values in the cache.");
+        constant("HEAD_DIM", width, "Channels of a head.");
     }
     if let Some(attend) = latent_attend(plan) {
-        constant("HEADS", attend.heads, "Heads, all of which are asked for the same latents.");
+        constant("NUM_ATTENTION_HEADS", attend.heads, "Heads, all of which are asked for the same latents.");
         constant("HEAD_GROUPS", attend.layout()[2], "Threadgroups that the heads of a row take.");
-        constant("LATENT", attend.width, "Channels of a latent.");
-        constant("TURNED", attend.turned, "Channels of a key that turns.");
+        constant("KV_LORA_RANK", attend.width, "Channels of a latent.");
+        constant("QK_ROPE_HEAD_DIM", attend.turned, "Channels of a key that turns.");
     }
     if let Some(width) = feed_forward(plan) {
-        constant("FEED_FORWARD", width, "Width inside the feed-forward block.");
+        constant("INTERMEDIATE_SIZE", width, "Width inside the feed-forward block.");
     }
     if let Some((chosen, width)) = experts_shape(plan) {
-        constant("EXPERTS", chosen, "Experts of a row.");
-        constant("EXPERT", width, "Width inside an expert.");
+        constant("NUM_EXPERTS_PER_TOKEN", chosen, "Experts of a row.");
+        constant("MOE_INTERMEDIATE_SIZE", width, "Width inside an expert.");
     }
-    constant("VOCABULARY", plan.model.vocabulary, "Tokens.");
-    constant("CONTEXT", plan.context, "Most positions of a conversation.");
-    constant("CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
+    constant("VOCAB_SIZE", plan.model.vocabulary, "Tokens.");
+    constant("MAX_CONTEXT", plan.context, "Most positions of a conversation.");
+    constant("PREFILL_CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
     if let Some(unfold) = plan.unfold {
         let from = "Rows of one slot from which on keys and values are made of latents: fewer operations than to meet these.";
-        constant("UNFOLDS_FROM", unfold.from, from);
-        constant("UNFOLDED", unfold.share, "Most positions of which they are made at once.");
+        constant("MLA_EXPAND_MIN_ROWS", unfold.from, from);
+        constant("MLA_EXPAND_TILE", unfold.share, "Most positions of which they are made at once.");
     }
-    constant("FEW", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
+    constant("SMALL_BATCH_MAX", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
         constant(
-            "MOST_SHARES",
+            "MAX_KV_SPLITS",
             MAX_SHARES,
             "Most shares of caches in a pass: rows times threadgroups a row.",
         );
@@ -374,7 +374,7 @@ fn pass_text(plan: &Plan, load: Workload) -> PassText {
 pub(crate) fn of_layers(values: &[impl ToString]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     match &values[..] {
-        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; NUM_LAYERS]"),
         _ => format!("[{}]", values.join(", ")),
     }
 }

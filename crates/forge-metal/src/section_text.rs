@@ -78,7 +78,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels_text::Context, section
         fields.push(FieldText {
             name: "first".to_owned(),
             declaration: format!("first: u32,\u{0}// of the {columns} columns of the aside that it takes"),
-            find: "FIRSTS[layer]".to_owned(),
+            find: "PER_LAYER_INPUT_COLUMNS[layer]".to_owned(),
         });
     }
     align(&mut fields);

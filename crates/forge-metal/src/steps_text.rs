@@ -49,7 +49,7 @@ fn condition(condition: Condition) -> Option<&'static str> {
     match condition {
         Condition::Always => None,
         Condition::Split => Some("if b.splits > 1"),
-        Condition::Many => Some("if b.rows as usize > FEW"),
+        Condition::Many => Some("if b.rows as usize > SMALL_BATCH_MAX"),
         Condition::Folded => Some("if b.unfolded == 0"),
         Condition::Unfolded => Some("for share in b.shares()"),
         Condition::Greedy => Some("if h.draws.is_none()"),

@@ -1,22 +1,22 @@
 //! A program with a language model in it: asks for a story, and then about the story.
 
-use fable::{Conversation, Event, Error, Message, Settings, Setup};
+use fable::{Conversation, Event, Error, Message, GenerationParams, LoadOptions};
 use std::io::Write;
 use std::ops::ControlFlow;
 
 fn main() -> Result<(), Error> {
-    let mut session = fable::open(&Setup::default())?;
+    let mut session = fable::open(&LoadOptions::default())?;
     let mut messages = vec![Message::user("Tell me a story about a goat and a bell")];
 
-    // All at once: the story is here when it is whole. Settings::default() takes the likeliest word, always.
-    let story = session.answer(&messages, Settings::default())?;
+    // All at once: the story is here when it is whole. GenerationParams::default() takes the likeliest word, always.
+    let story = session.answer(&messages, GenerationParams::default())?;
     println!("{story}\n");
 
     // Word by word: the session is told what happens as it happens, and may be stopped.
     messages.push(Message::assistant(story));
     messages.push(Message::user("What did the goat want?"));
     let prompt = session.prompt(&Conversation::new(&messages))?;
-    let written = session.complete(&prompt, Settings::default(), None, &mut |event| {
+    let written = session.complete(&prompt, GenerationParams::default(), None, &mut |event| {
         if let Event::Piece(piece) = event {
             print!("{}", piece.text);
             let _ = std::io::stdout().flush();

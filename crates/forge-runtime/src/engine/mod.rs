@@ -293,13 +293,13 @@ impl<D: Device> Engine<D> {
             OutputKind::Drawn(draws) => draws,
             OutputKind::Next | OutputKind::Logits => &[],
         };
-        let program = self.program(rows.len());
+        let schedule = self.schedule(rows.len());
         rows.iter().for_each(|row| self.touch(row.slot, row.position));
         let layout = self.model.layout();
         let &Layout { ids, slots, positions, wanted: places, draws: drawn, logits, next, .. } = layout;
         let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         let of_one_slot = rows.iter().all(|row| row.slot == rows[0].slot);
-        let all = Batch { of_one_slot, ..layout.rows(program, rows.len() as u32, longest) };
+        let all = Batch { of_one_slot, ..layout.rows(schedule, rows.len() as u32, longest) };
         self.write(ids, rows.iter().map(|row| row.id));
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));
@@ -318,14 +318,14 @@ impl<D: Device> Engine<D> {
             }
             let model = &self.model;
             self.device
-                .run(program, &mut |pass| {
+                .run(schedule, &mut |pass| {
                     if first {
                         model.forward(pass, &all);
                     }
                     if !head.is_empty() {
                         model.head(
                             pass,
-                            program,
+                            schedule,
                             &model.layout().heads(head.len() as u32, of_head.is_some()),
                         );
                     }
@@ -368,7 +368,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// What so many rows are computed by.
-    fn program(&self, rows: usize) -> Schedule {
+    fn schedule(&self, rows: usize) -> Schedule {
         if rows == 1 && self.slots.len() == 1 { Schedule::Decode } else { Schedule::Batch }
     }
 

@@ -117,18 +117,18 @@ impl<D: Device> MultiStepDecoder<'_, D> {
                 engine.write(words, (0..count).flat_map(|_| draw.take().words()));
             }
         }
-        let program = engine.program(1);
+        let schedule = engine.schedule(1);
         let is_drawn = self.draw.is_some();
         let model = &engine.model;
-        let begun = engine.device.begin(program, &mut |pass| {
+        let begun = engine.device.begin(schedule, &mut |pass| {
             for row in 0..rows {
                 if row > 0 {
                     pass.barrier();
                 }
                 let (rows, wanted) =
-                    wheel.row(model.layout(), program, (place(row), position + row), is_drawn);
+                    wheel.row(model.layout(), schedule, (place(row), position + row), is_drawn);
                 model.forward(pass, &rows);
-                model.head(pass, program, &wanted);
+                model.head(pass, schedule, &wanted);
             }
         });
         begun.map_err(Error::Runtime)?;

@@ -61,7 +61,7 @@ pub trait Model: Send + Sync {
 
     /// Encodes the final norm, the head and the choice of the next id for some of them. The program is that of [`Model::forward`], which it
     /// follows in one pass or in a later pass of its own, so it begins with a barrier.
-    fn head(&self, pass: &mut dyn Pass, program: Schedule, wanted: &LogitRows);
+    fn head(&self, pass: &mut dyn Pass, schedule: Schedule, wanted: &LogitRows);
 }
 
 /// Looks a model's weights up and lays its state out for so many slots (the last argument) of a context length.
@@ -71,7 +71,7 @@ pub type LoadModel = fn(&WeightFile, u32, u32) -> Result<Box<dyn Model>, Error>;
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
     /// What computes them.
-    pub program: Schedule,
+    pub schedule: Schedule,
     /// One of [`Schedule::Decode`], `1 ..= INFO.chunk` of [`Schedule::Batch`].
     pub count: u32,
     /// The largest position among them, plus 1.
@@ -262,10 +262,10 @@ impl Layout {
     }
 
     /// The first `count` rows of what the host writes, whose slots are not known.
-    pub const fn rows(&self, program: Schedule, count: u32, longest: u32) -> Batch {
+    pub const fn rows(&self, schedule: Schedule, count: u32, longest: u32) -> Batch {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
         let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
-        Batch { program, count, longest, of_one_slot, ids, slots, positions }
+        Batch { schedule, count, longest, of_one_slot, ids, slots, positions }
     }
 
     /// The first `rows` of those that the host names, of which the next ids are drawn or the most probable.
@@ -296,7 +296,7 @@ impl TokenRing {
     pub fn row(
         &self,
         layout: &Layout,
-        program: Schedule,
+        schedule: Schedule,
         (place, position): (usize, u32),
         is_drawn: bool,
     ) -> (Batch, LogitRows) {
@@ -304,7 +304,7 @@ impl TokenRing {
         let slots = layout.slots.first(1);
         let next = self.ids.part((place + 1) % TokenRing::PLACES, 1);
         let (longest, of_one_slot) = (position + 1, true);
-        let rows = Batch { program, count: 1, longest, of_one_slot, ids, slots, positions };
+        let rows = Batch { schedule, count: 1, longest, of_one_slot, ids, slots, positions };
         let draws = is_drawn.then(|| self.draws.part(place * DeviceSampling::WORDS, DeviceSampling::WORDS));
         (rows, LogitRows { rows: 1, wanted: layout.wanted.first(1), draws, next })
     }

@@ -3,7 +3,7 @@
 //! It is one command buffer, or several where experts are streamed from disk and the host has to know who was chosen ([`crate::gpu::metal::expert_streaming`]).
 
 use crate::device::{Binding, Kernel, Pass};
-use crate::gpu::metal::expert_streaming::Told;
+use crate::gpu::metal::expert_streaming::SlotTableWrite;
 use crate::gpu::metal::{Commands, MetalDevice};
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
@@ -83,7 +83,7 @@ impl<'a> Encoding<'a> {
     }
 
     /// Encodes a dispatch; where it reads experts that are streamed, it is told where they are.
-    pub(crate) fn encode(&mut self, dispatch: Dispatch<'_>, told: Option<Told>) -> Result<(), String> {
+    pub(crate) fn encode(&mut self, dispatch: Dispatch<'_>, told: Option<SlotTableWrite>) -> Result<(), String> {
         let Dispatch { kernel, bindings, scalars, groups } = dispatch;
         let encoder = self.encoder()?.clone();
         let pipeline =

@@ -17,7 +17,7 @@ use crate::gpu::metal::MetalDevice;
 use crate::gpu::metal::buffers::{Mapped, Place, Region};
 use crate::gpu::metal::encoder::{Dispatch, Encoding};
 use crate::model::{Arena, Layout};
-use crate::offload::{Bound, Counts, Half, RouterLookahead, Stacks, Streamed};
+use crate::offload::{BoundPlane, CacheStats, ExpertStage, RouterLookahead, ExpertWeights, ExpertCache};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice};
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ use std::ops::Range;
 
 /// Which of the device's own words a kernel finds in the place of the model's seats.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum SlotTableWrite {
     /// Nobody has one: for who only chooses. What others are being read to meanwhile is left alone.
     Nobody,
     /// Those that a dispatch is for have theirs.
@@ -35,7 +35,7 @@ pub(crate) enum Told {
 }
 
 /// Experts that are read from disk, and where.
-pub(crate) struct Streaming {
+pub(crate) struct ExpertStreaming {
     /// Over the memory of seats, so it is dropped before that is.
     seats: Region,
     /// What kernels are told: as many words for each way of telling.
@@ -44,7 +44,7 @@ pub(crate) struct Streaming {
     bytes: usize,
     /// Where the model has what these stand in for.
     model: Span<u32>,
-    experts: Streamed,
+    experts: ExpertCache,
     /// Logits of the next layer, and what is known of it.
     logits: Region,
     foresight: Option<RouterLookahead>,
@@ -55,10 +55,10 @@ pub(crate) struct Streaming {
 }
 
 /// What is left of a file of `length` bytes where experts are not shown.
-pub(crate) fn without_experts(layers: &[Stacks], length: usize) -> Vec<Range<usize>> {
+pub(crate) fn without_experts(layers: &[ExpertWeights], length: usize) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let mut from = 0;
-    for Range { start, end } in Stacks::places(layers) {
+    for Range { start, end } in ExpertWeights::places(layers) {
         if start > from {
             parts.push(from..start);
         }
@@ -69,13 +69,13 @@ pub(crate) fn without_experts(layers: &[Stacks], length: usize) -> Vec<Range<usi
     parts
 }
 
-impl Streaming {
+impl ExpertStreaming {
     /// Shows the GPU where experts have seats.
     pub(crate) fn new(
         device: &ProtocolObject<dyn MTLDevice>,
         layout: &Layout,
-        mut experts: Streamed,
-    ) -> Result<Streaming, String> {
+        mut experts: ExpertCache,
+    ) -> Result<ExpertStreaming, String> {
         let (start, length) = experts.region();
         let (name, longest) = ("seats of experts", experts.longest());
         let parts = &[Range { start: 0, end: length }];
@@ -90,7 +90,7 @@ impl Streaming {
         let most = experts.layers().iter().map(RouterLookahead::most_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "logits of a next layer")?;
         let (foresight, asked, seated) = (None, None, None);
-        Ok(Streaming { seats, words, bytes, model: layout.seats, experts, logits, foresight, asked, seated })
+        Ok(ExpertStreaming { seats, words, bytes, model: layout.seats, experts, logits, foresight, asked, seated })
     }
 
     /// What the GPU sees.
@@ -99,7 +99,7 @@ impl Streaming {
     }
 
     /// What has been read so far.
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> CacheStats {
         self.experts.counts()
     }
 
@@ -110,12 +110,12 @@ impl Streaming {
     }
 
     /// What is bound in the place of seats, of a plane of experts or of logits; none if it is none of these.
-    pub(crate) fn place(&self, binding: &Binding, told: Told) -> Option<Result<Place<'_>, String>> {
-        if told == Told::Logits {
+    pub(crate) fn place(&self, binding: &Binding, told: SlotTableWrite) -> Option<Result<Place<'_>, String>> {
+        if told == SlotTableWrite::Logits {
             return binding.written.then(|| self.logits.place(0, binding.bytes));
         }
         if (binding.buffer, binding.offset) == (self.model.buffer, self.model.offset) {
-            let first = if told == Told::Seated { self.bytes } else { 0 };
+            let first = if told == SlotTableWrite::Seated { self.bytes } else { 0 };
             return Some(self.words.place(first, binding.bytes));
         }
         let bound = self.bound(binding)?;
@@ -123,7 +123,7 @@ impl Streaming {
     }
 
     /// The plane of experts that is bound, if one is.
-    pub(crate) fn bound(&self, binding: &Binding) -> Option<Bound> {
+    pub(crate) fn bound(&self, binding: &Binding) -> Option<BoundPlane> {
         (binding.buffer == Buffer::Weights).then(|| self.experts.bound(binding.offset)).flatten()
     }
 
@@ -142,7 +142,7 @@ impl Streaming {
 
     /// The experts of each time that a dispatch is made. Where it reads routes a row is computed as a whole, when all of its experts have
     /// seats; rows of other experts are not, so no row is twice. Else rows are taken expert by expert.
-    fn rounds(&self, bound: Bound, reads_routes: bool) -> Vec<Vec<usize>> {
+    fn rounds(&self, bound: BoundPlane, reads_routes: bool) -> Vec<Vec<usize>> {
         let Some((_, rows)) = &self.asked else { return Vec::new() };
         let stacks = self.experts.stacks(bound.layer);
         let first_shared = stacks.experts - stacks.shared;
@@ -161,13 +161,13 @@ impl Streaming {
 
 impl MetalDevice {
     /// The plane of experts that a dispatch reads, if they are streamed.
-    pub(crate) fn experts_of(&self, bindings: &[Binding]) -> Option<Bound> {
+    pub(crate) fn experts_of(&self, bindings: &[Binding]) -> Option<BoundPlane> {
         let streaming = self.streaming.as_ref()?;
         bindings.iter().find_map(|binding| streaming.bound(binding))
     }
 
     /// What rows have said of their experts, of each in order.
-    fn routes(&self, stacks: &Stacks, rows: usize) -> Vec<Vec<usize>> {
+    fn routes(&self, stacks: &ExpertWeights, rows: usize) -> Vec<Vec<usize>> {
         let (routes, chosen) = (stacks.routes, stacks.chosen);
         let words = self.bytes(routes.buffer, routes.offset, rows * 2 * chosen * size_of::<u32>());
         // SAFETY: they are as many words, and no pass is on its way.
@@ -184,17 +184,17 @@ impl MetalDevice {
 
 impl Encoding<'_> {
     /// Encodes a dispatch that reads experts, with those that its rows have in memory.
-    pub(crate) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: Bound) -> Result<(), String> {
+    pub(crate) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: BoundPlane) -> Result<(), String> {
         let streaming = self.streaming()?;
         let stacks = streaming.experts.stacks(bound.layer).clone();
         let is_known = streaming.asked.as_ref().is_some_and(|(layer, _)| *layer == bound.layer);
         let routes = |it: &&Binding| (it.buffer, it.offset) == (stacks.routes.buffer, stacks.routes.offset);
         let routes = dispatch.bindings.iter().find(routes);
-        if bound.half == Half::Inner || !is_known {
+        if bound.half == ExpertStage::Inner || !is_known {
             streaming.asked = None;
             if routes.is_some_and(|routes| routes.written) {
                 // Every threadgroup chooses by itself, and the first one says whom.
-                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(Told::Nobody))?;
+                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::Nobody))?;
             }
             self.settle()?;
             let rows = *dispatch.scalars.first().ok_or("it has no rows")? as usize;
@@ -206,9 +206,9 @@ impl Encoding<'_> {
         }
         for experts in self.streaming()?.rounds(bound, routes.is_some()) {
             self.seat(bound, experts)?;
-            self.encode(dispatch, Some(Told::Seated))?;
+            self.encode(dispatch, Some(SlotTableWrite::Seated))?;
         }
-        if bound.half == Half::Inner { self.streaming()?.read_ahead() } else { Ok(()) }
+        if bound.half == ExpertStage::Inner { self.streaming()?.read_ahead() } else { Ok(()) }
     }
 
     /// Where a dispatch is of a router, encodes the same for that of the next layer.
@@ -219,16 +219,16 @@ impl Encoding<'_> {
             return Ok(());
         };
         let dispatch = Dispatch { bindings: &foresight.bindings, ..dispatch };
-        self.encode(dispatch, Some(Told::Logits))?;
+        self.encode(dispatch, Some(SlotTableWrite::Logits))?;
         self.streaming()?.foresight = Some(foresight);
         Ok(())
     }
 
     /// Has some experts fetched, and kernels told where they are.
-    fn seat(&mut self, bound: Bound, experts: Vec<usize>) -> Result<(), String> {
+    fn seat(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
         let streaming = self.streaming()?;
         let wanted = Some((bound.layer, experts));
-        if bound.half == Half::Sum && streaming.seated == wanted {
+        if bound.half == ExpertStage::Sum && streaming.seated == wanted {
             // All of them was fetched for the dispatch before.
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl Encoding<'_> {
         self.device.wait(0)
     }
 
-    fn streaming(&mut self) -> Result<&mut Streaming, String> {
+    fn streaming(&mut self) -> Result<&mut ExpertStreaming, String> {
         self.device.streaming.as_mut().ok_or("experts are not streamed".to_owned())
     }
 }

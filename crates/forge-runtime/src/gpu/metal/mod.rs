@@ -11,15 +11,15 @@ pub(crate) mod encoder;
 pub(crate) mod expert_streaming;
 pub(crate) mod pipelines;
 
-use crate::device::{Binding, Buffer, Device, Lead, Pass, Program as ExpertMatrix};
+use crate::device::{Binding, Buffer, Device, RunAhead, Pass, Schedule};
 use crate::gpu::chip_bandwidth;
 use crate::gpu::metal::buffers::{Mapped, Place, Region, keep_resident};
 use crate::gpu::metal::encoder::Encoding;
-use crate::gpu::metal::expert_streaming::{Streaming, Told, without_experts};
+use crate::gpu::metal::expert_streaming::{ExpertStreaming, SlotTableWrite, without_experts};
 use crate::gpu::metal::pipelines::{Pipelines, archive_path, source};
 use crate::model::Layout;
-use crate::offload::{Counts, Streamed};
-use crate::program::Program;
+use crate::offload::{CacheStats, ExpertCache};
+use crate::program::CompiledModel;
 use crate::weights::WeightFile;
 use memmap2::Mmap;
 use objc2::msg_send;
@@ -49,7 +49,7 @@ pub struct MetalDevice {
     regions: [Region; 4],
     cores: u32,
     /// Experts that are read from disk; none where all are among the weights.
-    streaming: Option<Streaming>,
+    streaming: Option<ExpertStreaming>,
     /// Command buffers that nobody has waited for, in their order. They do not keep what they use.
     underway: VecDeque<Commands>,
     /// What the first region lies over; dropped after it.
@@ -67,7 +67,7 @@ fn has_matrices(device: &ProtocolObject<dyn MTLDevice>) -> bool {
 }
 
 /// Where the kernels of a program come from and where its pipelines are kept, for people who have not started it.
-pub fn route(program: &Program, cache: Option<&Path>) -> String {
+pub fn route(program: &CompiledModel, cache: Option<&Path>) -> String {
     let kept = cache.map(|cache| archive_path(program, cache));
     let kept = match kept {
         Some(path) if path.is_file() => format!("pipelines from {}", path.display()),
@@ -81,11 +81,11 @@ impl MetalDevice {
     /// Makes a pipeline of each kernel, kept in the folder `cache` if there is one, and buffers of `layout`'s sizes. Experts that
     /// are streamed are not among the weights that the GPU sees.
     pub fn new(
-        program: &Program,
+        program: &CompiledModel,
         file: &WeightFile,
         layout: &Layout,
         cache: Option<&Path>,
-        experts: Option<Streamed>,
+        experts: Option<ExpertCache>,
     ) -> Result<MetalDevice, String> {
         autoreleasepool(|_| {
             let device =
@@ -113,8 +113,8 @@ impl MetalDevice {
                 Region::own(&device, layout.scratch_bytes, Buffer::Scratch.name())?,
                 Region::own(&device, layout.rows_bytes, Buffer::Rows.name())?,
             ];
-            let streaming = experts.map(|experts| Streaming::new(&device, layout, experts)).transpose()?;
-            let seats = streaming.iter().flat_map(Streaming::regions);
+            let streaming = experts.map(|experts| ExpertStreaming::new(&device, layout, experts)).transpose()?;
+            let seats = streaming.iter().flat_map(ExpertStreaming::regions);
             keep_resident(&device, &queue, &regions.iter().chain(seats).collect::<Vec<_>>())?;
             let cores = cores(&device.name().to_string());
             let underway = VecDeque::new();
@@ -136,7 +136,7 @@ impl MetalDevice {
     }
 
     /// Where what is bound lies; where it is of experts that are streamed, that is among their seats, and what is told of those.
-    fn place(&self, binding: &Binding, told: Option<Told>) -> Result<Place<'_>, String> {
+    fn place(&self, binding: &Binding, told: Option<SlotTableWrite>) -> Result<Place<'_>, String> {
         let streamed = self.streaming.as_ref().zip(told);
         let place = streamed.and_then(|(streaming, told)| streaming.place(binding, told));
         place.unwrap_or_else(|| self.region(binding.buffer).place(binding.offset, binding.bytes))
@@ -182,12 +182,12 @@ impl Device for MetalDevice {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    fn run(&mut self, program: ExpertMatrix, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, schedule: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.begin(program, encode)?;
         self.wait(0)
     }
 
-    fn begin(&mut self, _program: ExpertMatrix, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, _schedule: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         autoreleasepool(|_| self.submit(encode).map(|_| ()))
     }
 
@@ -209,7 +209,7 @@ impl Device for MetalDevice {
     /// Each stretch is a pass, whose command buffers have times without any counters.
     fn timed(
         &mut self,
-        _program: ExpertMatrix,
+        _schedule: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
@@ -231,17 +231,17 @@ impl Device for MetalDevice {
 
     /// Predicted, not measured: two passes hide what the host does for each, four ids of a pass share the time between passes,
     /// and a reader sees four ids at once. Where experts are streamed the host is there in the middle of each id.
-    fn lead(&self) -> Lead {
-        if self.streaming.is_some() { Lead::NONE } else { Lead { ids: 4, passes: 2 } }
+    fn lead(&self) -> RunAhead {
+        if self.streaming.is_some() { RunAhead::NONE } else { RunAhead { ids: 4, passes: 2 } }
     }
 
-    fn streamed(&self) -> Option<Counts> {
-        self.streaming.as_ref().map(Streaming::counts)
+    fn streamed(&self) -> Option<CacheStats> {
+        self.streaming.as_ref().map(ExpertStreaming::counts)
     }
 
     fn disk_speed(&mut self) -> Result<Option<f64>, String> {
         self.wait(0)?;
-        self.streaming.as_mut().map(Streaming::disk_speed).transpose()
+        self.streaming.as_mut().map(ExpertStreaming::disk_speed).transpose()
     }
 }
 

@@ -5,7 +5,7 @@
 //! anew, as after the system was brought up to date; where it cannot be written programs only start later.
 
 use crate::device::Kernel;
-use crate::program::Program;
+use crate::program::CompiledModel;
 use dispatch2::DispatchData;
 use objc2::rc::Retained;
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
@@ -36,7 +36,7 @@ pub(crate) struct Pipelines {
 }
 
 /// What kernels are made of, for people.
-pub(crate) fn source(program: &Program) -> &'static str {
+pub(crate) fn source(program: &CompiledModel) -> &'static str {
     match program.metallib {
         Some(_) => "of the library that xcrun metal made when this program was built",
         None => "of their text, since there was no xcrun metal when this program was built",
@@ -44,7 +44,7 @@ pub(crate) fn source(program: &Program) -> &'static str {
 }
 
 /// Where the archive of a program is kept.
-pub(crate) fn archive_path(program: &Program, cache: &Path) -> PathBuf {
+pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
     let mut content = DefaultHasher::new();
     program.metal.hash(&mut content);
     program.metallib.hash(&mut content);
@@ -53,7 +53,7 @@ pub(crate) fn archive_path(program: &Program, cache: &Path) -> PathBuf {
 
 impl Pipelines {
     /// Makes them, with the archive in the folder `cache` if there is one.
-    pub(crate) fn make(device: &Metal, program: &Program, cache: Option<&Path>) -> Result<Pipelines, String> {
+    pub(crate) fn make(device: &Metal, program: &CompiledModel, cache: Option<&Path>) -> Result<Pipelines, String> {
         let start = Instant::now();
         let (library, source) = library(device, program)?;
         let mut described = Vec::new();
@@ -92,7 +92,7 @@ fn explain(error: Retained<NSError>) -> String {
 /// The library of kernels, and what it was made of.
 fn library(
     device: &Metal,
-    program: &Program,
+    program: &CompiledModel,
 ) -> Result<(Retained<ProtocolObject<dyn MTLLibrary>>, String), String> {
     let source = source(program);
     let Some(compiled) = program.metallib else {
@@ -107,7 +107,7 @@ fn library(
     }
 }
 
-fn from_text(device: &Metal, program: &Program) -> Result<Retained<ProtocolObject<dyn MTLLibrary>>, String> {
+fn from_text(device: &Metal, program: &CompiledModel) -> Result<Retained<ProtocolObject<dyn MTLLibrary>>, String> {
     let options = MTLCompileOptions::new();
     options.setLanguageVersion(MTLLanguageVersion::Version3_0);
     if options.respondsToSelector(sel!(setMathMode:)) {
