@@ -271,7 +271,9 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("width", size(elementwise.width)),
             ],
         ),
-        Spec::Take(take) => ("take", "SliceColumns", vec![("width", size(take.width)), ("of", size(take.of))]),
+        Spec::Take(take) => {
+            ("take", "SliceColumns", vec![("width", size(take.width)), ("of", size(take.of))])
+        }
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
         Spec::Sample(sample) => ("sample", "Sample", vec![("vocabulary", size(sample.vocabulary))]),
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),

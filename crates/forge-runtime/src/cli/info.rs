@@ -7,6 +7,8 @@ use crate::error::Error;
 use crate::model::Cost;
 use crate::model::memory::human;
 use crate::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
+#[cfg(target_vendor = "apple")]
+use crate::program::CompiledModel;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -213,13 +215,13 @@ fn beyond(steps: &[(&str, &str)]) -> String {
 
 /// Where kernels for Metal come from.
 #[cfg(target_vendor = "apple")]
-fn route(program: &Program) -> String {
+fn route(program: &CompiledModel) -> String {
     crate::gpu::metal::route(program, crate::load::cache().as_deref())
 }
 
 /// What is told, and where kernels for Metal come from.
 #[cfg(target_vendor = "apple")]
-fn with_route(mut told: Value, program: &Program) -> Value {
+fn with_route(mut told: Value, program: &CompiledModel) -> Value {
     told["metal"] = route(program).into();
     told
 }

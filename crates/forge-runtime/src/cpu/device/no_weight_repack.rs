@@ -9,10 +9,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// A copy in progress, of which there is none.
-pub(crate) struct Copying(Infallible);
+pub(crate) struct RepackInProgress(Infallible);
 
-impl Copying {
-    pub(crate) fn new(_: usize, _: &[usize], _: &[Range<usize>], _: Vec<RepackedMatrix>) -> Option<Copying> {
+impl RepackInProgress {
+    pub(crate) fn new(
+        _: usize,
+        _: &[usize],
+        _: &[Range<usize>],
+        _: Vec<RepackedMatrix>,
+    ) -> Option<RepackInProgress> {
         None
     }
 

@@ -83,7 +83,11 @@ impl<'a> Encoding<'a> {
     }
 
     /// Encodes a dispatch; where it reads experts that are streamed, it is told where they are.
-    pub(crate) fn encode(&mut self, dispatch: Dispatch<'_>, told: Option<SlotTableWrite>) -> Result<(), String> {
+    pub(crate) fn encode(
+        &mut self,
+        dispatch: Dispatch<'_>,
+        told: Option<SlotTableWrite>,
+    ) -> Result<(), String> {
         let Dispatch { kernel, bindings, scalars, groups } = dispatch;
         let encoder = self.encoder()?.clone();
         let pipeline =

@@ -17,7 +17,7 @@ use crate::gpu::metal::MetalDevice;
 use crate::gpu::metal::buffers::{Mapped, Place, Region};
 use crate::gpu::metal::encoder::{Dispatch, Encoding};
 use crate::model::{Arena, Layout};
-use crate::offload::{BoundPlane, CacheStats, ExpertStage, RouterLookahead, ExpertWeights, ExpertCache};
+use crate::offload::{BoundPlane, CacheStats, ExpertCache, ExpertStage, ExpertWeights, RouterLookahead};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice};
 use std::collections::BTreeSet;
@@ -90,7 +90,17 @@ impl ExpertStreaming {
         let most = experts.layers().iter().map(RouterLookahead::most_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "logits of a next layer")?;
         let (foresight, asked, seated) = (None, None, None);
-        Ok(ExpertStreaming { seats, words, bytes, model: layout.seats, experts, logits, foresight, asked, seated })
+        Ok(ExpertStreaming {
+            seats,
+            words,
+            bytes,
+            model: layout.seats,
+            experts,
+            logits,
+            foresight,
+            asked,
+            seated,
+        })
     }
 
     /// What the GPU sees.

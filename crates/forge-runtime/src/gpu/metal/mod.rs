@@ -11,7 +11,7 @@ pub(crate) mod encoder;
 pub(crate) mod expert_streaming;
 pub(crate) mod pipelines;
 
-use crate::device::{Binding, Buffer, Device, RunAhead, Pass, Schedule};
+use crate::device::{Binding, Buffer, Device, Pass, RunAhead, Schedule};
 use crate::gpu::chip_bandwidth;
 use crate::gpu::metal::buffers::{Mapped, Place, Region, keep_resident};
 use crate::gpu::metal::encoder::Encoding;
@@ -113,7 +113,8 @@ impl MetalDevice {
                 Region::own(&device, layout.scratch_bytes, Buffer::Scratch.name())?,
                 Region::own(&device, layout.rows_bytes, Buffer::Rows.name())?,
             ];
-            let streaming = experts.map(|experts| ExpertStreaming::new(&device, layout, experts)).transpose()?;
+            let streaming =
+                experts.map(|experts| ExpertStreaming::new(&device, layout, experts)).transpose()?;
             let seats = streaming.iter().flat_map(ExpertStreaming::regions);
             keep_resident(&device, &queue, &regions.iter().chain(seats).collect::<Vec<_>>())?;
             let cores = cores(&device.name().to_string());
@@ -183,7 +184,7 @@ impl Device for MetalDevice {
     }
 
     fn run(&mut self, schedule: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        self.begin(program, encode)?;
+        self.begin(schedule, encode)?;
         self.wait(0)
     }
 

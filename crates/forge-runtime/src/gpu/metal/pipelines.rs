@@ -53,7 +53,11 @@ pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
 
 impl Pipelines {
     /// Makes them, with the archive in the folder `cache` if there is one.
-    pub(crate) fn make(device: &Metal, program: &CompiledModel, cache: Option<&Path>) -> Result<Pipelines, String> {
+    pub(crate) fn make(
+        device: &Metal,
+        program: &CompiledModel,
+        cache: Option<&Path>,
+    ) -> Result<Pipelines, String> {
         let start = Instant::now();
         let (library, source) = library(device, program)?;
         let mut described = Vec::new();
@@ -107,7 +111,10 @@ fn library(
     }
 }
 
-fn from_text(device: &Metal, program: &CompiledModel) -> Result<Retained<ProtocolObject<dyn MTLLibrary>>, String> {
+fn from_text(
+    device: &Metal,
+    program: &CompiledModel,
+) -> Result<Retained<ProtocolObject<dyn MTLLibrary>>, String> {
     let options = MTLCompileOptions::new();
     options.setLanguageVersion(MTLLanguageVersion::Version3_0);
     if options.respondsToSelector(sel!(setMathMode:)) {
