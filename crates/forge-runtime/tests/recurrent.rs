@@ -29,7 +29,7 @@ fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
 
 #[test]
 fn convolutions_see_the_last_rows_of_their_slot() {
-    kernel_under_test!(SHAPE, cpu::Convolve, cpu::convolve);
+    kernel_under_test!(SHAPE, cpu::CausalConv, cpu::convolve);
     let mut random = Random(11);
     for (width, count) in [(300, 4), (1, 2), (50, 5)] {
         let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
@@ -57,7 +57,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
             Argument::Output(bytes_of(&before)),
             Argument::Output(NAN.repeat(ROWS.len() * width)),
         ];
-        *SHAPE.write().unwrap() = Some(cpu::Convolve { width, taps: count, pitch: width, activation: None });
+        *SHAPE.write().unwrap() = Some(cpu::CausalConv { width, taps: count, pitch: width, activation: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
             compare(&format!("tail {level:?} {width}"), &numbers_of(&left[0]), &tail);
@@ -156,7 +156,7 @@ fn rule(shape: &mixer::Shape) -> cpu::DeltaRule {
 
 #[test]
 fn mixers_convolve_learn_and_let_through() {
-    kernel_under_test!(CONVOLVE, cpu::Convolve, cpu::convolve);
+    kernel_under_test!(CONVOLVE, cpu::CausalConv, cpu::convolve);
     let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
     let mut random = Random(13);
     for shape in mixers() {
@@ -178,7 +178,7 @@ fn mixers_convolve_learn_and_let_through() {
         }
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
 
-        *CONVOLVE.write().unwrap() = Some(cpu::Convolve {
+        *CONVOLVE.write().unwrap() = Some(cpu::CausalConv {
             width: shape.channels(),
             taps: shape.taps,
             pitch: shape.inputs(),

@@ -70,7 +70,7 @@ pub use crate::cpu::norm::layer_norm::{LayerNorm, layer_norm};
 pub use crate::cpu::norm::norm_add::{NormAdd, norm_add};
 pub use crate::cpu::norm::rms_norm::{RmsNorm, rms_norm};
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::causal_conv1d::{Convolve, convolve};
+pub use crate::cpu::recurrent::causal_conv1d::{CausalConv, convolve};
 #[cfg(feature = "recurrent")]
 pub use crate::cpu::recurrent::delta_decode::{DeltaStep, delta_step};
 #[cfg(feature = "recurrent")]

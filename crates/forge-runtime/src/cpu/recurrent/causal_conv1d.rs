@@ -9,7 +9,7 @@ use crate::cpu::simd::vectors::Simd;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
-pub struct Convolve {
+pub struct CausalConv {
     /// Channels of a row.
     pub width: usize,
     /// Rows that a result is made of.
@@ -24,19 +24,19 @@ pub struct Convolve {
 const CHANNELS: usize = 256;
 
 /// Runs this thread's share.
-pub fn convolve(call: &KernelArgs<'_>, shape: &Convolve) {
+pub fn convolve(call: &KernelArgs<'_>, shape: &CausalConv) {
     call.level().run(Convolution { call, shape });
 }
 
 struct Convolution<'a> {
     call: &'a KernelArgs<'a>,
-    shape: &'a Convolve,
+    shape: &'a CausalConv,
 }
 
 impl Task for Convolution<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Convolve { width, taps: count, pitch, activation } = *self.shape;
+        let CausalConv { width, taps: count, pitch, activation } = *self.shape;
         let rows = self.call.scalar(0);
         let x = self.call.input::<f32>("x", rows * pitch);
         let taps = self.call.input::<f32>("taps", width * count);
