@@ -48,34 +48,41 @@ pub trait WeightFormat {
     fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles);
 }
 
+// Unit tests use few of these kernels, and a function that is inline is compiled only where it is used.
 macro_rules! stored {
     ($($feature:literal: [$($generics:tt)*] $format:ty,)*) => {$(
         #[cfg(feature = $feature)]
         impl<$($generics)*> WeightFormat for $format {
+            #[cfg_attr(test, inline)]
             fn project(call: &KernelArgs<'_>, shape: &Linear) {
                 linear::products::<$format>(call, shape);
             }
 
+            #[cfg_attr(test, inline)]
             fn embed(call: &KernelArgs<'_>, shape: &Embed) {
                 embed::gather::<$format>(call, shape);
             }
 
             #[cfg(feature = "mla")]
+            #[cfg_attr(test, inline)]
             fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
                 per_head_matmul::products::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
+            #[cfg_attr(test, inline)]
             fn experts_inner(call: &KernelArgs<'_>, shape: &ExpertsInner) {
                 decode::inner::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
+            #[cfg_attr(test, inline)]
             fn experts_sum(call: &KernelArgs<'_>, shape: &ExpertsSum) {
                 decode::sum::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
+            #[cfg_attr(test, inline)]
             fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles) {
                 grouped::products::<$format>(call, shape);
             }
