@@ -83,7 +83,7 @@ impl<'a> Section<'a> {
             Kind::Rotate { .. } | Kind::Append { .. } | Kind::RotateAppend(_) | Kind::LatentAppend(_) => {
                 let text =
                     "attention has no room for the heads of a row, or prepares none that are made like these";
-                (&[Fusion::RotateAppend, Fusion::AttentionPrologue], text.to_owned())
+                (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }
             Kind::EachHead(each) => {
                 let text = match each.turned {
@@ -92,13 +92,13 @@ impl<'a> Section<'a> {
                 };
                 (&[], text.to_owned())
             }
-            Kind::Convolve(_) => (&[Fusion::DeltaMixer, Fusion::DeltaPrologue], self.alone(operation)),
+            Kind::Convolve(_) => (&[Fusion::FuseDeltaNet, Fusion::DeltaPrologue], self.alone(operation)),
             Kind::Route(_) => {
-                (&[Fusion::ExpertsChoose], "others than experts read which were chosen".to_owned())
+                (&[Fusion::FuseRouting], "others than experts read which were chosen".to_owned())
             }
             Kind::Elementwise(function) => (of_elementwise(*function), self.alone(operation)),
             Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.alone(operation)),
-            Kind::Take => (&[Fusion::Take], self.alone(operation)),
+            Kind::Take => (&[Fusion::FusePerLayerInput], self.alone(operation)),
             Kind::Embed { .. } => (&[], "layers have inputs of their own, from a second table".to_owned()),
             Kind::Place { .. } => (&[], "positions have a table of their own".to_owned()),
             Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_) => {
@@ -137,12 +137,12 @@ impl<'a> Section<'a> {
         }
         if self.is_beside_experts(place) {
             let otherwise = "what every row is multiplied by is apart from the experts that are chosen";
-            return self.switched_off(&[Fusion::ExpertsShared]).unwrap_or_else(|| otherwise.to_owned());
+            return self.switched_off(&[Fusion::MergeSharedExperts]).unwrap_or_else(|| otherwise.to_owned());
         }
         let Some(other) = sibling else {
             return format!("{} has to be whole before it is multiplied", self.maker(reads));
         };
-        let fusions = [Fusion::GatePair, Fusion::HeadsGate, Fusion::MergeProjections, Fusion::DeltaMixer];
+        let fusions = [Fusion::FuseGateUp, Fusion::FuseAttentionGate, Fusion::FuseQkv, Fusion::FuseDeltaNet];
         let merges = if self.prepared.contains(&place) { &fusions[2..] } else { &fusions[..2] };
         let otherwise = || format!("no kernel takes what it gives beside what {} gives", other.name);
         self.switched_off(merges).unwrap_or_else(otherwise)
@@ -191,9 +191,9 @@ impl<'a> Section<'a> {
         let made_of_heads = self.prepared.contains(&place) && self.list.definition(norm.inputs[0]).is_some();
         let is_added = |reader: &Operation| reader.kind == Kind::Elementwise(Function::Add);
         match made_of_heads {
-            true => &[Fusion::RotateAppend, Fusion::DeltaMixer],
+            true => &[Fusion::FuseRopeKvAppend, Fusion::FuseDeltaNet],
             false if self.list.readers(norm.output).any(is_added) => &[Fusion::NormAdd],
-            false => &[Fusion::DeferredNorm, Fusion::DeltaMixer],
+            false => &[Fusion::DeferredNorm, Fusion::FuseDeltaNet],
         }
     }
 
@@ -245,10 +245,10 @@ fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
 /// The fusions that do a function of each number at the end of another step.
 fn of_elementwise(function: Function) -> &'static [Fusion] {
     match function {
-        Function::Each(UnaryOp::Activate(_)) => &[Fusion::GatePair, Fusion::Each],
-        Function::Each(_) => &[Fusion::Each, Fusion::NormAdd],
+        Function::Each(UnaryOp::Activate(_)) => &[Fusion::FuseGateUp, Fusion::FuseUnary],
+        Function::Each(_) => &[Fusion::FuseUnary, Fusion::NormAdd],
         Function::Multiply | Function::Times => {
-            &[Fusion::HeadsGate, Fusion::GatePair, Fusion::GateFirst, Fusion::Take]
+            &[Fusion::FuseAttentionGate, Fusion::FuseGateUp, Fusion::HoistGate, Fusion::FusePerLayerInput]
         }
         Function::ScaleBy => &[Fusion::NormAdd],
         Function::Add => &[Fusion::Residual, Fusion::NormAdd],

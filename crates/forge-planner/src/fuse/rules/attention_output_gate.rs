@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::fuse::list::Operation;
     use crate::fuse::rules::tests::{Attention, attention, attention_body, text};
-    use crate::fuse::rules::{attention_prologue, merge_projections, rope_append, unary_epilogue};
+    use crate::fuse::rules::{attention_prologue, qkv, rope_append, unary_epilogue};
     use forge_ir::{Format, ParamId};
 
     /// Attention whose heads are multiplied by sigmoids of a projection.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn prepared(list: &mut Fused) {
-        assert!(merge_projections::rewrite(list));
+        assert!(qkv::rewrite(list));
         assert!(rope_append::rewrite(list));
     }
 

@@ -63,12 +63,12 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
 mod tests {
     use super::*;
     use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, unturned};
-    use crate::fuse::rules::{merge_projections, rope_append};
+    use crate::fuse::rules::{qkv, rope_append};
 
     #[test]
     fn attention_takes_the_preparation_in() {
         let mut list = attention(&Attention::default());
-        assert!(merge_projections::rewrite(&mut list));
+        assert!(qkv::rewrite(&mut list));
         assert!(rope_append::rewrite(&mut list));
         let mut wide = list.clone();
         assert!(rewrite(&mut list, &attention_body(4)));
@@ -82,7 +82,7 @@ mod tests {
     fn heads_that_do_not_turn_are_prepared_too() {
         for what in [Attention::default(), NORMED] {
             let mut list = unturned(&what);
-            assert!(merge_projections::rewrite(&mut list));
+            assert!(qkv::rewrite(&mut list));
             assert!(rope_append::rewrite(&mut list));
             assert!(rewrite(&mut list, &attention_body(4)));
             let norm = if what.epsilons.is_some() { " norm" } else { "" };

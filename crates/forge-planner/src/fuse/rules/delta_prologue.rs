@@ -26,14 +26,14 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::delta_mixer;
+    use crate::fuse::rules::delta_net;
     use crate::fuse::rules::tests::text;
 
     #[test]
     fn a_rule_takes_the_convolution_in() {
-        let mut list = delta_mixer::tests::mixer();
+        let mut list = delta_net::tests::mixer();
         assert!(!rewrite(&mut list), "nothing is side by side yet");
-        assert!(delta_mixer::rewrite(&mut list));
+        assert!(delta_net::rewrite(&mut list));
         assert!(rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
             text(&list),

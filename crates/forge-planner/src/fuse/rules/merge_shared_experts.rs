@@ -178,7 +178,7 @@ fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::gate_pair;
+    use crate::fuse::rules::gate_up;
     use crate::fuse::rules::tests::{list, projection, routed, text};
     use forge_ir::Format;
 
@@ -231,7 +231,7 @@ mod tests {
         let width = what.width;
         let mut list = list(operations, &[8, 4, 4, 12, 8, width, width, width, width, 8, 1, 1, 8, 8, 8]);
         list.formats = what.formats.to_vec();
-        assert!(gate_pair::rewrite(&mut list));
+        assert!(gate_up::rewrite(&mut list));
         list
     }
 

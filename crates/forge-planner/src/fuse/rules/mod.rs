@@ -7,21 +7,21 @@
 pub(crate) mod attention_output_gate;
 pub(crate) mod attention_prologue;
 pub(crate) mod deferred_norm;
-pub(crate) mod delta_mixer;
+pub(crate) mod delta_net;
 pub(crate) mod delta_prologue;
 pub(crate) mod fold_gain;
 pub(crate) mod fused_routing;
-pub(crate) mod gate_pair;
+pub(crate) mod gate_up;
 pub(crate) mod head_argmax;
 pub(crate) mod hoist_gate;
 pub(crate) mod inline_norm;
-pub(crate) mod merge_projections;
 pub(crate) mod merge_shared_experts;
 pub(crate) mod mla_append;
 pub(crate) mod mla_projections;
 pub(crate) mod mla_prologue;
 pub(crate) mod norm_add;
 pub(crate) mod per_layer_input;
+pub(crate) mod qkv;
 pub(crate) mod residual;
 pub(crate) mod rope_append;
 pub(crate) mod split_residual_sum;
@@ -41,23 +41,23 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub enum Fusion {
     /// Gate, up and the activation between them in one projection.
-    GatePair,
+    FuseGateUp,
     /// A network that every row has as experts that every row has.
-    ExpertsShared,
+    MergeSharedExperts,
     /// Queries, keys and values in one projection; with latents, all that one value is multiplied by.
-    MergeProjections,
+    FuseQkv,
     /// Norm of heads or of latents, rotation and the write to the cache in one step.
-    RotateAppend,
+    FuseRopeKvAppend,
     /// Convolutions, gates and norms around a delta rule: one projection, one convolution and one rule.
-    DeltaMixer,
+    FuseDeltaNet,
     /// A function of each result (a cap, a factor, an activation) in the projection before it.
-    Each,
+    FuseUnary,
     /// The product of heads and their gates in attention, and the gates beside queries, keys and values.
-    HeadsGate,
+    FuseAttentionGate,
     /// What gates a branch before its last projection.
-    GateFirst,
+    HoistGate,
     /// Two branches added to the residual stream one after the other.
-    TwoSums,
+    SplitResidualSum,
     /// Sums with the residual stream in the projection, or the experts, before them.
     Residual,
     /// Norms of branches, their sums with the residual stream and what multiplies these in one step.
@@ -69,9 +69,9 @@ pub enum Fusion {
     /// Convolutions before a delta rule in the rule itself.
     DeltaPrologue,
     /// What a layer takes of the aside in the projection that it multiplies.
-    Take,
+    FusePerLayerInput,
     /// The choice of a row's experts in experts themselves.
-    ExpertsChoose,
+    FuseRouting,
     /// Norms divided out at the end of the projections after them, which square what they read where nobody has.
     DeferredNorm,
     /// The first half of the search for the likeliest token in the head.
@@ -81,22 +81,22 @@ pub enum Fusion {
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
     pub const ALL: [Fusion; 18] = [
-        Fusion::GatePair,
-        Fusion::ExpertsShared,
-        Fusion::MergeProjections,
-        Fusion::RotateAppend,
-        Fusion::DeltaMixer,
-        Fusion::Each,
-        Fusion::HeadsGate,
-        Fusion::GateFirst,
-        Fusion::TwoSums,
+        Fusion::FuseGateUp,
+        Fusion::MergeSharedExperts,
+        Fusion::FuseQkv,
+        Fusion::FuseRopeKvAppend,
+        Fusion::FuseDeltaNet,
+        Fusion::FuseUnary,
+        Fusion::FuseAttentionGate,
+        Fusion::HoistGate,
+        Fusion::SplitResidualSum,
         Fusion::Residual,
         Fusion::NormAdd,
         Fusion::FoldGain,
         Fusion::AttentionPrologue,
         Fusion::DeltaPrologue,
-        Fusion::Take,
-        Fusion::ExpertsChoose,
+        Fusion::FusePerLayerInput,
+        Fusion::FuseRouting,
         Fusion::DeferredNorm,
         Fusion::HeadArgmax,
     ];
@@ -104,22 +104,22 @@ impl Fusion {
     /// The name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Fusion::GatePair => "gate_pair",
-            Fusion::ExpertsShared => "experts_shared",
-            Fusion::MergeProjections => "merge_projections",
-            Fusion::RotateAppend => "rotate_append",
-            Fusion::DeltaMixer => "delta_mixer",
-            Fusion::Each => "each",
-            Fusion::HeadsGate => "heads_gate",
-            Fusion::GateFirst => "gate_first",
-            Fusion::TwoSums => "two_sums",
+            Fusion::FuseGateUp => "fuse_gate_up",
+            Fusion::MergeSharedExperts => "merge_shared_experts",
+            Fusion::FuseQkv => "fuse_qkv",
+            Fusion::FuseRopeKvAppend => "fuse_rope_kv_append",
+            Fusion::FuseDeltaNet => "fuse_delta_net",
+            Fusion::FuseUnary => "fuse_unary",
+            Fusion::FuseAttentionGate => "fuse_attention_gate",
+            Fusion::HoistGate => "hoist_gate",
+            Fusion::SplitResidualSum => "split_residual_sum",
             Fusion::Residual => "residual",
             Fusion::NormAdd => "norm_add",
             Fusion::FoldGain => "fold_gain",
             Fusion::AttentionPrologue => "attention_prologue",
             Fusion::DeltaPrologue => "delta_prologue",
-            Fusion::Take => "take",
-            Fusion::ExpertsChoose => "experts_choose",
+            Fusion::FusePerLayerInput => "fuse_per_layer_input",
+            Fusion::FuseRouting => "fuse_routing",
             Fusion::DeferredNorm => "deferred_norm",
             Fusion::HeadArgmax => "head_argmax",
         }
@@ -133,8 +133,8 @@ impl Fusion {
     /// A fusion that this one is of no use without: the kernels that are left could not read what it makes.
     pub const fn needs(self) -> Option<Fusion> {
         match self {
-            Fusion::MergeProjections => Some(Fusion::RotateAppend),
-            Fusion::TwoSums => Some(Fusion::Residual),
+            Fusion::FuseQkv => Some(Fusion::FuseRopeKvAppend),
+            Fusion::SplitResidualSum => Some(Fusion::Residual),
             _ => None,
         }
     }
@@ -160,17 +160,17 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
     let simple: [(Fusion, Rewrite); 13] = [
-        (Fusion::GatePair, crate::fuse::rules::gate_pair::rewrite),
-        (Fusion::ExpertsShared, crate::fuse::rules::merge_shared_experts::rewrite),
-        (Fusion::MergeProjections, crate::fuse::rules::merge_projections::rewrite),
-        (Fusion::RotateAppend, crate::fuse::rules::rope_append::rewrite),
-        (Fusion::RotateAppend, crate::fuse::rules::mla_append::rewrite),
-        (Fusion::MergeProjections, crate::fuse::rules::mla_projections::rewrite),
-        (Fusion::DeltaMixer, crate::fuse::rules::delta_mixer::rewrite),
-        (Fusion::Each, crate::fuse::rules::unary_epilogue::rewrite),
-        (Fusion::HeadsGate, crate::fuse::rules::attention_output_gate::rewrite),
-        (Fusion::GateFirst, crate::fuse::rules::hoist_gate::rewrite),
-        (Fusion::TwoSums, crate::fuse::rules::split_residual_sum::rewrite),
+        (Fusion::FuseGateUp, crate::fuse::rules::gate_up::rewrite),
+        (Fusion::MergeSharedExperts, crate::fuse::rules::merge_shared_experts::rewrite),
+        (Fusion::FuseQkv, crate::fuse::rules::qkv::rewrite),
+        (Fusion::FuseRopeKvAppend, crate::fuse::rules::rope_append::rewrite),
+        (Fusion::FuseRopeKvAppend, crate::fuse::rules::mla_append::rewrite),
+        (Fusion::FuseQkv, crate::fuse::rules::mla_projections::rewrite),
+        (Fusion::FuseDeltaNet, crate::fuse::rules::delta_net::rewrite),
+        (Fusion::FuseUnary, crate::fuse::rules::unary_epilogue::rewrite),
+        (Fusion::FuseAttentionGate, crate::fuse::rules::attention_output_gate::rewrite),
+        (Fusion::HoistGate, crate::fuse::rules::hoist_gate::rewrite),
+        (Fusion::SplitResidualSum, crate::fuse::rules::split_residual_sum::rewrite),
         (Fusion::Residual, crate::fuse::rules::residual::rewrite),
         (Fusion::NormAdd, crate::fuse::rules::norm_add::rewrite),
     ];
@@ -199,14 +199,14 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
             while_it_fits(list, Fusion::DeltaPrologue, crate::fuse::rules::delta_prologue::rewrite)
         });
     }
-    if on(Fusion::Take) {
-        lists
-            .iter_mut()
-            .for_each(|list| while_it_fits(list, Fusion::Take, crate::fuse::rules::per_layer_input::rewrite));
-    }
-    if on(Fusion::ExpertsChoose) {
+    if on(Fusion::FusePerLayerInput) {
         lists.iter_mut().for_each(|list| {
-            while_it_fits(list, Fusion::ExpertsChoose, crate::fuse::rules::fused_routing::rewrite)
+            while_it_fits(list, Fusion::FusePerLayerInput, crate::fuse::rules::per_layer_input::rewrite)
+        });
+    }
+    if on(Fusion::FuseRouting) {
+        lists.iter_mut().for_each(|list| {
+            while_it_fits(list, Fusion::FuseRouting, crate::fuse::rules::fused_routing::rewrite)
         });
     }
     let (prologue, epilogue) = (graph.prologue.body.0, graph.epilogue.body.0);

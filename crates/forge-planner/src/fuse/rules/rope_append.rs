@@ -67,14 +67,14 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::merge_projections;
+    use crate::fuse::rules::qkv;
     use crate::fuse::rules::tests::{Attention, NORMED, Values, attention, text};
 
     #[test]
     fn rotations_and_cache_writes_become_one_step_before_attention() {
         let mut list = attention(&Attention::default());
         assert!(!rewrite(&mut list), "queries, keys and values are not side by side yet");
-        assert!(merge_projections::rewrite(&mut list));
+        assert!(qkv::rewrite(&mut list));
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn norms_of_heads_go_along() {
         let mut list = attention(&Attention { epsilons: Some([1e-6, 1e-6]), ..Attention::default() });
-        assert!(merge_projections::rewrite(&mut list));
+        assert!(qkv::rewrite(&mut list));
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
@@ -101,7 +101,7 @@ mod tests {
     fn norms_of_values_do_too_and_values_that_are_made_of_keys() {
         let values = |values| {
             let mut list = attention(&Attention { values, ..NORMED });
-            assert!(merge_projections::rewrite(&mut list));
+            assert!(qkv::rewrite(&mut list));
             assert!(rewrite(&mut list) && !rewrite(&mut list));
             text(&list)
         };
