@@ -67,7 +67,7 @@ pub const ODD_EXPERTS: [&str; 6] = [
 /// A model whose layers keep latents, and the fusions that are its own in part: each is left out in turn.
 pub const LATENTS: (&str, [Fusion; 4]) = (
     "deepseek_v3",
-    [Fusion::MergeProjections, Fusion::RotateAppend, Fusion::AttentionPrologue, Fusion::DeferredNorm],
+    [Fusion::FuseQkv, Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue, Fusion::DeferredNorm],
 );
 
 /// Odd ones of these: queries of latents beside biases and of what the layer reads, heads of odd widths, and both ways of pairing

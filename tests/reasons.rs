@@ -58,9 +58,9 @@ fn reasons_of_every_model() {
 fn what_is_switched_off_is_the_reason() {
     let graph = graph("llama");
     for (fusion, step) in [
-        (Fusion::GatePair, "up"),
-        (Fusion::MergeProjections, "key"),
-        (Fusion::RotateAppend, "rotated_key"),
+        (Fusion::FuseGateUp, "up"),
+        (Fusion::FuseQkv, "key"),
+        (Fusion::FuseRopeKvAppend, "rotated_key"),
         (Fusion::Residual, "stream"),
         (Fusion::AttentionPrologue, "rotate_append"),
         (Fusion::DeferredNorm, "attention_norm"),

@@ -1,8 +1,8 @@
 //! report.html of models small and large: whole, readable, and free of anything from elsewhere.
 
+use forge_codegen::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
 use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
 use forge_ir::{Format, Graph};
-use forge_metal::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
 use forge_planner::{Chip, Fusion, Options, Plan, Quant, Workload, plan, predict};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;

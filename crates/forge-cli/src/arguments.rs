@@ -145,8 +145,9 @@ pub(crate) struct CompileArguments {
     pub(crate) with_tuning: bool,
     /// Disable a fusion, for debugging and comparison (repeatable; see --help).
     ///
-    /// One of gate_pair, experts_shared, merge_projections, rotate_append, delta_mixer, each, heads_gate, gate_first, two_sums,
-    /// residual, norm_add, fold_gain, attention_prologue, delta_prologue, take, experts_choose, deferred_norm, head_argmax, or
+    /// One of fuse_gate_up, merge_shared_experts, fuse_qkv, fuse_rope_kv_append, fuse_delta_net, fuse_unary,
+    /// fuse_attention_gate, hoist_gate, split_residual_sum, residual, norm_add, fold_gain, attention_prologue,
+    /// delta_prologue, fuse_per_layer_input, fuse_routing, deferred_norm, head_argmax, or
     /// all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) disable_fusion: Vec<String>,
@@ -214,7 +215,7 @@ mod tests {
             assert!(line.len() <= 130, "{line}");
         }
         assert!(long.lines().count() > 2 * short.lines().count(), "{long}");
-        for word in ["HF_HUB_OFFLINE", "affine4_bf16", "gate_pair"] {
+        for word in ["HF_HUB_OFFLINE", "affine4_bf16", "fuse_gate_up"] {
             assert!(long.contains(word) && !short.contains(word), "{word}");
         }
     }

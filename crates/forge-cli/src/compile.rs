@@ -11,12 +11,13 @@ use crate::error::Error;
 use crate::left_out;
 use crate::options::{Choice, command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
-use crate::terminal::{self, count, grouped, size};
-use crate::texts;
+use crate::terminal;
+use crate::terminal::{count, grouped, size};
+use crate::text_files;
+use forge_codegen::{CrateFiles, CrateOptions, ReportFacts};
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::{Graph, Op, encoded_tolerances};
 use forge_kernels::ptx;
-use forge_metal::{CrateFiles, CrateOptions, ReportFacts};
 use forge_planner::{Chip, Options, Plan, Workload, predict};
 use forge_weights::{CheckpointWeights, PackedFile, Summary};
 use serde_json::json;
@@ -93,7 +94,7 @@ pub(crate) fn compile(
     say_plan(plan);
     say_tuned(&planned);
     // What the program could not use is told before weights are packed, which takes long.
-    texts::check(&planned)?;
+    text_files::check(&planned)?;
 
     // Pack: the weight file, streamed.
     staging.check_room(plan.weight_bytes())?;
@@ -103,7 +104,7 @@ pub(crate) fn compile(
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
-        converses: texts::converses(&planned),
+        converses: text_files::converses(&planned),
         cuda: arguments.cuda(),
         tunable: arguments.with_tuning,
         runtime: arguments.runtime.as_deref().map(runtime_directory).transpose()?,
@@ -111,12 +112,12 @@ pub(crate) fn compile(
         version: env!("CARGO_PKG_VERSION"),
     };
     let mut files =
-        forge_metal::render(plan, &crate_options).map_err(|error| Error::other(error.to_string()))?;
+        forge_codegen::render(plan, &crate_options).map_err(|error| Error::other(error.to_string()))?;
     if let Some(clang) = &clang {
         let kernels = |target: &ptx::Target| format!("src/{}", target.file);
         translate(clang, "src/kernels.metal", kernels, &mut files)?;
         if arguments.with_tuning {
-            translate(clang, forge_metal::LAYOUTS, forge_metal::layouts_ptx, &mut files)?;
+            translate(clang, forge_codegen::LAYOUTS, forge_codegen::layouts_ptx, &mut files)?;
         }
     }
     for (path, bytes) in &files {
@@ -128,8 +129,8 @@ pub(crate) fn compile(
         .filter(|(path, _)| !path.ends_with(".ptx") && !path.starts_with("src/layouts."));
     let lines: usize = texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count()).sum();
     terminal::stage("Rendering", &format!("{}  {} lines in src", out.display(), grouped(lines as u64)));
-    for file in texts::ALL {
-        if let Some(bytes) = texts::text(&planned, file)? {
+    for file in text_files::ALL {
+        if let Some(bytes) = text_files::text(&planned, file)? {
             staging.write(file, &bytes)?;
         }
     }
@@ -140,7 +141,7 @@ pub(crate) fn compile(
     // Draw: the page that shows what was made.
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
     let facts = ReportFacts { errors, layers: written.layers(), golden };
-    let page = forge_metal::report(graph, plan, &crate_options, planned.chip(), &facts)
+    let page = forge_codegen::report(graph, plan, &crate_options, planned.chip(), &facts)
         .map_err(|error| Error::other(error.to_string()))?;
     staging.write(REPORT, page.as_bytes())?;
 
@@ -381,7 +382,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
     ));
-    let command = if texts::converses(planned) { "chat" } else { "generate -p \"Hello\"" };
+    let command = if text_files::converses(planned) { "chat" } else { "generate -p \"Hello\"" };
     terminal::stage(
         "Next",
         &format!("cd {} && cargo run --release -- {command}", shell_word(&out.to_string_lossy())),

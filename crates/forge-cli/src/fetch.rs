@@ -2,7 +2,8 @@
 //! elsewhere a line now and then.
 
 use crate::error::Error;
-use crate::terminal::{self, size};
+use crate::terminal;
+use crate::terminal::size;
 use forge_hub::{Event, Request, Settings};
 use indicatif::ProgressBar;
 use std::io::IsTerminal;

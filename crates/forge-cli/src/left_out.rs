@@ -1,6 +1,7 @@
 //! What of a checkpoint the program does without: tensors that it does not need, and configuration keys that have no effect.
 
-use crate::terminal::{self, size};
+use crate::terminal;
+use crate::terminal::size;
 use forge_frontend::Opened;
 use serde_json::{Value, json};
 

@@ -8,24 +8,24 @@ mod auto;
 mod build;
 mod checkpoint;
 mod compile;
-mod counters;
 mod doctor;
 mod error;
 mod fetch;
 mod format_names;
 mod inspect;
 mod left_out;
+mod memory_traffic;
 mod mix;
 mod options;
 mod output;
 mod run;
 mod terminal;
-mod texts;
+mod text_files;
 mod verify;
 
-use arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command};
+use crate::error::Error;
 use clap::{CommandFactory, Parser};
-use error::Error;
 use std::process::ExitCode;
 
 /// What a shell has to know to finish what is typed.
@@ -45,16 +45,20 @@ fn run() -> Result<(), Error> {
             return Err(Error::Reported(2));
         }
         // Help and the version are what was asked for.
-        Err(asked) => return terminal::print(&asked.render().ansi().to_string()),
+        Err(asked) => return crate::terminal::print(&asked.render().ansi().to_string()),
     };
-    output::clean_up_when_interrupted();
+    crate::output::clean_up_when_interrupted();
     match arguments.command {
-        Command::Compile { compile, out, force, json } => compile::command(&compile, &out, force, json),
-        Command::Run { compile, program } => run::command(&compile, &program),
-        Command::Inspect { compile, stage, json } => inspect::command(&compile, stage, json),
-        Command::Verify { crate_directory, report, json } => verify::command(&crate_directory, report, json),
-        Command::Doctor => doctor::doctor(),
-        Command::Completions { shell } => terminal::print(&completions(shell)),
+        Command::Compile { compile, out, force, json } => {
+            crate::compile::command(&compile, &out, force, json)
+        }
+        Command::Run { compile, program } => crate::run::command(&compile, &program),
+        Command::Inspect { compile, stage, json } => crate::inspect::command(&compile, stage, json),
+        Command::Verify { crate_directory, report, json } => {
+            crate::verify::command(&crate_directory, report, json)
+        }
+        Command::Doctor => crate::doctor::doctor(),
+        Command::Completions { shell } => crate::terminal::print(&completions(shell)),
     }
 }
 
@@ -64,12 +68,12 @@ fn main() -> ExitCode {
         Err(failure) => {
             let code = failure.exit_code();
             match failure {
-                Error::Usage(message) | Error::Other(message) => terminal::error(&message),
+                Error::Usage(message) | Error::Other(message) => crate::terminal::error(&message),
                 Error::Faults { faults, root } => {
-                    terminal::faults(&faults, &root);
+                    crate::terminal::faults(&faults, &root);
                     let count = faults.len();
                     let them = if count == 1 { "this" } else { "these" };
-                    terminal::error(&format!("nothing was written; mend {them} first"));
+                    crate::terminal::error(&format!("nothing was written; mend {them} first"));
                 }
                 Error::Reported(_) => {}
             }

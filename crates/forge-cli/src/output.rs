@@ -5,7 +5,8 @@
 //! such a directory is ever replaced.
 
 use crate::error::Error;
-use crate::terminal::{self, size};
+use crate::terminal;
+use crate::terminal::size;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

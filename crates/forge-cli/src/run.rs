@@ -44,7 +44,7 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
 /// The runtime that crates of the cache share. Its directory is named by its content, so compilers of several versions can use one
 /// cache.
 fn shared_runtime(cache: &Path) -> Result<PathBuf, Error> {
-    let files = forge_metal::runtime();
+    let files = forge_codegen::runtime();
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
     let directory = cache.join(format!("runtime-{:016x}", hasher.finish()));

@@ -9,8 +9,8 @@ use crate::build::Parts;
 use crate::compile::REPORT;
 use crate::error::Error;
 use crate::output::MARKER;
-use crate::{build, counters, doctor, terminal};
-use forge_metal::{Measurement, Verdict};
+use crate::{build, doctor, memory_traffic, terminal};
+use forge_codegen::{Measurement, Verdict};
 use forge_sim::{Counters, Fault, Program, Recording, Replay, Report, Weights, What};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -103,12 +103,14 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
 fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(), Error> {
     let path = directory.join(REPORT);
     let page = read(&path)?;
-    let measurements: Vec<Measurement> =
-        findings.counters.iter().map(|(kernel, counters)| counters::measurement(kernel, counters)).collect();
-    let page =
-        forge_metal::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(|| {
-            Error::other(format!("{} has no place for measurements: compile the crate again", path.display()))
-        })?;
+    let measurements: Vec<Measurement> = findings
+        .counters
+        .iter()
+        .map(|(kernel, counters)| memory_traffic::measurement(kernel, counters))
+        .collect();
+    let page = forge_codegen::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(
+        || Error::other(format!("{} has no place for measurements: compile the crate again", path.display())),
+    )?;
     // Whole or not at all: the page that was there is worth more than half of a new one.
     let fresh = directory.join(format!(".{REPORT}.forge"));
     std::fs::write(&fresh, page).map_err(|error| Error::write(&fresh, &error))?;
@@ -242,7 +244,7 @@ impl Findings {
             "{} dispatches, {} barriers of which {} were needed: {faults}\n",
             self.steps, self.barriers, self.needed
         );
-        text += &counters::table(&self.counters);
+        text += &memory_traffic::table(&self.counters);
         let verdict = if self.worst <= bound { "within" } else { "BEYOND" };
         text + &format!(
             "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}\n",

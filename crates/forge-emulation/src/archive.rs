@@ -1,9 +1,9 @@
 //! Archives of pipelines: which kernels of which texts are in one, in memory and as a file.
 
-use crate::account::complain;
+use crate::counters::complain;
+use crate::foundation;
 use crate::library::Function;
 use crate::object::{Class, Id, Object, methods};
-use crate::text;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ static ARCHIVE: Class = Class {
                     1
                 }
                 None => {
-                    text::fail(error, "the description of a pipeline has no function");
+                    foundation::fail(error, "the description of a pipeline has no function");
                     0
                 }
             }
@@ -36,10 +36,10 @@ static ARCHIVE: Class = Class {
             let contents = archive.get::<Contents>();
             let lines: Vec<String> =
                 std::iter::once(MAGIC.to_owned()).chain(contents.borrow().iter().cloned()).collect();
-            match std::fs::write(text::read(url), lines.join("\n")) {
+            match std::fs::write(foundation::read(url), lines.join("\n")) {
                 Ok(()) => 1,
                 Err(what) => {
-                    text::fail(error, &format!("an archive cannot be written: {what}"));
+                    foundation::fail(error, &format!("an archive cannot be written: {what}"));
                     0
                 }
             }
@@ -51,7 +51,7 @@ static PLACE: Class = Class {
     name: "MTLBinaryArchiveDescriptor",
     method: methods! {
         "setUrl:" => |place, url: Id| {
-            place.get::<Place>().replace((!url.is_none()).then(|| text::read(url)));
+            place.get::<Place>().replace((!url.is_none()).then(|| foundation::read(url)));
         }
     },
 };

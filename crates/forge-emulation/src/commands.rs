@@ -1,12 +1,12 @@
 //! The queue and its command buffers: what is encoded, when it is committed, and what came of it.
 
-use crate::account::{committed, complain};
+use crate::counters::{committed, complain};
 use crate::device::Shared;
 use crate::encoder;
+use crate::foundation;
 use crate::machine::Command;
 use crate::object::{Class, Id, methods};
 use crate::residency::Set;
-use crate::text;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -69,7 +69,7 @@ static COMMANDS: Class = Class {
             if commands.stage != Stage::Completed || commands.wrong.is_empty() {
                 return Id::NONE;
             }
-            text::error(&commands.wrong.join("; ")).autorelease()
+            foundation::error(&commands.wrong.join("; ")).autorelease()
         }
     },
 };

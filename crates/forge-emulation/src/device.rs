@@ -1,15 +1,17 @@
 //! The device: what the system has one of, and what everything else is made by.
 
-use crate::account::{complain, longest};
-use crate::archive::{self, Description};
+use crate::archive;
+use crate::archive::Description;
 use crate::buffer;
 use crate::commands;
+use crate::counters::{complain, longest};
 use crate::data;
-use crate::library::{self, Function};
+use crate::foundation;
+use crate::library;
+use crate::library::Function;
 use crate::machine::Machine;
 use crate::object::{Class, Id, methods};
 use crate::residency;
-use crate::text;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -29,16 +31,16 @@ struct Device(Shared);
 static DEVICE: Class = Class {
     name: "MTLDevice",
     method: methods! {
-        "name" => |_device| -> Id { text::string("Emulated GPU").autorelease() }
+        "name" => |_device| -> Id { foundation::string("Emulated GPU").autorelease() }
         "maxBufferLength" => |_device| -> usize { longest() }
         "supportsFamily:" => |_device, family: isize| -> u8 { u8::from(family <= FAMILY) }
         "newCommandQueue" => |device| -> Id { commands::queue(device.get::<Device>().0.clone()) }
         "newLibraryWithSource:options:error:" => |device, source: Id, options: Id, error: *mut Id| -> Id {
-            match options.find::<text::Options>() {
+            match options.find::<foundation::Options>() {
                 Some(options) => options.complaint().into_iter().for_each(complain),
                 None => complain("the library is compiled with no options, so with fast mathematics".to_owned()),
             }
-            given(library::compile(&device.get::<Device>().0, &text::read(source)), error)
+            given(library::compile(&device.get::<Device>().0, &foundation::read(source)), error)
         }
         "newLibraryWithData:error:" => |device, data: *const c_void, error: *mut Id| -> Id {
             given(library::compile(&device.get::<Device>().0, &data::read(data)), error)
@@ -87,7 +89,7 @@ fn check(length: usize, options: usize) -> Result<(), String> {
 
 /// An object, or an error where the sender wants it.
 fn given(object: Result<Id, String>, error: *mut Id) -> Id {
-    object.unwrap_or_else(|what| text::fail(error, &what))
+    object.unwrap_or_else(|what| foundation::fail(error, &what))
 }
 
 fn made(buffer: Result<Id, String>) -> Id {

@@ -23,19 +23,19 @@
 
 #![cfg(target_os = "linux")]
 
-mod account;
 mod archive;
 mod buffer;
 mod commands;
+mod counters;
 mod data;
 mod device;
 mod encoder;
+mod foundation;
 mod library;
 mod machine;
 mod object;
 mod residency;
 mod runtime;
-mod text;
 
-pub use account::{Counts, complaints, counts, execute, limit_buffers, living};
-pub use runtime::emulate;
+pub use crate::counters::{Counts, complaints, counts, execute, limit_buffers, living};
+pub use crate::runtime::emulate;

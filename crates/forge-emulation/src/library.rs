@@ -1,8 +1,8 @@
 //! Libraries, their functions and pipelines: a text as clang has compiled it, and kernels by name.
 
 use crate::device::Shared;
+use crate::foundation;
 use crate::object::{Class, Id, methods};
-use crate::text;
 use forge_sim::{Kernel, Program};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ static LIBRARY: Class = Class {
     name: "MTLLibrary",
     method: methods! {
         "newFunctionWithName:" => |library, name: Id| -> Id {
-            let (library, name) = (library.get::<Library>(), text::read(name));
+            let (library, name) = (library.get::<Library>(), foundation::read(name));
             let Library { program, text } = *library;
             let index = program.kernels().iter().position(|kernel| kernel.signature.name == name);
             index.map_or(Id::NONE, |index| Id::new(&FUNCTION, Rc::new(Function { text, program, index })))

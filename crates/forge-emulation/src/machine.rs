@@ -4,9 +4,9 @@
 //! before is not there yet; what it writes after one was committed, that one must not touch. The machine looks at all bytes
 //! of the host's whenever one is committed or executed, and so knows which words the host has written meanwhile.
 
-use crate::account::executes;
 use crate::buffer::{Buffer, Kind};
 use crate::commands::{Commands, SharedCommands, Stage};
+use crate::counters::executes;
 use crate::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
 use std::collections::{HashSet, VecDeque};

@@ -4,7 +4,7 @@
 //! count of references is the host's alone. A freed object leaves its head behind, so that a message to it is told from
 //! a message to another.
 
-use crate::account::{born, complain, died};
+use crate::counters::{born, complain, died};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_void};

@@ -1,7 +1,7 @@
 //! Sets of what is kept where the GPU finds it: whether hosts fill them, say so, and give them to a queue.
 
-use crate::account::complain;
 use crate::buffer::Held;
+use crate::counters::complain;
 use crate::object::{Class, Id, Object, methods};
 use std::cell::Cell;
 

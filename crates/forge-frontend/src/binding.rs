@@ -3,10 +3,11 @@
 //! A tensor that is missing or has the wrong shape is noted and stood in for, so that all faults of a checkpoint are found
 //! at once; so is one that nothing uses, or not to its end.
 
-use crate::header::Tensor;
-use crate::microscaled;
-use crate::nearest::nearest;
-use crate::quantised::{self, Quantization};
+use crate::mlx_quant;
+use crate::mlx_quant::Quantization;
+use crate::mxfp4;
+use crate::safetensors_header::Tensor;
+use crate::suggest::nearest;
 use crate::tensors::Tensors;
 use forge_ir::{Diagnostic, Format, Stack, Weight, WeightId, WeightSlice};
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,9 +174,9 @@ impl<'a> Bindings<'a> {
         if tensor.dtype == "U32" {
             return self.format_of_codes(tensors, tensor, weight, &shape);
         }
-        if let Some(scales) = microscaled::companion(tensor) {
+        if let Some(scales) = mxfp4::companion(tensor) {
             self.beside.insert(scales);
-            let format = microscaled::format(tensors, tensor, &flat);
+            let format = mxfp4::format(tensors, tensor, &flat);
             return format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32);
         }
         if tensor.shape != shape && tensor.shape != flat {
@@ -213,10 +214,10 @@ impl<'a> Bindings<'a> {
             self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
             return Format::F32;
         }
-        let format = quantised::format(tensors, self.quantization.as_ref(), tensor, shape);
+        let format = mlx_quant::format(tensors, self.quantization.as_ref(), tensor, shape);
         // What no such codes have beside them is left to be told of.
         let beside = if format == Ok(Format::Mxfp4) { 1 } else { 2 };
-        self.beside.extend(quantised::companions(&tensor.name).into_iter().take(beside));
+        self.beside.extend(mlx_quant::companions(&tensor.name).into_iter().take(beside));
         format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
     }
 

@@ -3,7 +3,7 @@
 //! Every application of a body is built anew; bodies that come out equal are shared.
 
 use crate::binding::{Bindings, TensorRequest};
-use crate::latent::OfHeads;
+use crate::mla::OfHeads;
 use crate::tensors::Tensors;
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, ConvState, Experts, LatentCache, Node, Op, Param, ParamId,

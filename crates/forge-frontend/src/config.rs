@@ -6,8 +6,8 @@
 //! harmless stand-in, so that all faults of a file are found at once. A key whose value is null counts as absent.
 
 use crate::json::Document;
-use crate::nearest::nearest;
 use crate::reference;
+use crate::suggest::nearest;
 use forge_ir::Diagnostic;
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};

@@ -7,14 +7,14 @@ use crate::architectures::{Blueprint, Parts};
 use crate::attention::{Attention, rope};
 use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
-use crate::converted::Place;
 use crate::delta_net::DeltaNet;
 use crate::experts::Experts;
-use crate::latent::LatentAttention;
+use crate::mla::LatentAttention;
 use crate::mlp::Mlp;
-use crate::scaling::Kinds;
+use crate::mlx_layout::Place;
+use crate::rope_scaling::Kinds;
+use crate::sliding_window::Windows;
 use crate::tensors::Tensors;
-use crate::windows::Windows;
 use forge_ir::{Activation, Apply, LongContext, Pairing, Rotation, ValueId};
 
 /// A standard decoder's description.

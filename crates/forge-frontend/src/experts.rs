@@ -7,8 +7,8 @@
 
 use crate::builder::Layer;
 use crate::config::Section;
-use crate::microscaled;
 use crate::mlp::Mlp;
+use crate::mxfp4;
 use forge_ir::{Activation, Gating, Groups, ParamId, Routing, Scores, Stack, ValueId, WeightSlice};
 
 /// A description of such layers.
@@ -181,18 +181,18 @@ impl Experts {
     fn alternating(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let (inner, hidden) = (self.inner, self.hidden);
         let [both, down] = ["gate_up_proj", "down_proj"].map(|name| format!("{module}.{name}"));
-        let is_coded = |layer: &Layer<'_, '_>, matrix: &str| layer.has(&microscaled::blocks(matrix));
+        let is_coded = |layer: &Layer<'_, '_>, matrix: &str| layer.has(&mxfp4::blocks(matrix));
         let coded = is_coded(layer, &both);
         let mut part = |role, first| {
             let (tensor, cut) = match coded {
-                true => (microscaled::blocks(&both), WeightSlice::Groups { first, rows: 1, of: 2 }),
+                true => (mxfp4::blocks(&both), WeightSlice::Groups { first, rows: 1, of: 2 }),
                 false => (both.clone(), WeightSlice::ColumnGroups { first, columns: 1, of: 2 }),
             };
             layer.stack(role, (&tensor, Stack::Whole, Some(cut)), [self.count, inner, hidden])
         };
         let [gate, up] = [part("routed_gate", 0), part("routed_up", 1)];
         let (down, cut) = match is_coded(layer, &down) {
-            true => (microscaled::blocks(&down), None),
+            true => (mxfp4::blocks(&down), None),
             false => (down, Some(WeightSlice::Columns { first: 0, of: hidden })),
         };
         [gate, up, layer.stack("routed_down", (&down, Stack::Whole, cut), [self.count, hidden, inner])]

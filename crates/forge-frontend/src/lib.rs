@@ -20,49 +20,49 @@
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
+pub(crate) mod architecture_info;
 mod architectures;
 mod attention;
 mod binding;
 mod builder;
 mod checkpoint;
 mod config;
-mod converted;
-mod copies;
 mod decoder;
 mod delta_net;
+mod dummy_weights;
 mod experts;
-mod families;
 mod gguf;
-mod header;
-mod inert;
+mod ignored_keys;
 mod json;
-mod latent;
-mod layer_inputs;
-mod microscaled;
+mod mla;
 mod mlp;
-mod nearest;
-mod quantised;
+mod mlx_layout;
+mod mlx_quant;
+mod multimodal;
+mod mxfp4;
+mod per_layer_inputs;
 mod reference;
 mod rope;
-mod scaling;
-mod shapes;
-mod specials;
+mod rope_scaling;
+mod safetensors_header;
+mod sliding_window;
+mod special_tokens;
+mod suggest;
 mod tekken;
 mod tensors;
-mod windows;
-mod wrapped;
+mod tied_copies;
 
-pub use checkpoint::{Checkpoint, Memory};
-pub use config::Keys;
-pub use families::{Family, families};
-pub use header::Tensor;
-pub use shapes::DummyWeights;
-pub use tensors::Tensors;
+pub use crate::architecture_info::{Family, families};
+pub use crate::checkpoint::{Checkpoint, Memory};
+pub use crate::config::Keys;
+pub use crate::dummy_weights::DummyWeights;
+pub use crate::safetensors_header::Tensor;
+pub use crate::tensors::Tensors;
 
-use builder::Builder;
-use config::Conventions;
+use crate::builder::Builder;
+use crate::config::Conventions;
+use crate::mlx_quant::Quantization;
 use forge_ir::{Diagnostic, Draft, Graph, Model};
-use quantised::Quantization;
 
 /// What the user says beyond the checkpoint.
 #[derive(Clone, Debug, Default)]
@@ -98,7 +98,7 @@ pub struct Opened {
 /// # Errors
 /// Every fault found. The order is that of the stages: checkpoint, configuration, tensors.
 pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
-    let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
+    let translated = crate::gguf::translate(checkpoint, &options.allow_unknown)?;
     let mut options = options.clone();
     let mut ignored_keys = Vec::new();
     let mut file_notes = Vec::new();
@@ -128,13 +128,13 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     notes.extend(file_notes.into_iter().chain(blueprint.find(&tensors)));
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
-        if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
+        if let Some(fault) = crate::tied_copies::check(checkpoint, &tensors, copy) {
             builder.bindings.fault(fault);
         }
     }
     let mut texts = texts;
     if texts.0.is_empty() {
-        match tekken::files(checkpoint, parts.vocabulary) {
+        match crate::tekken::files(checkpoint, parts.vocabulary) {
             Ok(files) if files.0.is_empty() => {}
             Ok(files) => {
                 notes.push(
@@ -169,7 +169,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
 /// What the configuration alone says.
 struct Described {
     model: Model,
-    blueprint: Box<dyn architectures::Blueprint>,
+    blueprint: Box<dyn crate::architectures::Blueprint>,
     quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
@@ -184,17 +184,17 @@ fn describe(
     options: &Options,
 ) -> Result<Described, Vec<Diagnostic>> {
     const FILE: &str = "config.json";
-    let Some(text) = checkpoint::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
+    let Some(text) = crate::checkpoint::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
         let fault = Diagnostic::new("F0101", format!("there is no {FILE}"));
         return Err(vec![fault.note("a model is a folder as Hugging Face keeps it")]);
     };
-    let config = config::Config::new(json::parse(FILE, &text)?, conventions);
+    let config = crate::config::Config::new(crate::json::parse(FILE, &text)?, conventions);
     let root = config.root();
-    let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
+    let Some(architecture) = crate::architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
-    let unusable_generation = specials::unusable_generation(checkpoint);
-    let specials = specials::read(checkpoint, &root, unusable_generation.is_none());
-    let mut notes: Vec<String> = architectures::note(&root, architecture).into_iter().collect();
+    let unusable_generation = crate::special_tokens::unusable_generation(checkpoint);
+    let specials = crate::special_tokens::read(checkpoint, &root, unusable_generation.is_none());
+    let mut notes: Vec<String> = crate::architectures::note(&root, architecture).into_iter().collect();
     notes.extend(unusable_generation.iter().map(|fault| {
         let why = fault.place.as_ref().map(|place| format!(" ({})", place.label)).unwrap_or_default();
         format!("{}{why}: as in transformers, the file is not used", fault.message)
@@ -205,8 +205,8 @@ fn describe(
             architecture.class
         ));
     }
-    let quantization = quantised::read(&root);
-    inert::check(&root, architecture.family);
+    let quantization = crate::mlx_quant::read(&root);
+    crate::ignored_keys::check(&root, architecture.family);
     root.configures(architecture.family);
     config.refuse_unread(architecture.family, &options.allow_unknown);
     config.refuse_absent(&options.allow_unknown);
@@ -229,6 +229,7 @@ fn describe(
         context: 0,
         specials,
     };
-    let unusable = unusable_generation.map(|_| specials::GENERATION.to_owned()).into_iter().collect();
+    let unusable =
+        unusable_generation.map(|_| crate::special_tokens::GENERATION.to_owned()).into_iter().collect();
     Ok(Described { model, blueprint, quantization, faults, notes, unusable, keys })
 }

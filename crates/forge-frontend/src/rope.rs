@@ -5,7 +5,8 @@
 //! is.
 
 use crate::config::Section;
-use crate::scaling::{self, Kinds, Plain, Scaled, scaled};
+use crate::rope_scaling;
+use crate::rope_scaling::{Kinds, Plain, Scaled, scaled};
 use forge_ir::{Pairing, Rotation};
 
 /// What an architecture knows of its rotation before the configuration is read.
@@ -39,7 +40,8 @@ impl Rope {
     /// The rotation of a base, scaled as an object says. Keys beside the object are the configuration's.
     pub(crate) fn turned(self, config: &Section<'_>, scaling: Option<&Section<'_>>, theta: f64) -> Rotation {
         let share = either(config, scaling, "partial_rotary_factor").or(self.partial).unwrap_or(1.0);
-        let is_proportional = scaling.is_some_and(|scaling| scaling::kind(scaling) == scaling::PROPORTIONAL);
+        let is_proportional =
+            scaling.is_some_and(|scaling| rope_scaling::kind(scaling) == rope_scaling::PROPORTIONAL);
         let channels = if is_proportional { self.width } else { (self.width as f64 * share) as usize };
         if theta <= 0.0 {
             config.contradiction("rope_theta", format!("a rotation of base {theta} has no frequencies"));

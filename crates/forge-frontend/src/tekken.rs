@@ -5,7 +5,8 @@
 //! other tokens is one, and merges are in the order of the rank of their token. Special tokens have the first ids, and the id
 //! of any other token is its rank plus the number of special tokens.
 
-use crate::checkpoint::{self, Checkpoint, Memory, is_there};
+use crate::checkpoint;
+use crate::checkpoint::{Checkpoint, Memory, is_there};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forge_ir::Diagnostic;

@@ -3,10 +3,12 @@
 //! The weights are `model.safetensors`, or the shards that `model.safetensors.index.json` names, or what a GGUF file has.
 //! Other safetensors files may lie beside them and are none of our business.
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint;
+use crate::checkpoint::Checkpoint;
 use crate::gguf;
-use crate::header::{self, Tensor};
 use crate::json;
+use crate::safetensors_header;
+use crate::safetensors_header::Tensor;
 use forge_ir::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,7 +37,7 @@ impl Tensors {
     /// The same of a checkpoint that is no GGUF file.
     pub(crate) fn of_folder(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
         if checkpoint::is_there(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
-            return Tensors::gather(header::read(checkpoint, SINGLE)?);
+            return Tensors::gather(safetensors_header::read(checkpoint, SINGLE)?);
         }
         let Some(text) = checkpoint::text(checkpoint, INDEX).map_err(|fault| vec![fault])? else {
             return Err(vec![no_weights(checkpoint)]);
@@ -44,7 +46,7 @@ impl Tensors {
         let mut faults = Vec::new();
         let mut all = Vec::new();
         for file in index.values().collect::<BTreeSet<_>>() {
-            match header::read(checkpoint, file) {
+            match safetensors_header::read(checkpoint, file) {
                 Ok(tensors) => all.extend(tensors),
                 Err(more) => faults.extend(more),
             }

@@ -11,10 +11,11 @@
 //! all links are: whenever a process ends, what lies here is sound.
 
 use crate::checksum::Digest;
-use crate::choose::{self, Choice, INDEX, SINGLE};
 use crate::error::Error;
 use crate::listing::is_commit;
 use crate::request::Request;
+use crate::select_files;
+use crate::select_files::{Choice, INDEX, SINGLE};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -159,7 +160,7 @@ impl Cache {
             Choice::Files(files) => files.iter().any(|file| file == SINGLE).then_some((commit, None)),
             Choice::Sharded(_) => {
                 let index = fs::read(snapshot.join(INDEX)).ok()?;
-                choose::shards(&index, &names).ok()?;
+                select_files::shards(&index, &names).ok()?;
                 Some((commit, None))
             }
         }

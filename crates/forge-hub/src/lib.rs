@@ -9,29 +9,29 @@
 
 mod cache;
 mod checksum;
-mod choose;
 mod download;
 mod error;
 mod listing;
 mod request;
 mod retry;
+mod select_files;
 mod settings;
 mod transport;
 
-pub use choose::part_of;
-pub use error::Error;
-pub use request::Request;
-pub use retry::RetryPolicy;
-pub use settings::{Settings, Token};
+pub use crate::error::Error;
+pub use crate::request::Request;
+pub use crate::retry::RetryPolicy;
+pub use crate::select_files::part_of;
+pub use crate::settings::{Settings, Token};
 
-use cache::Cache;
-use checksum::Digest;
-use choose::Choice;
-use download::{Wanted, download, missing, trouble};
-use listing::{Listed, Listing, is_commit};
-use retry::TransferError;
+use crate::cache::Cache;
+use crate::checksum::Digest;
+use crate::download::{Wanted, download, missing, trouble};
+use crate::listing::{Listed, Listing, is_commit};
+use crate::retry::TransferError;
+use crate::select_files::Choice;
+use crate::transport::{HttpResponse, Transport};
 use std::path::PathBuf;
-use transport::{HttpResponse, Transport};
 
 /// What happens meanwhile, for whoever watches.
 #[derive(Debug)]
@@ -158,9 +158,9 @@ impl Hub<'_> {
             }
             Choice::Sharded(files) => {
                 self.take_files(listing, &files, watch)?;
-                let path = self.cache.snapshot(&listing.commit).join(choose::INDEX);
+                let path = self.cache.snapshot(&listing.commit).join(crate::select_files::INDEX);
                 let index = std::fs::read(&path).map_err(|error| Error::cache(&path, error))?;
-                self.take_files(listing, &choose::shards(&index, &names)?, watch).map(|()| None)
+                self.take_files(listing, &crate::select_files::shards(&index, &names)?, watch).map(|()| None)
             }
         }
     }
@@ -212,7 +212,7 @@ impl Hub<'_> {
             .map_err(|unanswered| trouble(unanswered, |refusal| self.explain(refusal)))
     }
 
-    fn explain(&self, refusal: error::Refusal) -> Error {
+    fn explain(&self, refusal: crate::error::Refusal) -> Error {
         refusal.explain(self.request, self.settings)
     }
 

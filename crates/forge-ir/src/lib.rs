@@ -31,33 +31,33 @@ mod blocks;
 mod diagnostic;
 mod format;
 mod graph;
-mod latent;
-mod numbers;
+mod mla;
 mod packing;
 mod print;
 mod record;
 mod recurrent;
 mod rotation;
 mod routing;
+mod shape_check;
 mod state;
 mod tolerance;
 mod validate;
 mod weight;
-mod width;
+mod weight_source;
 
-pub use blocks::Blocks;
-pub use diagnostic::{Diagnostic, Place};
-pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
-pub use graph::{
+pub use crate::blocks::Blocks;
+pub use crate::diagnostic::{Diagnostic, Place};
+pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
+pub use crate::graph::{
     Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens,
     StateId, ValueId, WeightId,
 };
-pub use numbers::WeightRows;
-pub use packing::{Layout, Packed, Records};
-pub use record::Record;
-pub use rotation::{LongContext, Pairing, Rotation};
-pub use routing::{Experts, Gating, Groups, Routing, Scores};
-pub use state::{Cache, ConvState, LatentCache, RecurrentState, State};
-pub use tolerance::{Tolerance, encoded_tolerances, tolerance};
-pub use validate::Graph;
-pub use weight::{Stack, Weight, WeightSlice};
+pub use crate::packing::{Layout, Packed, Records};
+pub use crate::record::Record;
+pub use crate::rotation::{LongContext, Pairing, Rotation};
+pub use crate::routing::{Experts, Gating, Groups, Routing, Scores};
+pub use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
+pub use crate::tolerance::{Tolerance, encoded_tolerances, tolerance};
+pub use crate::validate::Graph;
+pub use crate::weight::{Stack, Weight, WeightSlice};
+pub use crate::weight_source::WeightRows;

@@ -2,7 +2,7 @@
 //!
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
-use crate::width::shape;
+use crate::shape_check::shape;
 use crate::{Body, ParamId, RecurrentState};
 
 /// A convolution with these taps, over `x` channels, whose last rows are in the tail.

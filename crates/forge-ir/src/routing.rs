@@ -4,7 +4,7 @@
 //! those that are not chosen; [`crate::Op::Experts`] sums the chosen experts' results, each times its weight. The
 //! matrices of all experts are one weight of the graph, a stack.
 
-use crate::width::shape;
+use crate::shape_check::shape;
 use crate::{Activation, Body, ParamId};
 use serde::Serialize;
 

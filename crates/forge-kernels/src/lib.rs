@@ -23,21 +23,27 @@
 //! lists both. `context` computes what a template needs and the spec does not say, `render` puts the two together,
 //! [`decl`] reads the result.
 
+pub(crate) mod attention;
 pub mod catalogue;
 pub mod check;
 mod context;
 pub mod decl;
 mod error;
-mod knobs;
+mod layout;
 mod limits;
+pub(crate) mod matmul;
+pub(crate) mod mla;
+pub(crate) mod moe;
+pub(crate) mod norm;
 pub mod ptx;
+pub(crate) mod recurrent;
 mod render;
 pub mod spec;
 mod support;
 
-pub use decl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};
-pub use error::KernelError;
-pub use knobs::Family;
-pub use limits::{latent_prologue_fits, prologue_fits};
-pub use render::{Instance, assemble, render};
-pub use spec::Spec;
+pub use crate::decl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};
+pub use crate::error::KernelError;
+pub use crate::layout::Family;
+pub use crate::limits::{latent_prologue_fits, prologue_fits};
+pub use crate::render::{Instance, assemble, render};
+pub use crate::spec::Spec;

@@ -1,19 +1,14 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
-mod experts;
-mod latent;
-mod project;
-mod recurrent;
-
 use forge_ir::{Format, LongContext, Rotation};
 
-pub use self::latent::prologue_fits as latent_prologue_fits;
+use crate::attention::layout::UNIT_HEADS;
 use crate::context::{
     LINES, LINES_MEMORY, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory, packet_columns,
     packet_elements, queries_fit, sums_bytes, tile_bytes,
 };
 use crate::error::KernelError;
-use crate::knobs::attention::UNIT_HEADS;
+pub use crate::mla::limits::prologue_fits as latent_prologue_fits;
 use crate::spec::{Argmax, Attend, AttentionKnobs, Function, HeadNorm, KvSource, Sample, Spec, UnaryOp};
 use crate::support;
 
@@ -199,20 +194,20 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
     }
 }
 
-fn fits_word(value: usize) -> bool {
+pub(crate) fn fits_word(value: usize) -> bool {
     u32::try_from(value).is_ok()
 }
 
-struct Limits<'a> {
+pub(crate) struct Limits<'a> {
     kernel: &'a str,
 }
 
 impl Limits<'_> {
-    fn positive(&self, what: &'static str, value: usize) -> Result<(), KernelError> {
+    pub(crate) fn positive(&self, what: &'static str, value: usize) -> Result<(), KernelError> {
         if value > 0 { Ok(()) } else { Err(KernelError::Zero { kernel: self.kernel.to_owned(), what }) }
     }
 
-    fn holds(
+    pub(crate) fn holds(
         &self,
         what: &'static str,
         value: usize,
@@ -225,7 +220,7 @@ impl Limits<'_> {
         Err(KernelError::Dimension { kernel: self.kernel.to_owned(), what, value, must: must() })
     }
 
-    fn finite(&self, what: &'static str, value: f32) -> Result<(), KernelError> {
+    pub(crate) fn finite(&self, what: &'static str, value: f32) -> Result<(), KernelError> {
         if value.is_finite() {
             return Ok(());
         }
@@ -233,7 +228,7 @@ impl Limits<'_> {
     }
 
     /// Packets of a matrix are counted in 32 bits.
-    fn indexable(
+    pub(crate) fn indexable(
         &self,
         what: &'static str,
         rows: usize,
@@ -337,11 +332,11 @@ impl Limits<'_> {
         self.memory(what, bytes, LINES_MEMORY)
     }
 
-    fn memory(&self, what: &'static str, bytes: usize, most: usize) -> Result<(), KernelError> {
+    pub(crate) fn memory(&self, what: &'static str, bytes: usize, most: usize) -> Result<(), KernelError> {
         self.holds(what, bytes, bytes <= most, || format!("at most {most} bytes"))
     }
 
-    fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {
+    pub(crate) fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {
         let pairs = rotation.frequencies.len();
         self.holds("the number of rotated pairs", pairs, pairs * 2 <= width, || {
             format!("at most half the head's width, which is {width}")
@@ -393,7 +388,7 @@ impl Limits<'_> {
         softcap.map_or(Ok(()), |cap| self.cap(cap))
     }
 
-    fn each(&self, each: UnaryOp) -> Result<(), KernelError> {
+    pub(crate) fn each(&self, each: UnaryOp) -> Result<(), KernelError> {
         match each {
             UnaryOp::Activate(_) => Ok(()),
             UnaryOp::Softcap(cap) => self.cap(cap),

@@ -9,7 +9,8 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::check::{self, CheckError, FILE, candidates, feed, for_clang};
+use crate::check;
+use crate::check::{CheckError, FILE, candidates, feed, for_clang};
 use crate::decl::{Buffer, DeclError, KernelDecl};
 
 /// What is declared in [`check::HEADER`], with bodies: read before it and after it.

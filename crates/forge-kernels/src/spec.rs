@@ -10,29 +10,22 @@
 use forge_ir::{Activation, Format};
 use serde::Serialize;
 
-mod attention;
-mod experts;
-mod latent;
-mod norms;
-mod project;
-mod recurrent;
-
-pub use attention::{
+pub use crate::attention::spec::{
     AT_ONCE, Append, Attend, AttendJoin, AttentionKnobs, Gates, HeadNorm, KvSource, Prologue, Rotate,
     RotateAppend,
 };
-pub use experts::{
-    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsKnobs, ExpertsSum, ExpertsTiles, MOST_CHOSEN,
-    MOST_EXPERTS, Route, Summed,
-};
-pub use latent::{
+pub(crate) use crate::matmul::spec::STRETCH;
+pub use crate::matmul::spec::{DeferredNorm, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows};
+pub use crate::mla::spec::{
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
     PerHeadLinear,
 };
-pub use norms::{LayerNorm, NormAdd, RmsNorm, Squares};
-pub(crate) use project::STRETCH;
-pub use project::{DeferredNorm, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows};
-pub use recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
+pub use crate::moe::spec::{
+    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsKnobs, ExpertsSum, ExpertsTiles, MOST_CHOSEN,
+    MOST_EXPERTS, Route, Summed,
+};
+pub use crate::norm::spec::{LayerNorm, NormAdd, RmsNorm, Squares};
+pub use crate::recurrent::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// A kernel instance to be rendered.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -28,68 +28,47 @@
 //! the same weights, state and arena; passes of up to 16 rows and of more are the same steps, and differ in kernels, in what takes
 //! experts' rows expert by expert, and in how latents are met ([`MlaExpand`]).
 
-mod arena;
-mod asked;
-mod binding;
-mod budget;
-mod cache;
-mod chips;
-mod choices;
-mod cost;
 mod formats;
-mod fused;
-mod hazards;
-mod layouts;
-mod lives;
-mod load;
+pub(crate) mod fuse;
+pub(crate) mod layout;
+pub(crate) mod lower;
+pub(crate) mod memory;
 mod options;
 mod plan;
 mod predict;
-mod predict_text;
-mod print;
-mod reasons;
-mod regime;
-mod rules;
-mod section;
-mod select;
-mod steps;
-mod subject;
-mod tuned;
-mod unfold;
-mod work;
 
-pub use budget::{Offer, spend};
-pub use cache::Ring;
-pub use chips::Chip;
-pub use choices::{Candidate, TuningProblem};
-pub use cost::{Cost, pass_cost, step_cost};
-pub use formats::{Override, untie};
-pub use load::Workload;
-pub use options::{Options, Quant};
-pub use plan::{
+pub use crate::formats::budget::{Offer, spend};
+pub use crate::formats::{Override, untie};
+pub use crate::fuse::rules::Fusion;
+pub use crate::layout::tuned::Tuned;
+pub use crate::layout::tuning_candidates::{Candidate, TuningProblem};
+pub use crate::layout::tuning_key::{Attention, ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
+pub use crate::lower::mla_expand::MlaExpand;
+pub use crate::options::{Options, Quant};
+pub use crate::plan::kv_cache::Ring;
+pub use crate::plan::print::signature;
+pub use crate::plan::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
+pub use crate::plan::workload::Workload;
+pub use crate::plan::{
     Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, LiveRange, Operand,
     Plan, RecurrentState, RowsOf, Scratch, Section, Span, State, Step, Variant, packed_bytes,
 };
-pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
-pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
-pub use print::signature;
-pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
-pub use rules::Fusion;
-pub use subject::{Attention, ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
-pub use tuned::Tuned;
-pub use unfold::MlaExpand;
-pub use work::{KernelCost, LinearCost};
+pub use crate::predict::chips::Chip;
+pub use crate::predict::cost::{Cost, pass_cost, step_cost};
+pub use crate::predict::kernel_cost::{KernelCost, LinearCost};
+pub use crate::predict::report::{Forecast, LENGTHS, PROMPTS, chip_table};
+pub use crate::predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 
+use crate::formats::Formats;
 use forge_ir::{Diagnostic, Graph};
-use formats::Formats;
 
 /// Plans the graph, which [`untie`] has been applied to if its head is to have a format of its own.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
     let formats = Formats::new(graph, options)?.expect_untied()?;
     let graph = &formats.bodies_of_their_own(graph)?;
-    let lists = rules::apply(graph, &formats, options);
-    let mut plan = select::select(graph, &formats, options, &lists)?;
-    arena::assign(&mut plan);
-    hazards::place_barriers(&mut plan);
+    let lists = crate::fuse::rules::apply(graph, &formats, options);
+    let mut plan = crate::lower::select::select(graph, &formats, options, &lists)?;
+    crate::memory::arena::assign(&mut plan);
+    crate::memory::barriers::place_barriers(&mut plan);
     Ok(plan)
 }

@@ -1,9 +1,9 @@
 //! What the user asked of the compiler, as far as plans are concerned.
 
-use crate::chips::Chip;
 use crate::formats::Override;
-use crate::rules::Fusion;
-use crate::tuned::Tuned;
+use crate::fuse::rules::Fusion;
+use crate::layout::tuned::Tuned;
+use crate::predict::chips::Chip;
 use forge_ir::Format;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Attention of every row over the rows of its own slot up to itself, by the definition.
 
+use crate::parallel::share;
 use crate::rows::{Row, Values};
-use crate::share::share;
 use forge_ir::{Pairing, Rotation};
 
 /// The shape of an attention node.

@@ -1,7 +1,8 @@
 //! Reference logits that travel with a compiled model, so that it can be checked where it runs.
 
-use crate::rows::{self, Row};
-use crate::run::run;
+use crate::eval::run;
+use crate::rows;
+use crate::rows::Row;
 use forge_ir::{Diagnostic, Format, Graph, WeightRows};
 use serde::Serialize;
 

@@ -8,20 +8,20 @@
 //! Everything else is judged by this crate; this crate is judged by logits of the models' own authors.
 
 mod attention;
-mod cached;
+mod eval;
 mod experts;
 mod golden;
-mod latent;
+mod kv_rounding;
 mod linear;
+mod mla;
+mod parallel;
 mod recurrent;
 mod rows;
-mod run;
-mod share;
 
-pub use golden::{Golden, Sequence, golden, sequences};
+pub use crate::golden::{Golden, Sequence, golden, sequences};
 
+use crate::rows::Row;
 use forge_ir::{Diagnostic, Format, Graph, WeightRows};
-use rows::Row;
 
 /// Of which positions the logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub fn evaluate(
         Want::All => 0..ids.len(),
         Want::Last => ids.len().saturating_sub(1)..ids.len(),
     };
-    let rows: Vec<Row> = rows::of_slot(0, ids).collect();
-    run::run(graph, numbers, Format::F32, &rows, &wanted.collect::<Vec<_>>())
+    let rows: Vec<Row> = crate::rows::of_slot(0, ids).collect();
+    crate::eval::run(graph, numbers, Format::F32, &rows, &wanted.collect::<Vec<_>>())
 }
 
 /// The `count` tokens that follow a text when the likeliest is taken each time; of equals the lowest.

@@ -2,8 +2,8 @@
 //!
 //! Weights are decoded a block of rows at a time and used for every row of x before the next block is read.
 
+use crate::parallel::share;
 use crate::rows::Values;
-use crate::share::share;
 use forge_ir::{Diagnostic, WeightId, WeightRows};
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 //!
 //! All rows of a slot are in the batch, from position 0 on, so a slot's state begins as zeros and its end is of no use.
 
+use crate::parallel::share;
 use crate::rows::{Row, Values};
-use crate::share::share;
 use forge_ir::RecurrentState;
 
 /// For every row, each channel's last values, its own the last of them, times the channel's taps.

@@ -1,8 +1,8 @@
 //! Whether the threads of a group go the same way: those that meet must meet at one place, and all must come.
 
+use crate::checker::Checker;
 use crate::engine::{Engine, LANES, State};
 use crate::fault::Kind;
-use crate::watch::Checker;
 use std::ops::Range;
 
 impl Engine {

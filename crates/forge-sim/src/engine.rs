@@ -1,15 +1,15 @@
 //! Runs threadgroups: each thread is a fibre that runs until it has to wait, at a barrier or for its simdgroup. No
 //! order of threads is promised, so none is relied on: lanes do not run in lockstep.
 
-use crate::arena::{Arena, LIMIT};
+use crate::barriers::Simdgroup;
+use crate::checker::{Checker, site};
 use crate::fault::Kind;
 use crate::fibre::{Fibre, Pause, borrow, give_back};
 use crate::hooks::engine;
 use crate::program::Call;
 use crate::rewrite::{BUILTIN_WORDS, POINTERS};
 use crate::shadow::{HOST, Now, Shadow};
-use crate::waits::Simdgroup;
-use crate::watch::{Checker, site};
+use crate::threadgroup_memory::{Arena, LIMIT};
 use std::ffi::{CStr, c_void};
 use std::io;
 

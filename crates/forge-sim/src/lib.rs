@@ -53,21 +53,23 @@
 //! `blame`, `fault`: the referee; `traffic`: what it counts. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use. `card`:
 //! a GPU in the referee's place; `exactness`: what either may lose.
 
-mod arena;
-mod blame;
-#[cfg(feature = "card")]
-mod card;
+mod barriers;
+mod checker;
 mod compile;
+mod diagnostics;
 mod diverge;
 mod engine;
-mod exactness;
 mod fault;
 mod fibre;
+#[cfg(feature = "card")]
+mod gpu;
 mod hooks;
-mod map;
+mod lexer;
 mod memory;
+mod mmap;
 pub mod mutants;
 mod poison;
+mod precision;
 mod program;
 pub mod recording;
 mod replay;
@@ -76,20 +78,18 @@ mod sample;
 mod shadow;
 mod signature;
 mod sim;
-mod text;
+mod threadgroup_memory;
 mod traffic;
-mod waits;
-mod watch;
 
-pub use compile::{Clang, CompileError, clang};
-pub use exactness::Exactness;
-pub use fault::{Fault, Kind};
-pub use memory::{Bound, BufferId, Memory};
-pub use program::{Kernel, Options, Program};
-pub use recording::{Command, Dispatch, Pass, Read, Recording, What};
-pub use replay::{Replay, Report, Values, Wait, Weights};
-pub use sample::{Outcome, Sample, Samples};
-pub use signature::{Malformed, Parameter, Signature, Source, Space, kernels};
-pub use sim::Sim;
-pub use traffic::Traffic;
-pub use watch::Counters;
+pub use crate::checker::Counters;
+pub use crate::compile::{Clang, CompileError, clang};
+pub use crate::fault::{Fault, Kind};
+pub use crate::memory::{Bound, BufferId, Memory};
+pub use crate::precision::Exactness;
+pub use crate::program::{Kernel, Options, Program};
+pub use crate::recording::{Command, Dispatch, Pass, Read, Recording, What};
+pub use crate::replay::{Replay, Report, Values, Wait, Weights};
+pub use crate::sample::{Outcome, Sample, Samples};
+pub use crate::signature::{Malformed, Parameter, Signature, Source, Space, kernels};
+pub use crate::sim::Sim;
+pub use crate::traffic::Traffic;

@@ -4,7 +4,7 @@
 //! that an address says through which binding it was reached: what runs over the end of one weight does not land in
 //! the next. Two windows of the same bytes show the same memory.
 
-use crate::map::{Mapping, anonymous, map, page, round_up};
+use crate::mmap::{Mapping, anonymous, map, page, round_up};
 use crate::shadow::Shadow;
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,10 +1,10 @@
 //! Faults planted in kernels, to see whether the referee finds them: each barrier removed in turn, each bound removed
 //! in turn. A bound is the `min(a, b)` that clamps an index, or a comparison that guards what may not exist.
 
+use crate::lexer::{Sort, Token, closing, tokens};
 use crate::program::{Options, Program};
 use crate::sample::Sample;
 use crate::signature::{Malformed, Signature, kernels, split};
-use crate::text::{Sort, Token, closing, tokens};
 use crate::{CompileError, Fault};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Ran
     };
     // Where the line is kept, whatever the words were.
     let padded =
-        |range: &Range<usize>, with: &str| with.to_owned() + &crate::text::blank(&text[range.clone()]);
+        |range: &Range<usize>, with: &str| with.to_owned() + &crate::lexer::blank(&text[range.clone()]);
     match token.text {
         "threadgroup_barrier" | "simdgroup_barrier" => {
             let range = token.start..tokens[close].end();
@@ -191,7 +191,7 @@ fn owner(text: &str, tokens: &[Token<'_>], kernels: &[Signature], at: usize) -> 
     }
     let name = name.filter(|_| depth > 0)?;
     let uses = |kernel: &&Signature| {
-        crate::text::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
+        crate::lexer::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
     };
     kernels.iter().find(uses).map(|kernel| kernel.name.clone())
 }

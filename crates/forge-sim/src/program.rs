@@ -40,7 +40,7 @@ pub struct Program {
     base: usize,
     lines: OnceCell<Option<Loader>>,
     #[cfg(feature = "card")]
-    pub(crate) card: Option<crate::card::Module>,
+    pub(crate) card: Option<crate::gpu::Module>,
     // The kernels' code lives in it, so it is dropped last.
     _library: Option<Library>,
 }
@@ -55,7 +55,7 @@ impl Program {
     pub fn compile_with(text: &str, options: Options<'_>) -> Result<Program, CompileError> {
         let (source, signatures) = rewrite(text, options.only)?;
         #[cfg(feature = "card")]
-        if let Some(module) = crate::card::Module::of(text)? {
+        if let Some(module) = crate::gpu::Module::of(text)? {
             let kernel = |signature: Signature| {
                 let scalar_bytes = module.scalar_bytes(&signature.name);
                 Kernel { signature, scalar_bytes, call: None }

@@ -1,5 +1,6 @@
 //! Carries out a recording: the same dispatches on the same bytes in the same order, under the referee.
 
+use crate::checker::Counters;
 use crate::fault::Fault;
 use crate::memory::{Bound, BufferId};
 use crate::program::Program;
@@ -7,7 +8,6 @@ use crate::recording::{Command, Dispatch, Pass, Recording, What};
 use crate::sample::{Sample, Samples};
 use crate::sim::Sim;
 use crate::traffic::Traffic;
-use crate::watch::Counters;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;

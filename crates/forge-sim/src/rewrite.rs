@@ -2,8 +2,8 @@
 //! that the executor hands out, kernels that are not wanted are left out, and each kernel gets a function that the
 //! host can call for one thread. Lines keep their numbers.
 
+use crate::lexer::{Sort, Token, blank, edit, tokens};
 use crate::signature::{Malformed, Signature, Source, Space, kernels, split};
-use crate::text::{Sort, Token, blank, edit, tokens};
 use std::fmt::Write;
 
 /// Where each launch builtin starts among the words that the executor hands to a thread.

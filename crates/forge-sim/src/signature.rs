@@ -1,7 +1,7 @@
 //! The kernels of a Metal text: where each stands, and what its parameters are. The text is the only source; nothing
 //! is declared twice.
 
-use crate::text::{Sort, Token, closing, tokens};
+use crate::lexer::{Sort, Token, closing, tokens};
 use std::ops::Range;
 
 /// Which memory a parameter points to.

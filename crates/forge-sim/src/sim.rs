@@ -1,6 +1,6 @@
 //! Dispatches kernels over buffers, as a command encoder would, and keeps what the referee found.
 
-use crate::arena::LIMIT;
+use crate::checker::{Counters, View};
 use crate::engine::{Engine, LANES, MOST_THREADS};
 use crate::fault::{Fault, Kind};
 use crate::hooks::set_engine;
@@ -9,8 +9,8 @@ use crate::program::Program;
 use crate::rewrite::{FIRST_THREADGROUP, POINTERS};
 use crate::shadow::Shadow;
 use crate::signature::{Signature, Source, Space};
+use crate::threadgroup_memory::LIMIT;
 use crate::traffic::Traffic;
-use crate::watch::{Counters, View};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;

@@ -10,9 +10,9 @@
 //! ends are moved in as long as the squares of all errors shrink; numbers beyond them take the outermost codes. The error
 //! of numbers of a normal distribution is a fifteenth less for it in four bits.
 
+use crate::affine_levels::{AffineLevels, ends};
 use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
-use crate::line::{AffineLevels, ends};
 use forge_ir::{Affine, BLOCK, Scales};
 use half::{bf16, f16};
 

@@ -21,27 +21,27 @@
 //! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
 
 mod affine;
+mod affine_levels;
 mod blocks;
+mod checkpoint_weights;
 mod codec;
 mod codes;
-mod errors;
 mod gather;
 mod ggml;
 mod layout;
-mod line;
 mod matrix;
 mod mlx;
 mod mxfp4;
 mod packed_file;
-mod stored;
+mod quantization_error;
 mod superblock;
 mod write;
 
-pub use codec::{RangeError, decode_row, encode_row};
-pub use errors::{Stat, Summary};
-pub use ggml::{ggml_bytes, ggml_row};
-pub use layout::{ALIGNMENT, PAGE, header};
-pub use matrix::measure;
-pub use packed_file::PackedFile;
-pub use stored::CheckpointWeights;
-pub use write::{Progress, write};
+pub use crate::checkpoint_weights::CheckpointWeights;
+pub use crate::codec::{RangeError, decode_row, encode_row};
+pub use crate::ggml::{ggml_bytes, ggml_row};
+pub use crate::layout::{ALIGNMENT, PAGE, header};
+pub use crate::matrix::measure;
+pub use crate::packed_file::PackedFile;
+pub use crate::quantization_error::{Stat, Summary};
+pub use crate::write::{Progress, write};

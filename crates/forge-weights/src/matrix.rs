@@ -3,8 +3,8 @@
 //! change, format by format, before one is chosen.
 
 use crate::codec::{RangeError, decode_row, encode_row};
-use crate::errors::Sums;
 use crate::gather;
+use crate::quantization_error::Sums;
 use forge_ir::{Diagnostic, Format, Graph, Packed, WeightId, WeightRows};
 use std::ops::Range;
 

@@ -79,7 +79,7 @@ where
     Read: Fn(u64, &mut [u8]) -> io::Result<()> + Sync,
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
-        let part = crate::stored::expect_fit(self.graph, weight, &rows, out.len())?;
+        let part = crate::checkpoint_weights::expect_fit(self.graph, weight, &rows, out.len())?;
         if self.is_folded(weight) {
             out.fill(1.0);
             return Ok(());

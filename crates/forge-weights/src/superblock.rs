@@ -7,9 +7,9 @@
 //! what reaches over the block's numbers, and takes one step after the other to a neighbour as long as the squares of all
 //! errors shrink. That moves the ends in where few codes serve the many better, and makes up for what rounding did.
 
+use crate::affine_levels::{AffineLevels, ends};
 use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
-use crate::line::{AffineLevels, ends};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 use half::f16;
 

@@ -4,10 +4,10 @@
 //! of them or less.
 
 use crate::codec::RangeError;
-use crate::errors::{Stat, Summary, Sums};
 use crate::gather;
 use crate::layout::{FileLayout, Place};
 use crate::matrix::{Encoded, Matrix, unfit};
+use crate::quantization_error::{Stat, Summary, Sums};
 use forge_ir::{Diagnostic, Graph, Packed, WeightRows};
 use std::io::Write;
 

@@ -18,7 +18,7 @@ pub(crate) fn lock(root: &Path) -> Result<String, String> {
     };
     write("Cargo.toml", MANIFEST.as_bytes())?;
     write("src/lib.rs", b"")?;
-    for (path, bytes) in forge_metal::runtime() {
+    for (path, bytes) in forge_codegen::runtime() {
         write(&format!("runtime/{path}"), &bytes)?;
     }
     let all = std::fs::read(root.join("Cargo.lock")).map_err(|error| format!("Cargo.lock: {error}"))?;

@@ -2,14 +2,14 @@
 //! mean off. Layers with a window turn neighbouring channels of a head, every fourth sees everything and turns none;
 //! logits are multiplied by a factor. Biases, where there are any, on all of attention.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::builder::NormKind;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 use forge_ir::Pairing;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Cohere2ForCausalLM",
     family: "cohere2",
     hub: &["CohereLabs/c4ai-command-r7b-12-2024"],

@@ -1,15 +1,15 @@
 //! DeepSeek V2: attention over latents, and experts in all layers but the first few, beside some that have every row. Scores
 //! are a softmax; experts of a row may have to be of a few groups.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::rope;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::{Experts, groups};
-use crate::latent::LatentAttention;
+use crate::mla::LatentAttention;
 use forge_ir::{Pairing, Scores};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "DeepseekV2ForCausalLM",
     family: "deepseek_v2",
     hub: &["deepseek-ai/DeepSeek-V2-Lite-Chat"],

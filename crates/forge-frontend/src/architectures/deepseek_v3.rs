@@ -1,15 +1,15 @@
 //! DeepSeek V3: DeepSeek V2, whose scores are sigmoids, corrected for the choice, and whose experts of a row are always of a
 //! few groups, each worth its two best.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::rope;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::{Experts, groups};
-use crate::latent::LatentAttention;
+use crate::mla::LatentAttention;
 use forge_ir::{Pairing, Scores};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "DeepseekV3ForCausalLM",
     family: "deepseek_v3",
     hub: &["deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1", "moonshotai/Moonlight-16B-A3B-Instruct"],

@@ -1,11 +1,11 @@
 //! ERNIE 4.5: the standard decoder with heads that turn neighbouring channels; biases, where there are any, on everything.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use forge_ir::Pairing;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Ernie4_5ForCausalLM",
     family: "ernie4_5",
     hub: &["baidu/ERNIE-4.5-0.3B-PT"],

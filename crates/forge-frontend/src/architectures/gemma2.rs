@@ -1,13 +1,13 @@
 //! Gemma 2: the standard decoder with norms before and after both branches, whose gains are kept less 1; embeddings are
 //! multiplied by the root of their width, scores and logits are capped, and every second layer sees a window only.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 use forge_ir::Activation;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Gemma2ForCausalLM",
     family: "gemma2",
     hub: &["google/gemma-2-2b-it", "google/gemma-2-9b-it"],
@@ -33,7 +33,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 }
 
 /// What all Gemmas have.
-pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
+pub(crate) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
     model.norm.plus_one = !config.conventions().whole_gains;
     model.norms = Norms {
@@ -50,6 +50,6 @@ pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
 }
 
 /// A cap; null is none.
-pub(super) fn cap(config: &Section<'_>, key: &str, default: f64) -> Option<f32> {
+pub(crate) fn cap(config: &Section<'_>, key: &str, default: f64) -> Option<f32> {
     if config.is_null(key) { None } else { Some(config.positive_or(key, default) as f32) }
 }

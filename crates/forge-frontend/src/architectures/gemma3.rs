@@ -2,17 +2,17 @@
 //! window, another where it sees everything, whose positions alone may be scaled. Most checkpoints wrap it together with
 //! what sees pictures, which a model of text leaves alone.
 
-use super::{Architecture, Blueprint, gemma2};
+use crate::architectures::{Architecture, Blueprint, gemma2};
 use crate::attention::{HeadNorm, rope};
 use crate::config::Section;
-use crate::converted::Place;
 use crate::decoder::{Decoder, Defaults};
-use crate::windows::Windows;
-use crate::wrapped;
+use crate::mlx_layout::Place;
+use crate::multimodal;
+use crate::sliding_window::Windows;
 use forge_ir::{Activation, Rotation};
 use serde_json::Value;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Gemma3ForCausalLM",
     family: "gemma3_text",
     hub: &["google/gemma-3-270m-it", "google/gemma-3-1b-it"],
@@ -20,7 +20,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 /// The same beside what sees pictures.
-pub(super) const WRAPPED: Architecture = Architecture {
+pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Gemma3ForConditionalGeneration",
     family: "gemma3",
     hub: &["google/gemma-3-4b-it"],
@@ -47,7 +47,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     let families = [WRAPPED.family, ARCHITECTURE.family];
-    Box::new(wrapped::read(config, families, read_text, |text, model| {
+    Box::new(multimodal::read(config, families, read_text, |text, model| {
         // Transformers caps the logits of Gemma 3 by itself, and forgets to where it is wrapped; others do not forget.
         text.only(
             "final_logit_softcapping",

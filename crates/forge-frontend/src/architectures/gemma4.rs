@@ -4,26 +4,26 @@
 //! experts, these are beside the feed-forward network: router, network and experts read the stream each through a norm of its
 //! own, and what both add is normed first alone and then together.
 
-use super::{Architecture, Blueprint, Parts, gemma2};
+use crate::architectures::{Architecture, Blueprint, Parts, gemma2};
 use crate::attention::{Attention, HeadNorm, rope};
 use crate::builder::{Builder, Layer};
 use crate::config::Section;
-use crate::converted::Place;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::Experts;
-use crate::layer_inputs::{Inputs, whole_number};
 use crate::mlp::Mlp;
+use crate::mlx_layout::Place;
+use crate::multimodal;
+use crate::per_layer_inputs::{Inputs, whole_number};
 use crate::rope::Rope;
+use crate::sliding_window::Windows;
 use crate::tensors::Tensors;
-use crate::windows::Windows;
-use crate::wrapped;
 use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
 
-pub(super) const ARCHITECTURE: Architecture =
+pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Gemma4ForCausalLM", family: "gemma4_text", hub: &[], read };
 
 /// The same beside what sees and hears.
-pub(super) const WRAPPED: Architecture = Architecture {
+pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Gemma4ForConditionalGeneration",
     family: "gemma4",
     hub: &["google/gemma-4-E2B-it", "google/gemma-4-31B-it", "google/gemma-4-26B-A4B-it"],
@@ -70,7 +70,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     let families = [WRAPPED.family, ARCHITECTURE.family];
-    Box::new(wrapped::read(config, families, Gemma4::read, |text, model| {
+    Box::new(multimodal::read(config, families, Gemma4::read, |text, model| {
         model.decoder.place.scope = "model.language_model.";
         model.decoder.place.ignored =
             &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];

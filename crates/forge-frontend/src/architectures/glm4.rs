@@ -1,12 +1,12 @@
 //! GLM 4: the standard decoder with norms before and behind both branches and a joined matrix of gates and ups. Half of a
 //! head's channels rotate, neighbours together; queries, keys and values may have a bias.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
 use forge_ir::Pairing;
 
-pub(super) const ARCHITECTURE: Architecture =
+pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Glm4ForCausalLM", family: "glm4", hub: &["zai-org/GLM-4-9B-0414"], read };
 
 const DEFAULTS: Defaults = Defaults {

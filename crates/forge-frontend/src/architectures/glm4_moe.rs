@@ -1,14 +1,14 @@
 //! GLM 4.5 with experts: the standard decoder, in whose layers but the first few a row has experts and some that are shared.
 //! Scores are sigmoids, corrected for the choice. Half of a head's channels rotate; heads may have norms.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::{Experts, groups};
 use forge_ir::Scores;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Glm4MoeForCausalLM",
     family: "glm4_moe",
     hub: &["zai-org/GLM-4.5-Air", "zai-org/GLM-4.6"],

@@ -2,14 +2,14 @@
 //! do, and the feed-forward network has no gate. Matrices are stored the other way round, those of queries, keys and
 //! values as one.
 
-use super::{Architecture, Blueprint, Parts};
+use crate::architectures::{Architecture, Blueprint, Parts};
 use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::mlp::activation;
 use crate::tensors::Tensors;
 use forge_ir::{Activation, Apply, ValueId, WeightSlice};
 
-pub(super) const ARCHITECTURE: Architecture =
+pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "GPT2LMHeadModel", family: "gpt2", hub: &["openai-community/gpt2"], read };
 
 /// A description of it.

@@ -1,16 +1,16 @@
 //! gpt-oss: the standard decoder with experts in every layer, whose gates and ups are clamped. Attention has sinks, and every
 //! projection a bias; every second layer sees a window. Experts may be stored in mxfp4.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::Experts;
-use crate::microscaled;
-use crate::scaling::Kinds;
-use crate::windows::Windows;
+use crate::mxfp4;
+use crate::rope_scaling::Kinds;
+use crate::sliding_window::Windows;
 use forge_ir::{Gating, Scores};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "GptOssForCausalLM",
     family: "gpt_oss",
     hub: &["openai/gpt-oss-20b", "openai/gpt-oss-120b"],
@@ -34,7 +34,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     // Gates open as `swiglu_alpha` says, and nothing else reads it.
     config.only("hidden_act", "silu", "clamped gates are those of silu");
-    microscaled::read(config);
+    mxfp4::read(config);
     let bias = config.flag_or("attention_bias", true);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;

@@ -1,11 +1,11 @@
 //! Granite: the standard decoder with factors of its own: of embeddings, of what branches add to the stream, of scores and
 //! of logits. Biases, where there are any, on whole blocks.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "GraniteForCausalLM",
     family: "granite",
     hub: &["ibm-granite/granite-3.3-2b-instruct"],

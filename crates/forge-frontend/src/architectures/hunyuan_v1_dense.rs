@@ -1,13 +1,13 @@
 //! Hunyuan (dense, version 1): the standard decoder with a norm of every head of queries and keys after it has been rotated.
 //! The base of the rotation may be stretched; biases, where there are any, on all of attention.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::scaling::Kinds;
+use crate::rope_scaling::Kinds;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "HunYuanDenseV1ForCausalLM",
     family: "hunyuan_v1_dense",
     hub: &["tencent/Hunyuan-0.5B-Instruct", "tencent/Hunyuan-1.8B-Instruct"],

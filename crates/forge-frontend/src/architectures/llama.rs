@@ -1,10 +1,10 @@
 //! Llama: the standard decoder; biases, where there are any, on whole blocks.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "LlamaForCausalLM",
     family: "llama",
     hub: &[

@@ -1,12 +1,12 @@
 //! Mistral: the standard decoder without biases. All layers see a window, unless the configuration says that there is
 //! none.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "MistralForCausalLM",
     family: "mistral",
     hub: &["mistralai/Mistral-7B-Instruct-v0.3"],

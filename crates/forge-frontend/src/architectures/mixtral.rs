@@ -1,13 +1,13 @@
 //! Mixtral: the standard decoder with experts in every layer, whose weights are shares. All layers may see a window only.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::Experts;
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 use forge_ir::Scores;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "MixtralForCausalLM",
     family: "mixtral",
     hub: &["mistralai/Mixtral-8x7B-Instruct-v0.1"],

@@ -1,12 +1,12 @@
 //! OLMo 2: the standard decoder with norms behind both branches instead of before them, and a norm of all queries and one
 //! of all keys; biases, where there are any, on all of attention.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Olmo2ForCausalLM",
     family: "olmo2",
     hub: &["allenai/OLMo-2-0425-1B-Instruct"],

@@ -1,13 +1,13 @@
 //! Phi 3: the standard decoder with joined matrices of queries, keys and values, and of gates and ups. Positions may be
 //! scaled, one way below the context that the model had been made for and another beyond.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::scaling::Kinds;
-use crate::windows::Windows;
+use crate::rope_scaling::Kinds;
+use crate::sliding_window::Windows;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Phi3ForCausalLM",
     family: "phi3",
     hub: &["microsoft/Phi-3.5-mini-instruct", "microsoft/Phi-4-mini-instruct"],

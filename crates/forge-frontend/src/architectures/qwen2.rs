@@ -1,12 +1,12 @@
 //! Qwen2: the standard decoder; queries, keys and values always have biases, and nothing else has. The last layers may
 //! see a window only.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen2ForCausalLM",
     family: "qwen2",
     hub: &["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"],

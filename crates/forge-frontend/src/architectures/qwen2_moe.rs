@@ -1,15 +1,15 @@
 //! Qwen2 with experts: as Qwen2, and layers have experts, one of them shared and gated, unless the configuration makes
 //! them ordinary ones. Every second layer may see a window only.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::{Experts, Shared};
 use crate::mlp::Mlp;
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 use forge_ir::Scores;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen2MoeForCausalLM",
     family: "qwen2_moe",
     hub: &["Qwen/Qwen1.5-MoE-A2.7B-Chat", "Qwen/Qwen2-57B-A14B-Instruct"],
@@ -31,7 +31,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 }
 
 /// Experts of which one, so wide, is shared and gated; all layers have them, and weights are as the router says.
-pub(super) fn experts(config: &Section<'_>, mlp: &Mlp, shared: usize) -> Experts {
+pub(crate) fn experts(config: &Section<'_>, mlp: &Mlp, shared: usize) -> Experts {
     let inner = config.count("moe_intermediate_size");
     let keys = &["num_experts", "num_local_experts"];
     let mut experts = Experts::read(config, mlp, (keys, inner), Scores::Softmax);
@@ -41,7 +41,7 @@ pub(super) fn experts(config: &Section<'_>, mlp: &Mlp, shared: usize) -> Experts
 }
 
 /// Layers that have no experts: those that `mlp_only_layers` lists, and all but every `decoder_sparse_step`th.
-pub(super) fn dense(config: &Section<'_>, layers: usize) -> Vec<bool> {
+pub(crate) fn dense(config: &Section<'_>, layers: usize) -> Vec<bool> {
     let step = config.count_or("decoder_sparse_step", 1);
     let listed = config.get("mlp_only_layers").map_or_else(Vec::new, |_| config.numbers("mlp_only_layers"));
     (0..layers).map(|layer| listed.contains(&(layer as f64)) || !(layer + 1).is_multiple_of(step)).collect()

@@ -1,13 +1,13 @@
 //! Qwen3: the standard decoder with a norm of every head of queries and keys; biases, where there are any, on all of
 //! attention. The last layers may see a window only.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen3ForCausalLM",
     family: "qwen3",
     hub: &["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"],

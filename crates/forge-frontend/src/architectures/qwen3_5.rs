@@ -1,26 +1,27 @@
 //! Qwen 3.5: Qwen 3 with Gated DeltaNet in most layers; where there is attention, a part of each head rotates and the result
 //! is multiplied by a gate. Most checkpoints wrap it together with what sees pictures, which a model of text leaves alone.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
-use crate::converted::Place;
 use crate::decoder::{Decoder, Defaults};
-use crate::delta_net::{self, DeltaNet, Stored};
-use crate::wrapped;
+use crate::delta_net;
+use crate::delta_net::{DeltaNet, Stored};
+use crate::mlx_layout::Place;
+use crate::multimodal;
 
-pub(super) const ARCHITECTURE: Architecture =
+pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3_5ForCausalLM", family: "qwen3_5_text", hub: &[], read };
 
 /// The same beside what sees pictures.
-pub(super) const WRAPPED: Architecture = Architecture {
+pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Qwen3_5ForConditionalGeneration",
     family: "qwen3_5",
     hub: &["Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-27B"],
     read: read_wrapped,
 };
 
-pub(super) const DEFAULTS: Defaults = Defaults {
+pub(crate) const DEFAULTS: Defaults = Defaults {
     context: 32_768,
     key_heads: Some(4),
     width: Some(256),
@@ -46,7 +47,7 @@ const NESTED: Place =
 
 /// A text model by itself, which may have what guesses further tokens. transformers also loads it from a checkpoint that has
 /// what sees pictures.
-pub(super) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder) -> Box<dyn Blueprint> {
+pub(crate) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder) -> Box<dyn Blueprint> {
     let mut model = read(config);
     model.place.ignored = &["mtp."];
     model.nested = Some(NESTED);
@@ -54,12 +55,12 @@ pub(super) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder
 }
 
 /// A text model beside what sees pictures.
-pub(super) fn wrap(
+pub(crate) fn wrap(
     config: &Section<'_>,
     families: [&'static str; 2],
     read: impl Fn(&Section<'_>) -> Decoder,
 ) -> Box<dyn Blueprint> {
-    Box::new(wrapped::read(config, families, read, |_, model| {
+    Box::new(multimodal::read(config, families, read, |_, model| {
         model.place = NESTED;
         model.converted = Some(Place::CONVERTED);
         if config.flag_or("tie_word_embeddings", false) != model.tied {
@@ -70,7 +71,7 @@ pub(super) fn wrap(
 }
 
 /// A text model that may be told where in pictures something is.
-pub(super) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> Decoder {
+pub(crate) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> Decoder {
     for key in ["rope_parameters", "rope_scaling"] {
         // Where in a picture something is turns other pairs than where in a text it is; in a text all turn alike.
         if let Some(positions) = config.section(key) {
@@ -82,7 +83,7 @@ pub(super) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> D
 }
 
 /// What such models have in common, whether they see pictures or not.
-pub(super) fn read_mixed(config: &Section<'_>, defaults: &Defaults, stored: Stored) -> Decoder {
+pub(crate) fn read_mixed(config: &Section<'_>, defaults: &Defaults, stored: Stored) -> Decoder {
     let mut model = Decoder::read(config, defaults);
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;

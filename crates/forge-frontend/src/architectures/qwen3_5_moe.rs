@@ -1,14 +1,14 @@
 //! Qwen 3.5 with experts in every layer, one of them shared and gated.
 
-use super::{Architecture, Blueprint, qwen2_moe, qwen3_5};
+use crate::architectures::{Architecture, Blueprint, qwen2_moe, qwen3_5};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 
-pub(super) const ARCHITECTURE: Architecture =
+pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3_5MoeForCausalLM", family: "qwen3_5_moe_text", hub: &[], read };
 
 /// The same beside what sees pictures.
-pub(super) const WRAPPED: Architecture = Architecture {
+pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Qwen3_5MoeForConditionalGeneration",
     family: "qwen3_5_moe",
     hub: &["Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.5-122B-A10B"],

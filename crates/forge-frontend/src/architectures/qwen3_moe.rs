@@ -1,15 +1,15 @@
 //! Qwen3 with experts: as Qwen3, and layers have experts unless the configuration makes them ordinary ones. A window, where
 //! there is one, is every layer's.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::Experts;
-use crate::windows::Windows;
+use crate::sliding_window::Windows;
 use forge_ir::Scores;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen3MoeForCausalLM",
     family: "qwen3_moe",
     hub: &["Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-Coder-30B-A3B-Instruct"],
@@ -29,7 +29,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let keys = &["num_experts", "num_local_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
     experts.choice.shares = config.flag_or("norm_topk_prob", false);
-    experts.dense = super::qwen2_moe::dense(config, model.layers);
+    experts.dense = crate::architectures::qwen2_moe::dense(config, model.layers);
     model.experts = Some(experts);
     Box::new(model)
 }

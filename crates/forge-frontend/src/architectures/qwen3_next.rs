@@ -1,12 +1,12 @@
 //! Qwen3-Next: Gated DeltaNet in most layers, attention with a gate in the others, and experts in all that the configuration
 //! does not make ordinary ones, one of them shared and gated.
 
-use super::{Architecture, Blueprint, qwen2_moe, qwen3_5};
+use crate::architectures::{Architecture, Blueprint, qwen2_moe, qwen3_5};
 use crate::config::Section;
 use crate::decoder::Defaults;
 use crate::delta_net::Stored;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
+pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen3NextForCausalLM",
     family: "qwen3_next",
     hub: &["Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Coder-Next"],

@@ -1,12 +1,12 @@
 //! SmolLM3: the standard decoder; every fourth layer, unless told otherwise, does not rotate queries and keys. Biases,
 //! where there are any, on whole blocks.
 
-use super::{Architecture, Blueprint};
+use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use serde_json::Value;
 
-pub(super) const ARCHITECTURE: Architecture =
+pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "SmolLM3ForCausalLM", family: "smollm3", hub: &["HuggingFaceTB/SmolLM3-3B"], read };
 
 const DEFAULTS: Defaults =

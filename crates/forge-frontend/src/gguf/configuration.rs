@@ -3,28 +3,28 @@
 //! What a file leaves out is what llama.cpp takes it to be, which is what the converter left it out for. Where that is not
 //! known, the key is missing. Positions are the business of `positions`.
 
-use super::family::Family;
-use super::metadata::Metadata;
-use super::positions::Factors;
+use crate::gguf::family::Family;
+use crate::gguf::metadata::Metadata;
+use crate::gguf::rope::Factors;
 use serde_json::{Map, Value, json};
 
 /// What the tensors say that the metadata does not.
-pub(super) struct Tensors<'a> {
+pub(crate) struct Tensors<'a> {
     /// How many there are.
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// Rows of the embedding table.
-    pub(super) vocabulary: usize,
+    pub(crate) vocabulary: usize,
     /// Whether there is a tensor of that name in the file.
-    pub(super) has: &'a dyn Fn(&str) -> bool,
+    pub(crate) has: &'a dyn Fn(&str) -> bool,
     /// Factors of frequencies, where there are any: of one kind for all contexts, or of two.
-    pub(super) factors: Factors,
+    pub(crate) factors: Factors,
 }
 
 /// Two layer counts are those of models whose scores are scaled otherwise than their heads' width says.
 const SCALED_BY_SHARE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
 /// What `tokenizer.ggml.` keys do not hold: the tokens are in generation_config.json.
-pub(super) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tensors<'_>) -> Value {
+pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tensors<'_>) -> Value {
     let mut config = Map::new();
     config.insert("architectures".to_owned(), json!([family.class[0]]));
     config.insert("model_type".to_owned(), json!(family.class[1]));
@@ -65,24 +65,24 @@ pub(super) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
 }
 
 /// The sizes that other keys depend on.
-pub(super) struct Shape {
+pub(crate) struct Shape {
     layers: u64,
     hidden: u64,
     heads: u64,
     /// Channels of a head.
-    pub(super) width: u64,
-    pub(super) context: u64,
+    pub(crate) width: u64,
+    pub(crate) context: u64,
 }
 
 /// A configuration that is being written.
-pub(super) struct Reading<'a> {
-    pub(super) metadata: &'a Metadata,
-    pub(super) tensors: &'a Tensors<'a>,
+pub(crate) struct Reading<'a> {
+    pub(crate) metadata: &'a Metadata,
+    pub(crate) tensors: &'a Tensors<'a>,
     config: Map<String, Value>,
 }
 
 impl Reading<'_> {
-    pub(super) fn set(&mut self, key: &str, value: Value) {
+    pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.config.insert(key.to_owned(), value);
     }
 
@@ -94,13 +94,13 @@ impl Reading<'_> {
     }
 
     /// A number that has to be there.
-    pub(super) fn copy(&mut self, key: &str, as_key: &str) {
+    pub(crate) fn copy(&mut self, key: &str, as_key: &str) {
         let key = self.metadata.own(key);
         let number = self.metadata.number(&key).or_else(|| self.metadata.missing(&key));
         self.set(as_key, json!(number));
     }
 
-    pub(super) fn copy_or(&mut self, key: &str, as_key: &str, default: f64) {
+    pub(crate) fn copy_or(&mut self, key: &str, as_key: &str, default: f64) {
         let number = self.metadata.number(&self.metadata.own(key)).unwrap_or(default);
         self.set(as_key, json!(number));
     }

@@ -4,32 +4,32 @@
 //! there; the tensors lie one after the other at multiples of the alignment, fill the rest of the file, and each is as long
 //! as its type and shape make it.
 
-use super::cursor::Cursor;
-use super::types::{Type, of_number};
-use super::value::Value;
 use crate::checkpoint::{Checkpoint, lfs_pointer};
+use crate::gguf::reader::Cursor;
+use crate::gguf::types::{Type, of_number};
+use crate::gguf::value::Value;
 use forge_ir::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A file's header.
 #[derive(Debug)]
-pub(super) struct Container {
+pub(crate) struct Container {
     /// Values by name.
-    pub(super) values: BTreeMap<String, Value>,
+    pub(crate) values: BTreeMap<String, Value>,
     /// Tensors in the order of their bytes.
-    pub(super) tensors: Vec<Entry>,
+    pub(crate) tensors: Vec<Entry>,
 }
 
 /// What a header says of a tensor.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) name: String,
+pub(crate) struct Entry {
+    pub(crate) name: String,
     /// The outermost first: the file has them the other way round.
-    pub(super) shape: Vec<usize>,
-    pub(super) kind: &'static Type,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) kind: &'static Type,
     /// Where its bytes begin in the file.
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 const MAGIC: [u8; 4] = *b"GGUF";
@@ -43,7 +43,7 @@ const LEAST_VALUE: u64 = 8 + 4 + 1;
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
 /// Reads a header.
-pub(super) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container, Diagnostic> {
+pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container, Diagnostic> {
     let pointer = checkpoint.len(file).ok().and_then(|length| lfs_pointer(checkpoint, file, length));
     if let Some(fault) = pointer {
         return Err(fault);

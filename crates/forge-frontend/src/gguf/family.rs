@@ -4,14 +4,14 @@
 use crate::config::Conventions;
 
 /// An architecture.
-pub(super) struct Family {
+pub(crate) struct Family {
     /// What `general.architecture` says.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// What config.json says under `architectures` and `model_type`.
-    pub(super) class: [&'static str; 2],
+    pub(crate) class: [&'static str; 2],
     /// Tensors that it has other names for than most; the first name is the file's.
-    pub(super) tensors: &'static [(&'static str, &'static str)],
-    pub(super) conventions: Conventions,
+    pub(crate) tensors: &'static [(&'static str, &'static str)],
+    pub(crate) conventions: Conventions,
 }
 
 const AS_STORED: Conventions =
@@ -30,7 +30,7 @@ const FOUR_NORMS: [(&str, &str); 3] = [
 ];
 
 /// Every architecture; the order is that of messages.
-pub(super) const ALL: &[Family] = &[
+pub(crate) const ALL: &[Family] = &[
     Family {
         name: "cohere2",
         class: ["Cohere2ForCausalLM", "cohere2"],
@@ -138,7 +138,7 @@ const GPT2_OUTSIDE: [(&str, &str); 4] =
 
 impl Family {
     /// What Hugging Face calls a tensor; a name that the family does not have stays as it is, and nothing uses it.
-    pub(super) fn tensor(&self, name: &str) -> String {
+    pub(crate) fn tensor(&self, name: &str) -> String {
         self.translated(name).unwrap_or_else(|| name.to_owned())
     }
 

@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 
 /// Pieces that may be joined, each with its id and score.
-pub(super) type Pieces<'a> = HashMap<&'a str, (usize, f64)>;
+pub(crate) type Pieces<'a> = HashMap<&'a str, (usize, f64)>;
 
 /// The merges in their order; none where all pieces have one score, which is none.
-pub(super) fn merges<'a>(pieces: &Pieces<'a>) -> Option<Vec<[&'a str; 2]>> {
+pub(crate) fn merges<'a>(pieces: &Pieces<'a>) -> Option<Vec<[&'a str; 2]>> {
     let mut merges = Vec::new();
     for (piece, (id, score)) in pieces {
         let characters = piece.chars().count();

@@ -1,20 +1,20 @@
 //! A file's metadata, read so that nothing in it goes unnoticed.
 //!
 //! It remembers every key that it was asked for. A key that was not asked for is a fault where llama.cpp's loader reads it
-//! ([`super::reference`]), because a model compiled without it could give wrong text. Getters never fail: they note the fault and
+//! ([`crate::gguf::reference`]), because a model compiled without it could give wrong text. Getters never fail: they note the fault and
 //! give nothing, so all faults are found at once.
 
-use super::value::Value;
-use crate::nearest::nearest;
+use crate::gguf::value::Value;
+use crate::suggest::nearest;
 use forge_ir::Diagnostic;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The metadata of a file and what is known of it so far.
-pub(super) struct Metadata {
-    pub(super) file: String,
+pub(crate) struct Metadata {
+    pub(crate) file: String,
     /// What stands before the keys that are the architecture's own.
-    pub(super) architecture: String,
+    pub(crate) architecture: String,
     values: BTreeMap<String, Value>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
@@ -23,7 +23,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    pub(super) fn new(file: &str, values: BTreeMap<String, Value>) -> Metadata {
+    pub(crate) fn new(file: &str, values: BTreeMap<String, Value>) -> Metadata {
         let mut metadata = Metadata {
             file: file.to_owned(),
             architecture: String::new(),
@@ -44,12 +44,12 @@ impl Metadata {
     }
 
     /// The key of the architecture's own.
-    pub(super) fn own(&self, key: &str) -> String {
+    pub(crate) fn own(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
     /// Notes a fault that leaves the translation incomplete.
-    pub(super) fn fault(&self, message: String, notes: &[&str]) {
+    pub(crate) fn fault(&self, message: String, notes: &[&str]) {
         self.broken.set(true);
         let fault = Diagnostic::new("F0110", message);
         self.faults.borrow_mut().push(notes.iter().fold(fault, |fault, note| fault.note(*note)));
@@ -61,7 +61,7 @@ impl Metadata {
     }
 
     /// Notes that a key has a value that forge cannot compile.
-    pub(super) fn refuse(&self, key: &str, why: &str) {
+    pub(crate) fn refuse(&self, key: &str, why: &str) {
         let value = match self.values.get(key) {
             Some(Value::List(values)) => format!("a list of {}", values.len()),
             Some(Value::Text(text)) => text.clone(),
@@ -75,7 +75,7 @@ impl Metadata {
     }
 
     /// Notes that a key is missing. One that is there has been found wrong.
-    pub(super) fn missing<T>(&self, key: &str) -> Option<T> {
+    pub(crate) fn missing<T>(&self, key: &str) -> Option<T> {
         if !self.values.contains_key(key) {
             self.fault(format!("{} lacks {key}", self.file), &[]);
         }
@@ -83,7 +83,7 @@ impl Metadata {
     }
 
     /// A text.
-    pub(super) fn word(&self, key: &str) -> Option<&str> {
+    pub(crate) fn word(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Value::Text(text) => Some(text),
             _ => self.wrong(key, "a text"),
@@ -91,7 +91,7 @@ impl Metadata {
     }
 
     /// True or false.
-    pub(super) fn flag(&self, key: &str) -> Option<bool> {
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
             Value::Flag(flag) => Some(*flag),
             _ => self.wrong(key, "true or false"),
@@ -99,7 +99,7 @@ impl Metadata {
     }
 
     /// A whole number, 0 or more.
-    pub(super) fn count(&self, key: &str) -> Option<u64> {
+    pub(crate) fn count(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
             Value::Unsigned(number) => Some(*number),
             Value::Signed(number) if *number >= 0 => Some(number.unsigned_abs()),
@@ -108,7 +108,7 @@ impl Metadata {
     }
 
     /// A whole number, or a list of nothing but that number: some files say of every layer what all layers have.
-    pub(super) fn count_of_layers(&self, key: &str) -> Option<u64> {
+    pub(crate) fn count_of_layers(&self, key: &str) -> Option<u64> {
         let Some(Value::List(values)) = self.get(key) else { return self.count(key) };
         match values.first() {
             Some(Value::Unsigned(first)) if values.iter().all(|value| *value == Value::Unsigned(*first)) => {
@@ -125,7 +125,7 @@ impl Metadata {
     }
 
     /// A finite number.
-    pub(super) fn number(&self, key: &str) -> Option<f64> {
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
         match self.get(key)? {
             Value::Float(number) if number.is_finite() => Some(*number),
             Value::Unsigned(number) => Some(*number as f64),
@@ -134,7 +134,7 @@ impl Metadata {
     }
 
     /// A list of texts.
-    pub(super) fn words(&self, key: &str) -> Option<Vec<&str>> {
+    pub(crate) fn words(&self, key: &str) -> Option<Vec<&str>> {
         let words = match self.get(key)? {
             Value::List(values) => values.iter().map(|value| match value {
                 Value::Text(text) => Some(text.as_str()),
@@ -146,7 +146,7 @@ impl Metadata {
     }
 
     /// A list of tokens.
-    pub(super) fn tokens(&self, key: &str) -> Option<Vec<u32>> {
+    pub(crate) fn tokens(&self, key: &str) -> Option<Vec<u32>> {
         let Value::List(values) = self.get(key)? else { return self.wrong(key, "a list of tokens") };
         let token = |value: &Value| match value {
             Value::Unsigned(number) => u32::try_from(*number).ok(),
@@ -157,7 +157,7 @@ impl Metadata {
     }
 
     /// A list of finite numbers.
-    pub(super) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
+    pub(crate) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         let Value::List(values) = self.get(key)? else { return self.wrong(key, "a list of numbers") };
         let number = |value: &Value| match value {
             Value::Float(number) if number.is_finite() => Some(*number),
@@ -169,7 +169,7 @@ impl Metadata {
     }
 
     /// A list of truth values; none where the key has something else.
-    pub(super) fn flags(&self, key: &str) -> Option<Vec<bool>> {
+    pub(crate) fn flags(&self, key: &str) -> Option<Vec<bool>> {
         let Value::List(values) = self.get(key)? else { return None };
         let flag = |value: &Value| match value {
             Value::Flag(flag) => Some(*flag),
@@ -181,43 +181,43 @@ impl Metadata {
     }
 
     /// Refuses a truth value other than this. Absent is right.
-    pub(super) fn only(&self, key: &str, right: bool, why: &str) {
+    pub(crate) fn only(&self, key: &str, right: bool, why: &str) {
         if self.flag(key).is_some_and(|flag| flag != right) {
             self.refuse(key, why);
         }
     }
 
     /// Asks for a key that means nothing here, whatever its value.
-    pub(super) fn pass(&self, key: &str) {
+    pub(crate) fn pass(&self, key: &str) {
         self.get(key);
     }
 
     /// The keys that begin like this.
-    pub(super) fn keys(&self, beginning: &str) -> impl Iterator<Item = &str> {
+    pub(crate) fn keys(&self, beginning: &str) -> impl Iterator<Item = &str> {
         let from = self.values.range(beginning.to_owned()..);
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(beginning))
     }
 
     /// Notes something that the user should know.
-    pub(super) fn note(&self, note: String) {
+    pub(crate) fn note(&self, note: String) {
         self.notes.borrow_mut().push(note);
     }
 
     /// What the user should know.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
     }
 
     /// The keys that have no effect, and every fault found. Without a fault that leaves the translation incomplete, those of keys
     /// are among them that nothing asked for, that have an effect in llama.cpp, and that are not allowed to be there unknown.
-    pub(super) fn finish(self, allowed: &[String]) -> (Vec<String>, Vec<Diagnostic>) {
+    pub(crate) fn finish(self, allowed: &[String]) -> (Vec<String>, Vec<Diagnostic>) {
         let asked = self.asked.into_inner();
         let (mut ignored, mut faults) = (Vec::new(), self.faults.into_inner());
         if self.broken.get() {
             return (ignored, faults);
         }
         for (key, value) in self.values.iter().filter(|(key, _)| !asked.contains(*key)) {
-            if allowed.contains(key) || !super::reference::has_effect(&self.architecture, key, value) {
+            if allowed.contains(key) || !crate::gguf::reference::has_effect(&self.architecture, key, value) {
                 ignored.push(key.clone());
                 continue;
             }

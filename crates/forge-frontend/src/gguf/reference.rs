@@ -3,7 +3,7 @@
 //! A key that neither forge nor the loader reads has no effect, and is accepted. One that the loader reads and forge does not is
 //! an error, unless its value says what is so without it.
 
-use super::value::Value;
+use crate::gguf::value::Value;
 
 /// Keys of the architecture's own that the loader reads for every architecture. Of those that end in `.`, all that begin so.
 const OF_ALL: &[&str] = &[
@@ -78,8 +78,8 @@ const DEFAULTS: &[(&str, f64)] =
     &[("rope.scaling.attn_factor", 1.0), ("attention.scale", 0.0), ("embedding_length_out", 0.0)];
 
 /// Whether a key has an effect in llama.cpp that it would not have if it were left out.
-pub(super) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
-    if let Some(key) = key.strip_prefix(super::vocabulary::KEYS) {
+pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
+    if let Some(key) = key.strip_prefix(crate::gguf::vocabulary::KEYS) {
         return OF_TOKENIZER.contains(&key);
     }
     let Some(key) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else {

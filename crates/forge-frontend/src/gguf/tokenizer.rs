@@ -4,18 +4,19 @@
 //! Two kinds of vocabularies are known: merges of bytes (`gpt2`), whose texts are cut as `pretokenizer` says, and scored
 //! pieces with single bytes for what has no piece (`llama`), whose merges are made by `merges`.
 
-use super::merges::{Pieces, merges};
-use super::metadata::Metadata;
-use super::pretokenizer::{self, NAMES, PreTokenizer};
-use super::vocabulary::{KEYS, Kind, Vocabulary};
 use crate::checkpoint::Memory;
+use crate::gguf::merges::{Pieces, merges};
+use crate::gguf::metadata::Metadata;
+use crate::gguf::pretokenizer;
+use crate::gguf::pretokenizer::{NAMES, PreTokenizer};
+use crate::gguf::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Map, Value, json};
 
 /// What stands for a space in scored pieces.
 const SPACE: char = '\u{2581}';
 
 /// The files; none for a model without a vocabulary.
-pub(super) fn files(metadata: &Metadata) -> Memory {
+pub(crate) fn files(metadata: &Metadata) -> Memory {
     let mut files = Memory::default();
     let mut add =
         |name: &str, value: Value| files.0.insert(name.to_owned(), format!("{value:#}\n").into_bytes());

@@ -4,10 +4,10 @@ use forge_ir::Blocks;
 
 /// A type of tensors.
 #[derive(Debug)]
-pub(super) struct Type {
+pub(crate) struct Type {
     number: u32,
     /// What ggml calls it.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     columns: u64,
     block: u64,
 }
@@ -56,14 +56,14 @@ const ALL: [Type; 35] = [
 ];
 
 /// The type of that number.
-pub(super) fn of_number(number: u32) -> Option<&'static Type> {
+pub(crate) fn of_number(number: u32) -> Option<&'static Type> {
     ALL.iter().find(|kind| kind.number == number)
 }
 
 impl Type {
     /// Bytes of a tensor whose innermost dimension is the first; none if that is no whole number of blocks, or they are more
     /// than a number of 64 bits says.
-    pub(super) fn bytes(&self, shape: &[usize]) -> Option<u64> {
+    pub(crate) fn bytes(&self, shape: &[usize]) -> Option<u64> {
         let columns = *shape.first()? as u64;
         if !columns.is_multiple_of(self.columns) {
             return None;
@@ -73,17 +73,17 @@ impl Type {
     }
 
     /// The blocks that it is made of, if forge knows them.
-    pub(super) fn blocks(&self) -> Option<Blocks> {
+    pub(crate) fn blocks(&self) -> Option<Blocks> {
         Blocks::from_name(self.name)
     }
 
     /// Whether forge reads it, as plain numbers or as blocks.
-    pub(super) fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         ["F32", "F16", "BF16"].contains(&self.name) || self.blocks().is_some()
     }
 
     /// The types that forge reads, for people.
-    pub(super) fn readable() -> String {
+    pub(crate) fn readable() -> String {
         let names: Vec<&str> = ALL.iter().filter(|kind| kind.is_read()).map(|kind| kind.name).collect();
         names.join(", ")
     }

@@ -1,11 +1,11 @@
 //! A value of a GGUF file's metadata: a number, a truth value, a text, or a list of values.
 
-use super::cursor::Cursor;
+use crate::gguf::reader::Cursor;
 use forge_ir::Diagnostic;
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// Of any width.
     Unsigned(u64),
     /// Of any width.
@@ -22,10 +22,10 @@ const LIST: u32 = 9;
 
 impl Value {
     /// So many values all lists of a file have together, at most.
-    pub(super) const MOST: u64 = 1 << 22;
+    pub(crate) const MOST: u64 = 1 << 22;
 
     /// Reads a value of a kind; `room` is how many values lists may still have.
-    pub(super) fn read(
+    pub(crate) fn read(
         cursor: &mut Cursor<'_>,
         name: &str,
         kind: u32,

@@ -1,12 +1,12 @@
 //! The tokens of a GGUF file: what each is written as and what it is for, the ones with a meaning of their own, and the keys
 //! about them that forge knows to be without effect.
 
-use super::metadata::Metadata;
+use crate::gguf::metadata::Metadata;
 use serde_json::{Map, Value, json};
 
 /// What a token is for.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Normal,
     /// What stands for text that has no token.
     Unknown,
@@ -21,19 +21,19 @@ pub(super) enum Kind {
 }
 
 /// What the keys of the tokenizer begin with.
-pub(super) const KEYS: &str = "tokenizer.ggml.";
+pub(crate) const KEYS: &str = "tokenizer.ggml.";
 
 /// The tokens of a file.
-pub(super) struct Vocabulary<'a> {
-    pub(super) metadata: &'a Metadata,
-    pub(super) tokens: Vec<&'a str>,
+pub(crate) struct Vocabulary<'a> {
+    pub(crate) metadata: &'a Metadata,
+    pub(crate) tokens: Vec<&'a str>,
     kinds: Vec<Kind>,
-    pub(super) begin: Option<usize>,
-    pub(super) end: Option<usize>,
+    pub(crate) begin: Option<usize>,
+    pub(crate) end: Option<usize>,
 }
 
 impl<'a> Vocabulary<'a> {
-    pub(super) fn read(metadata: &'a Metadata) -> Option<Vocabulary<'a>> {
+    pub(crate) fn read(metadata: &'a Metadata) -> Option<Vocabulary<'a>> {
         let key = |name: &str| format!("{KEYS}{name}");
         let tokens = metadata.words(&key("tokens")).or_else(|| metadata.missing(&key("tokens")))?;
         let kinds = metadata.numbers(&key("token_type")).unwrap_or_else(|| vec![1.0; tokens.len()]);
@@ -91,7 +91,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// The token that a key names.
-    pub(super) fn token(&self, name: &str) -> Option<usize> {
+    pub(crate) fn token(&self, name: &str) -> Option<usize> {
         let key = format!("{KEYS}{name}");
         let id = self.metadata.count(&key)?;
         if id < self.tokens.len() as u64 {
@@ -102,14 +102,14 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// The tokens that are in a vocabulary, with their ids: all but rows that were filled up.
-    pub(super) fn used(&self) -> impl Iterator<Item = (usize, &'a str, Kind)> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = (usize, &'a str, Kind)> {
         let all = self.tokens.iter().zip(&self.kinds).enumerate();
         all.map(|(id, (token, kind))| (id, *token, *kind))
             .filter(|(id, token, kind)| *kind != Kind::Unused || *token != format!("[PAD{id}]"))
     }
 
     /// Ids by token. A token given twice has two ids, of which a text can have but one.
-    pub(super) fn ids(&self) -> Option<Map<String, Value>> {
+    pub(crate) fn ids(&self) -> Option<Map<String, Value>> {
         let mut ids = Map::new();
         for (id, token, _) in self.used() {
             if let Some(other) = ids.insert(token.to_owned(), json!(id)) {
@@ -121,7 +121,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Tokens that are found in a text before it is cut.
-    pub(super) fn added(&self) -> Vec<Value> {
+    pub(crate) fn added(&self) -> Vec<Value> {
         let is_added = |kind: Kind| matches!(kind, Kind::Control | Kind::Added | Kind::Unknown);
         self.used()
             .filter(|(_, token, kind)| is_added(*kind) && !token.is_empty())

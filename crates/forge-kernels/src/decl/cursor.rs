@@ -1,38 +1,38 @@
 //! A place among tokens, and the steps that every parser takes.
 
-use super::token::{Kind, Token};
-use super::{DeclError, DeclFault};
+use crate::decl::token::{Kind, Token};
+use crate::decl::{DeclError, DeclFault};
 
-pub(super) type Result<T> = std::result::Result<T, DeclError>;
+pub(crate) type Result<T> = std::result::Result<T, DeclError>;
 
 /// Reads tokens from the first to the last.
-pub(super) struct Cursor<'a> {
-    pub(super) tokens: &'a [Token<'a>],
-    pub(super) at: usize,
+pub(crate) struct Cursor<'a> {
+    pub(crate) tokens: &'a [Token<'a>],
+    pub(crate) at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn peek(&self) -> Option<Token<'a>> {
+    pub(crate) fn peek(&self) -> Option<Token<'a>> {
         self.tokens.get(self.at).copied()
     }
 
-    pub(super) fn is_symbol(&self, ahead: usize, symbol: &str) -> bool {
+    pub(crate) fn is_symbol(&self, ahead: usize, symbol: &str) -> bool {
         let token = self.tokens.get(self.at + ahead);
         token.is_some_and(|token| token.kind == Kind::Symbol && token.text == symbol)
     }
 
     /// The line that a fault at this place is told to be on.
-    pub(super) fn line(&self) -> u32 {
+    pub(crate) fn line(&self) -> u32 {
         self.peek().or(self.tokens.last().copied()).map_or(1, |token| token.line)
     }
 
-    pub(super) fn expected<T>(&self, expected: &str) -> Result<T> {
+    pub(crate) fn expected<T>(&self, expected: &str) -> Result<T> {
         let found = self.peek().map_or("the end of the text".to_owned(), |token| format!("`{}`", token.text));
         let expected = expected.to_owned();
         Err(DeclError { line: self.line(), fault: DeclFault::Syntax { expected, found } })
     }
 
-    pub(super) fn word(&mut self, expected: &'static str) -> Result<Token<'a>> {
+    pub(crate) fn word(&mut self, expected: &'static str) -> Result<Token<'a>> {
         match self.peek() {
             Some(token) if token.kind == Kind::Word => {
                 self.at += 1;
@@ -42,17 +42,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub(super) fn accept(&mut self, text: &str) -> bool {
+    pub(crate) fn accept(&mut self, text: &str) -> bool {
         let accepted = self.peek().is_some_and(|token| token.text == text);
         self.at += usize::from(accepted);
         accepted
     }
 
-    pub(super) fn expect(&mut self, text: &'static str) -> Result<()> {
+    pub(crate) fn expect(&mut self, text: &'static str) -> Result<()> {
         if self.accept(text) { Ok(()) } else { self.expected(&format!("`{text}`")) }
     }
 
-    pub(super) fn number(&mut self, expected: &'static str) -> Result<u32> {
+    pub(crate) fn number(&mut self, expected: &'static str) -> Result<u32> {
         match self.peek().filter(|token| token.kind == Kind::Number).and_then(|token| integer(token.text)) {
             Some(value) => {
                 self.at += 1;
@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The tokens inside the brackets that open here; goes behind them.
-    pub(super) fn bracketed(&mut self) -> Result<&'a [Token<'a>]> {
+    pub(crate) fn bracketed(&mut self) -> Result<&'a [Token<'a>]> {
         let opening = self.line();
         let start = self.at + 1;
         let mut depth = 0_usize;
@@ -84,7 +84,7 @@ impl<'a> Cursor<'a> {
         Err(DeclError { line: opening, fault: DeclFault::Unclosed })
     }
 
-    pub(super) fn skip_comments(&mut self) {
+    pub(crate) fn skip_comments(&mut self) {
         while self.peek().is_some_and(|token| token.kind == Kind::Comment) {
             self.at += 1;
         }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::cursor::{Cursor, Result};
-use super::token::{Kind, Token, tokenize};
-use super::{DeclError, DeclFault};
+use crate::decl::cursor::{Cursor, Result};
+use crate::decl::token::{Kind, Token, tokenize};
+use crate::decl::{DeclError, DeclFault};
 
 /// Threadgroups along one axis, in terms of a kernel's scalars. Sums and products of literals are folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,12 +115,12 @@ impl fmt::Display for Expr {
 }
 
 /// What follows `// grid:`.
-pub(super) fn grid_text(comment: &str) -> Option<&str> {
+pub(crate) fn grid_text(comment: &str) -> Option<&str> {
     comment.strip_prefix("//")?.trim_start().strip_prefix("grid:")
 }
 
 /// Reads `// grid: x, y, z`; what is left out is 1.
-pub(super) fn parse_grid(comment: &Token<'_>) -> Result<[Expr; 3]> {
+pub(crate) fn parse_grid(comment: &Token<'_>) -> Result<[Expr; 3]> {
     let moved = |error: DeclError| DeclError { line: comment.line, ..error };
     let tokens = tokenize(grid_text(comment.text).unwrap_or_default()).map_err(moved)?;
     let mut cursor = Cursor { tokens: &tokens, at: 0 };
@@ -138,7 +138,7 @@ pub(super) fn parse_grid(comment: &Token<'_>) -> Result<[Expr; 3]> {
 }
 
 impl Cursor<'_> {
-    pub(super) fn sum(&mut self) -> Result<Expr> {
+    pub(crate) fn sum(&mut self) -> Result<Expr> {
         let mut sum = self.product()?;
         while self.accept("+") {
             let right = self.product()?;

@@ -1,11 +1,11 @@
 //! Adds up the threadgroup memory that a kernel's body declares.
 
-use super::cursor::{Cursor, Result};
-use super::token::{Kind, Token};
-use super::{DeclError, DeclFault};
+use crate::decl::cursor::{Cursor, Result};
+use crate::decl::token::{Kind, Token};
+use crate::decl::{DeclError, DeclFault};
 
 /// Adds up the threadgroup arrays that a kernel's body declares, each rounded up to 16 bytes.
-pub(super) fn threadgroup_bytes(body: &[Token<'_>]) -> Result<u64> {
+pub(crate) fn threadgroup_bytes(body: &[Token<'_>]) -> Result<u64> {
     let mut bytes = 0_u64;
     for (at, token) in body.iter().enumerate() {
         let [_, element, name, next, ..] = &body[at..] else { break };

@@ -20,17 +20,17 @@
 //! Buffers take slots 0, 1, 2 ... in order and the scalars the slot after them; `const` tells what is only read. The
 //! grid counts threadgroups, and each has exactly the threads of its attribute.
 
-mod cursor;
-mod grid;
-mod memory;
-mod parse;
-mod signature;
-mod token;
+pub(crate) mod cursor;
+pub(crate) mod grid;
+pub(crate) mod memory;
+pub(crate) mod parse;
+pub(crate) mod signature;
+pub(crate) mod token;
 
 use std::fmt;
 
-pub use grid::Expr;
-pub(crate) use token::{Kind, tokenize};
+pub use crate::decl::grid::Expr;
+pub(crate) use crate::decl::token::{Kind, tokenize};
 
 /// One kernel, as its signature declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl KernelDecl {
 
     /// Reads every kernel of a file.
     pub fn parse_all(text: &str) -> Result<Vec<KernelDecl>, DeclError> {
-        parse::kernels(text)
+        crate::decl::parse::kernels(text)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Finds kernels in a text, with what stands directly above them. Other functions are passed over.
 
-use super::cursor::{Cursor, Result};
-use super::grid::{grid_text, parse_grid};
-use super::memory::threadgroup_bytes;
-use super::signature::{Signature, signature};
-use super::token::{Kind, Token, tokenize};
-use super::{DeclError, DeclFault, Expr, KernelDecl};
+use crate::decl::cursor::{Cursor, Result};
+use crate::decl::grid::{grid_text, parse_grid};
+use crate::decl::memory::threadgroup_bytes;
+use crate::decl::signature::{Signature, signature};
+use crate::decl::token::{Kind, Token, tokenize};
+use crate::decl::{DeclError, DeclFault, Expr, KernelDecl};
 
 const THREADS: &str = "max_total_threads_per_threadgroup";
 
 /// Reads every kernel of a text.
-pub(super) fn kernels(text: &str) -> Result<Vec<KernelDecl>> {
+pub(crate) fn kernels(text: &str) -> Result<Vec<KernelDecl>> {
     let tokens = tokenize(text)?;
     let mut cursor = Cursor { tokens: &tokens, at: 0 };
     let mut structs: Vec<Struct<'_>> = Vec::new();
@@ -49,10 +49,10 @@ pub(super) fn kernels(text: &str) -> Result<Vec<KernelDecl>> {
 }
 
 /// A struct, which may be a kernel's scalars.
-pub(super) struct Struct<'a> {
-    pub(super) name: &'a str,
+pub(crate) struct Struct<'a> {
+    pub(crate) name: &'a str,
     /// Type, name and line.
-    pub(super) fields: Vec<(&'a str, &'a str, u32)>,
+    pub(crate) fields: Vec<(&'a str, &'a str, u32)>,
 }
 
 impl<'a> Cursor<'a> {

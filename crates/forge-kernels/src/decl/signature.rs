@@ -1,9 +1,9 @@
 //! Reads what is between the parentheses of a kernel.
 
-use super::cursor::{Cursor, Result};
-use super::parse::Struct;
-use super::token::Token;
-use super::{Buffer, Builtin, DeclError, DeclFault};
+use crate::decl::cursor::{Cursor, Result};
+use crate::decl::parse::Struct;
+use crate::decl::token::Token;
+use crate::decl::{Buffer, Builtin, DeclError, DeclFault};
 
 /// The launch builtins that kernels may use, and whether they are positions, which may be vectors.
 const BUILTINS: [(&str, bool); 4] = [
@@ -14,15 +14,15 @@ const BUILTINS: [(&str, bool); 4] = [
 ];
 
 /// The parameters of a kernel.
-pub(super) struct Signature {
-    pub(super) buffers: Vec<Buffer>,
-    pub(super) scalars: Vec<String>,
-    pub(super) scalars_type: String,
-    pub(super) builtins: Vec<Builtin>,
+pub(crate) struct Signature {
+    pub(crate) buffers: Vec<Buffer>,
+    pub(crate) scalars: Vec<String>,
+    pub(crate) scalars_type: String,
+    pub(crate) builtins: Vec<Builtin>,
 }
 
 /// Reads what is between the parentheses of a kernel.
-pub(super) fn signature(
+pub(crate) fn signature(
     tokens: &[Token<'_>],
     kernel: &str,
     line: u32,

@@ -1,6 +1,6 @@
 //! Metal's text as tokens, each with its line. Comments are tokens too, since one of them is part of a declaration.
 
-use super::{DeclError, DeclFault};
+use crate::decl::{DeclError, DeclFault};
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

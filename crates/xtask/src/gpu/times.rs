@@ -5,10 +5,10 @@
 //! program's `bench`.
 
 use super::linked::{link, write};
+use forge_codegen::{CrateOptions, LAYOUTS, layouts_ptx, render};
 use forge_frontend::{DummyWeights, Options as Reading, read_model};
 use forge_ir::{Diagnostic, Format, Graph};
 use forge_kernels::ptx;
-use forge_metal::{CrateOptions, LAYOUTS, layouts_ptx, render};
 use forge_planner::{Chip, Options, Plan, Quant, Tuned, plan};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ fn translate(
     clang: &Path,
     text: &str,
     name: impl Fn(&ptx::Target) -> String,
-    files: &mut forge_metal::CrateFiles,
+    files: &mut forge_codegen::CrateFiles,
 ) -> Result<(), String> {
     let translated = ptx::translate_all(clang, &String::from_utf8_lossy(&files[text]));
     for (target, ptx) in ptx::TARGETS.iter().zip(translated.map_err(|error| error.to_string())?) {

@@ -1,0 +1,219 @@
+//! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
+
+use crate::kernels::weight_type;
+use crate::model::{attention_shape, experts_shape, feed_forward, latent_shape};
+use crate::names;
+use forge_ir::LatentCache;
+use forge_planner::{FieldKind, Plan, RowsOf, Scratch, Section};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(crate) struct FieldText {
+    pub(crate) name: String,
+    pub(crate) declaration: String,
+    pub(crate) find: String,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ScratchText {
+    pub(crate) name: String,
+    pub(crate) declaration: String,
+    pub(crate) offset: String,
+    elements: String,
+}
+
+/// The fields of prologue and epilogue, each stored weight once.
+pub(crate) fn outer_fields(plan: &Plan) -> Vec<FieldText> {
+    let mut texts: Vec<FieldText> = Vec::new();
+    for application in [&plan.applications[0], &plan.applications[plan.applications.len() - 1]] {
+        let section = &plan.sections[application.section];
+        let stored = |field: usize| plan.weights[application.weights[field]].name.clone();
+        for (index, text) in fields(section, |_| String::new(), Some(&stored)).into_iter().enumerate() {
+            let shared = plan.applications[0].weights.contains(&application.weights[index]);
+            if !(shared && texts.iter().any(|other| other.name == stored(index))) {
+                texts.push(text);
+            }
+        }
+    }
+    align(&mut texts);
+    texts
+}
+
+/// Declarations and look-ups of a section's weights. `stored` overrides the name that a field has in the weight file.
+pub(crate) fn fields(
+    section: &Section,
+    name: impl Fn(&str) -> String,
+    stored: Option<&dyn Fn(usize) -> String>,
+) -> Vec<FieldText> {
+    section
+        .fields
+        .iter()
+        .enumerate()
+        .map(|(index, field)| {
+            let identifier = names::identifier(&field.name);
+            let file_name = match stored {
+                Some(stored) => format!("{:?}", stored(index)),
+                None if field.of_next => "&next_gain(layer)".to_owned(),
+                None => name(&field.name),
+            };
+            let (rust_type, shape, find) = match field.kind {
+                FieldKind::Matrix { format, rows, columns } => {
+                    let (r, c) = (names::number(rows as u64), names::number(columns as u64));
+                    (
+                        weight_type(format),
+                        format!("[{rows}, {columns}]"),
+                        format!("file.matrix({file_name}, {r}, {c})?"),
+                    )
+                }
+                FieldKind::Experts { experts, format, rows, columns } => {
+                    let (r, c) = (names::number(rows as u64), names::number(columns as u64));
+                    (
+                        weight_type(format),
+                        format!("[{experts}, {rows}, {columns}]"),
+                        format!("records.matrix({r}, {c})?"),
+                    )
+                }
+                FieldKind::Vector { width } => {
+                    let number = names::number(width as u64);
+                    (
+                        "Span<f32>".to_owned(),
+                        format!("[{width}]"),
+                        format!("file.vector({file_name}, {number})?"),
+                    )
+                }
+            };
+            let comment = format!("{shape}  {}", field.comment).trim_end().to_owned();
+            FieldText {
+                name: identifier.clone(),
+                declaration: format!("{identifier}: {rust_type},\u{0}// {comment}"),
+                find,
+            }
+        })
+        .collect()
+}
+
+/// Puts the comments of declarations in one column.
+pub(crate) fn align(texts: &mut [FieldText]) {
+    let column = texts.iter().filter_map(|text| text.declaration.find('\u{0}')).max().unwrap_or(0);
+    for text in texts {
+        if let Some((code, comment)) = text.declaration.split_once('\u{0}') {
+            text.declaration = format!("{code:<column$} {comment}");
+        }
+    }
+}
+
+pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
+    let mut texts: Vec<FieldText> = plan
+        .scratch
+        .iter()
+        .map(|scratch| {
+            let words = ["candidates", "routes", "pairs", "tiles"];
+            let element = if words.contains(&base(&scratch.name)) { "u32" } else { "f32" };
+            let name = names::identifier(&scratch.name);
+            let shape = match (rows(scratch), scratch.width) {
+                (None, width) => format!("[{width}]"),
+                (Some(rows), 1) => format!("[{rows}]"),
+                (Some(rows), width) => format!("[{rows}, {width}]"),
+            };
+            let declaration = format!("{name}: Span<{element}>,\u{0}// {shape}  {}", about(&scratch.name))
+                .trim_end()
+                .to_owned();
+            FieldText { name, declaration, find: String::new() }
+        })
+        .collect();
+    align(&mut texts);
+    plan.scratch
+        .iter()
+        .zip(texts)
+        .map(|(scratch, text)| ScratchText {
+            name: text.name,
+            declaration: text.declaration,
+            offset: names::number(scratch.offset as u64),
+            elements: elements(plan, scratch),
+        })
+        .collect()
+}
+
+/// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
+fn elements(plan: &Plan, scratch: &Scratch) -> String {
+    let width = scratch.width;
+    let times = match (rows(scratch), width) {
+        (Some(rows), 1) => return rows.to_owned(),
+        (Some(rows), _) => format!("{rows} * "),
+        (None, _) => String::new(),
+    };
+    let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
+    let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, LatentCache { width: 0, turned: 0 }));
+    let (chosen, expert) = experts_shape(plan).unwrap_or_default();
+    let known = [
+        ("stream", plan.model.hidden, "HIDDEN_SIZE"),
+        ("normed", plan.model.hidden, "HIDDEN_SIZE"),
+        ("final_normed", plan.model.hidden, "HIDDEN_SIZE"),
+        ("logits", plan.model.vocabulary, "VOCAB_SIZE"),
+        ("inner", feed_forward(plan).unwrap_or(0), "INTERMEDIATE_SIZE"),
+        ("routes", 2 * chosen, "2 * NUM_EXPERTS_PER_TOKEN"),
+        ("routed_inner", chosen * expert, "NUM_EXPERTS_PER_TOKEN * MOE_INTERMEDIATE_SIZE"),
+        ("pairs", chosen, "NUM_EXPERTS_PER_TOKEN"),
+        ("routed_each", chosen * plan.model.hidden, "NUM_EXPERTS_PER_TOKEN * HIDDEN_SIZE"),
+        ("qkv", (heads + 2 * key_heads) * head, "(NUM_ATTENTION_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM"),
+        ("q", heads * head, "NUM_ATTENTION_HEADS * HEAD_DIM"),
+        ("heads", heads * head, "NUM_ATTENTION_HEADS * HEAD_DIM"),
+        ("gained", plan.model.hidden, "HIDDEN_SIZE"),
+        ("partials", heads * (head + 2), "NUM_ATTENTION_HEADS * (HEAD_DIM + 2)"),
+        ("latent_query", latent_heads * latents.width, "NUM_ATTENTION_HEADS * KV_LORA_RANK"),
+        ("latent_heads", latent_heads * latents.width, "NUM_ATTENTION_HEADS * KV_LORA_RANK"),
+        ("share", latents.width, "KV_LORA_RANK"),
+        ("turned_keys", latents.turned, "QK_ROPE_HEAD_DIM"),
+        ("carried", 2 * latent_heads, "2 * NUM_ATTENTION_HEADS"),
+        ("partials", latent_heads * (latents.width + 2), "NUM_ATTENTION_HEADS * (KV_LORA_RANK + 2)"),
+    ];
+    let named = known.into_iter().find(|(name, of, _)| *name == scratch.name && *of == width);
+    format!("{times}{}", named.map_or_else(|| names::number(width as u64), |(.., text)| text.to_owned()))
+}
+
+/// How generated code counts a buffer's rows. Of shares of caches a pass may have fewer than the plan has room for.
+fn rows(scratch: &Scratch) -> Option<&'static str> {
+    match scratch.per {
+        RowsOf::Pass => None,
+        RowsOf::Row => Some("rows"),
+        RowsOf::Wanted => Some("few"),
+        RowsOf::Position => Some("MLA_EXPAND_TILE"),
+        RowsOf::Share => Some("shares"),
+    }
+}
+
+/// The name without the number that tells buffers of one name apart.
+fn base(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_')
+}
+
+/// What a scratch buffer is for, where its name does not say it all.
+fn about(name: &str) -> &'static str {
+    match name {
+        "stream" => "the residual stream",
+        "aside" => "what layers take columns of, each its own",
+        "normed" => "a norm's result, for the projection after it",
+        "q" => "rotated queries",
+        "gained" => "the stream of one row times the gain of the norm that reads it",
+        "squares" => "partial sums of the squares of that row",
+        "candidates" => "the best logit of each threadgroup of the head, and its token",
+        "partials" => "what each share of a row's cache contributes",
+        "heads" => "attention's result",
+        "latent_query" => "queries, times each head's matrix of keys",
+        "latent_heads" => "attention's result: sums of latents",
+        "share" => "latents of a share of the positions",
+        "turned_keys" => "its keys that turn, turned",
+        "unfolded_keys" => "keys of all heads, made of the share",
+        "unfolded_values" => "values of all heads, made of the share",
+        "carried" => "of each head, what goes with its result from share to share",
+        "rotated_query" => "the part of queries that turns, turned",
+        "routes" => "the experts of each row, the best first, and the bits of their weights",
+        "routed_inner" => "silu(gate) · up of each expert of a row",
+        "pairs" => "a row and a place among its experts, expert by expert",
+        "tiles" => "of some pairs of an expert: the expert, the first, how many",
+        "routed_each" => "what each expert of a row makes of it",
+        "inner" => "silu(gate) · up",
+        "final_normed" => "the wanted rows of the stream, normed",
+        _ => "",
+    }
+}

@@ -1,0 +1,237 @@
+//! What `kernels.rs` is made of: a typed function for each of the plan's functions, made from its kernels' parsed
+//! signatures, and a record of each kernel.
+
+use crate::{cpu_kernels, names};
+use forge_ir::{Affine, Format, Scales};
+use forge_kernels::{Instance, KernelDecl, Spec};
+use forge_planner::{Function, KernelCost, Plan, Regime};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(crate) struct Context {
+    pub(crate) functions: Vec<FunctionText>,
+    kernels: Vec<KernelText>,
+    pub(crate) weight_types: Vec<String>,
+    /// Whether `half::f16` is spoken of.
+    half: bool,
+}
+
+#[derive(Serialize)]
+pub(crate) struct FunctionText {
+    pub(crate) name: String,
+    formula: String,
+    parameters: Vec<String>,
+    body: String,
+    /// Parameter names in order, the pass left out: what a caller gives.
+    #[serde(skip)]
+    pub(crate) takes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct KernelText {
+    name: String,
+    constant: String,
+    buffers: Vec<String>,
+    threads: usize,
+    strips: Option<[usize; 2]>,
+    work: String,
+    cpu: String,
+}
+
+impl Context {
+    pub(crate) fn new(plan: &Plan) -> Context {
+        let functions: Vec<FunctionText> =
+            plan.functions.iter().map(|function| function_text(plan, function)).collect();
+        let kernels = plan.kernels.iter().enumerate().map(|(number, instance)| KernelText {
+            name: instance.name.clone(),
+            constant: constant(&instance.name),
+            buffers: instance.decl.buffers.iter().map(|buffer| buffer.name.clone()).collect(),
+            threads: instance.decl.threads as usize,
+            strips: strips(&instance.spec),
+            work: work(&plan.work(number)),
+            cpu: cpu_kernels::expression(&instance.spec),
+        });
+        let mut weight_types: Vec<String> = plan
+            .kernels
+            .iter()
+            .filter_map(|instance| weight_format(&instance.spec))
+            .map(|format| weight_type(format).split('<').next().unwrap_or_default().to_owned())
+            .collect();
+        weight_types.sort_unstable();
+        weight_types.dedup();
+        let half = functions
+            .iter()
+            .any(|function| function.parameters.iter().any(|parameter| parameter.contains("<f16>")));
+        Context { functions, kernels: kernels.collect(), weight_types, half }
+    }
+}
+
+/// Outputs of a strip.
+const OUTPUTS: usize = 16;
+
+/// Rows and stored columns of a kernel's matrix, or of each expert's, where the CPU can have it in strips.
+fn strips(spec: &Spec) -> Option<[usize; 2]> {
+    let (format, [rows, columns], is_whole) = match spec {
+        Spec::Project(of) if !of.chooses => (of.format, [of.outputs, of.inputs], true),
+        Spec::Embed(of) => (of.format, [of.vocabulary, of.width], true),
+        Spec::ExpertsInner(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
+        Spec::ExpertsSum(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
+        Spec::ExpertsTiles(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
+        _ => return None,
+    };
+    let can = match format {
+        Format::Q8_0 | Format::Q4_0 | Format::Q4K => true,
+        Format::Affine(affine) => affine.bits.count() == 4,
+        _ => false,
+    };
+    (can && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
+}
+
+/// What a kernel's dispatches do at least, as an expression.
+fn work(work: &KernelCost) -> String {
+    let KernelCost { read, written, operations, window, experts } = work;
+    format!(
+        "KernelCost {{ read: {read:?}, written: {written:?}, operations: {operations:?}, window: {window:?}, experts: {experts:?} }}"
+    )
+}
+
+/// A kernel's record in `kernels.rs`.
+fn constant(kernel: &str) -> String {
+    kernel.to_ascii_uppercase()
+}
+
+/// The runtime's type for a matrix in a format.
+pub(crate) fn weight_type(format: Format) -> String {
+    match format {
+        Format::F32 => "F32".to_owned(),
+        Format::F16 => "F16".to_owned(),
+        Format::Bf16 => "Bf16".to_owned(),
+        Format::Q8_0 => "Q8_0".to_owned(),
+        Format::Q4_0 => "Q4_0".to_owned(),
+        Format::Q6K => "Q6K".to_owned(),
+        Format::Q5K => "Q5K".to_owned(),
+        Format::Q4K => "Q4K".to_owned(),
+        Format::Mxfp4 => "Mxfp4".to_owned(),
+        Format::Affine(Affine { bits, group, scales }) => {
+            let name = match scales {
+                Scales::F16 => "Affine",
+                Scales::Bf16 => "AffineBf16",
+            };
+            format!("{name}<{}, {}>", bits.count(), group.columns())
+        }
+    }
+}
+
+pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {
+    match spec {
+        Spec::Embed(embed) => Some(embed.format),
+        Spec::Project(project) => Some(project.format),
+        Spec::EachHead(each) => Some(each.format),
+        Spec::ExpertsInner(inner) => Some(inner.format),
+        Spec::ExpertsSum(sum) => Some(sum.format),
+        Spec::ExpertsTiles(tiles) => Some(tiles.format),
+        _ => None,
+    }
+}
+
+/// A parameter of a function: some kernels' buffers of one name, or the planes of one matrix.
+#[derive(Clone, PartialEq)]
+struct Parameter {
+    name: String,
+    rust_type: String,
+}
+
+/// The parameter that a buffer belongs to, and how the buffer is got from it.
+fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Parameter, String) {
+    for plane in ["values", "codes", "scales"] {
+        if let (Some(matrix), Some(format)) =
+            (buffer.name.strip_suffix(&format!("_{plane}")), weight_format(&instance.spec))
+        {
+            let parameter = Parameter { name: matrix.to_owned(), rust_type: weight_type(format) };
+            return (parameter, format!("{matrix}.{plane}"));
+        }
+    }
+    let element = match buffer.element.as_str() {
+        "half" => "f16",
+        "uint" => "u32",
+        "uchar" => "u8",
+        _ => "f32",
+    };
+    let name = names::identifier(&buffer.name);
+    (Parameter { name: name.clone(), rust_type: format!("Span<{element}>") }, name)
+}
+
+fn function_text(plan: &Plan, function: &Function) -> FunctionText {
+    let mut parameters: Vec<Parameter> = Vec::new();
+    let mut scalars: Vec<String> = Vec::new();
+    for variant in &function.variants {
+        let instance = &plan.kernels[variant.kernel];
+        for buffer in &instance.decl.buffers {
+            let (parameter, _) = parameter_of(instance, buffer);
+            if !parameters.contains(&parameter) {
+                parameters.push(parameter);
+            }
+        }
+        for scalar in &instance.decl.scalars {
+            if !scalars.contains(scalar) {
+                scalars.push(scalar.clone());
+            }
+        }
+    }
+    let mut takes: Vec<String> = parameters.iter().map(|parameter| parameter.name.clone()).collect();
+    takes.extend(scalars.iter().cloned());
+    let mut text = vec!["pass: &mut dyn Pass".to_owned()];
+    text.extend(parameters.iter().map(|parameter| format!("{}: {}", parameter.name, parameter.rust_type)));
+    text.extend(scalars.iter().map(|scalar| format!("{scalar}: u32")));
+    let body = body(plan, function);
+    FunctionText {
+        name: names::identifier(&function.name),
+        formula: function.formula.clone(),
+        parameters: text,
+        body,
+        takes,
+    }
+}
+
+/// The dispatch, or a choice of dispatches by rows.
+fn body(plan: &Plan, function: &Function) -> String {
+    let runs: Vec<(&[Regime], String)> = function
+        .variants
+        .iter()
+        .map(|variant| (variant.regimes.as_slice(), dispatch(&plan.kernels[variant.kernel])))
+        .collect();
+    if let [(_, only)] = &runs[..] {
+        return format!("{only};");
+    }
+    let mut text = String::from("match rows {\n");
+    for (index, (regimes, dispatch)) in runs.iter().enumerate() {
+        // The last kernel serves whatever is left: a function is never called with more rows than it was made for.
+        let pattern = match (index + 1 == runs.len(), regimes) {
+            (true, _) => "_".to_owned(),
+            (_, [Regime::One]) => "1".to_owned(),
+            (_, _) => format!("..={}", forge_planner::FEW),
+        };
+        text.push_str(&format!("    {pattern} => {dispatch},\n"));
+    }
+    text.push('}');
+    text
+}
+
+fn dispatch(instance: &Instance) -> String {
+    let KernelDecl { buffers, scalars, grid, .. } = &instance.decl;
+    let bindings: Vec<String> = buffers
+        .iter()
+        .map(|buffer| {
+            let (_, expression) = parameter_of(instance, buffer);
+            format!("{expression}.{}()", if buffer.written { "write" } else { "read" })
+        })
+        .collect();
+    let grid: Vec<String> = grid.iter().map(ToString::to_string).collect();
+    format!(
+        "pass.dispatch(&{}, &[{}], &[{}], [{}])",
+        constant(&instance.name),
+        bindings.join(", "),
+        scalars.join(", "),
+        grid.join(", ")
+    )
+}

@@ -1,0 +1,393 @@
+//! What `model.rs` and the crate's other texts are made of.
+
+use crate::crate_files::{CrateOptions, RUNTIME};
+use crate::features::features;
+use crate::fields::{FieldText, ScratchText, outer_fields, scratches};
+use crate::kv_cache_code::{CacheText, cache_text, record};
+use crate::report::cache_phrase;
+use crate::section::{SchedulesText, SectionText, schedules, section_text};
+use crate::steps::Caller;
+use crate::{kernels, names};
+use forge_ir::LatentCache;
+use forge_kernels::spec::{ExpertsInner, LatentAttend};
+use forge_kernels::{Spec, ptx};
+use forge_planner::{Application, FEW, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+#[derive(Serialize)]
+pub(crate) struct Context {
+    version: &'static str,
+    command: String,
+    binary: String,
+    /// The crate's name as Rust code spells it.
+    library: String,
+    converses: bool,
+    /// The folder of the runtime, and the features that it has.
+    runtime: String,
+    features: BTreeSet<&'static str>,
+    /// The texts for NVIDIA GPUs, from the oldest; none where the crate is not for them.
+    cuda: &'static [ptx::Target],
+    /// Whether there are other layouts to choose from.
+    tunable: bool,
+    model: ModelText,
+    constants: Vec<Constant>,
+    cache: CacheText,
+    /// The first column of the aside that each layer takes, as an array.
+    firsts: Option<String>,
+    arena: ArenaText,
+    decode: PassText,
+    prefill: PassText,
+    /// Steps of layers beyond the least, and why they are there.
+    beyond: Vec<(String, String)>,
+    formats: String,
+    memory: MemoryText,
+    #[serde(flatten)]
+    kernels: kernels::Context,
+    layer_sections: Vec<SectionText>,
+    layer_type: String,
+    /// Whether layers remember slots otherwise than by keys and values; then each has its own.
+    remembers: bool,
+    /// Whether some layers have experts.
+    has_experts: bool,
+    layers: Vec<LayerText>,
+    outer_fields: Vec<FieldText>,
+    prologue: SchedulesText,
+    epilogue: SchedulesText,
+    next_gains: Option<NextGains>,
+    scratches: Vec<ScratchText>,
+    split_positions: usize,
+    /// Whether many rows may meet keys and values that are made of latents.
+    unfolds: bool,
+    weight_imports: String,
+    kernel_weight_imports: String,
+}
+
+#[derive(Serialize)]
+struct ModelText {
+    name: String,
+    architecture: String,
+    #[serde(rename = "type")]
+    type_name: String,
+    summary: String,
+    format_phrase: String,
+    parameters: String,
+    begin: String,
+    end: String,
+}
+
+#[derive(Serialize)]
+struct Constant {
+    name: &'static str,
+    value: String,
+    doc: String,
+}
+
+#[derive(Serialize)]
+struct ArenaText {
+    bytes: String,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct PassText {
+    dispatches: usize,
+    barriers: usize,
+    bytes_text: String,
+    cost: String,
+}
+
+#[derive(Serialize)]
+struct MemoryText {
+    weights: String,
+    per_position: String,
+    scratch: String,
+}
+
+/// What the gains are called that one application reads for the next.
+#[derive(Serialize)]
+struct NextGains {
+    layer: String,
+    last: String,
+}
+
+#[derive(Serialize)]
+struct LayerText {
+    #[serde(rename = "type")]
+    type_name: String,
+    /// Whether it has memories in the place of a cache.
+    remembers: bool,
+    /// Heads of its cache, positions that it keeps, and elements of a head of one.
+    heads: String,
+    capacity: String,
+    record: String,
+}
+
+fn layer_text(plan: &Plan, section: &Section) -> LayerText {
+    let ring = section.state.and_then(|state| state.ring);
+    let number = |value: Option<usize>| value.map_or_else(String::new, |it| names::number(it as u64));
+    LayerText {
+        type_name: names::camel_case(&section.name),
+        remembers: !section.memories.is_empty(),
+        heads: number(section.state.map(|state| state.heads)),
+        record: number(section.state.map(|state| record(plan, state.width))),
+        capacity: ring.map_or_else(
+            || "context".to_owned(),
+            |ring| format!("context.min({})", names::number(ring.positions as u64)),
+        ),
+    }
+}
+
+impl Context {
+    pub(crate) fn new(plan: &Plan, options: &CrateOptions, kernels: kernels::Context) -> Context {
+        let layers = &plan.applications[1..plan.applications.len() - 1];
+        let layer_ids: Vec<usize> = (1..plan.sections.len() - 1).collect();
+        let prologue = &plan.sections[0];
+        let epilogue = &plan.sections[plan.sections.len() - 1];
+        let layer_sections: Vec<SectionText> =
+            layer_ids.iter().map(|id| section_text(plan, &kernels, &plan.sections[*id])).collect();
+        let remembers = layer_sections.iter().any(|section| !section.memories.is_empty());
+        let has_experts = layer_sections.iter().any(|section| section.experts.is_some());
+        let also: &[&str] = if has_experts { &["Matrix", "WeightFile"] } else { &["WeightFile"] };
+        let layer_type = match &layer_sections[..] {
+            [only] if !remembers => only.type_name.clone(),
+            _ => "AnyLayer".to_owned(),
+        };
+        Context {
+            version: options.version,
+            command: options.command.clone(),
+            library: names::crate_name(&options.name).replace('-', "_"),
+            binary: names::crate_name(&options.name),
+            converses: options.converses,
+            features: features(plan, options),
+            runtime: options.runtime.clone().unwrap_or_else(|| RUNTIME.to_owned()),
+            cuda: if options.cuda { &ptx::TARGETS } else { &[] },
+            tunable: options.tunable,
+            model: model_text(plan, options),
+            constants: constants(plan),
+            cache: cache_text(plan),
+            firsts: firsts(plan),
+            arena: ArenaText {
+                bytes: names::number(plan.arena_bytes as u64),
+                text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
+            },
+            decode: pass_text(plan, Workload::decode(1)),
+            prefill: pass_text(plan, Workload::prefill(plan.chunk as u64)),
+            beyond: plan.beyond_least(),
+            formats: formats(plan),
+            memory: MemoryText {
+                weights: names::size(plan.weight_bytes()),
+                per_position: cache_phrase(plan),
+                scratch: names::size(plan.arena_bytes as u64),
+            },
+            has_experts,
+            layer_sections,
+            layer_type,
+            remembers,
+            layers: layers.iter().map(|layer| layer_text(plan, &plan.sections[layer.section])).collect(),
+            outer_fields: outer_fields(plan),
+            prologue: schedules(plan, &kernels, prologue, Caller::Forward),
+            epilogue: schedules(plan, &kernels, epilogue, Caller::Head),
+            next_gains: next_gains(plan),
+            scratches: scratches(plan),
+            split_positions: SPLIT_POSITIONS,
+            unfolds: plan.unfold.is_some(),
+            weight_imports: imports(&kernels.weight_types, also),
+            kernel_weight_imports: imports(&kernels.weight_types, &[]),
+            kernels,
+        }
+    }
+}
+
+/// The names of a `use`, in order; braces only where there are several and the template has none.
+fn imports(types: &[String], also: &[&str]) -> String {
+    let mut names: Vec<&str> = types.iter().map(String::as_str).chain(also.iter().copied()).collect();
+    names.sort_unstable();
+    match (also, &names[..]) {
+        ([], [only]) => (*only).to_owned(),
+        ([], _) => format!("{{{}}}", names.join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
+    let model = &plan.model;
+    let layers = plan.applications.len() - 2;
+    let mut summary = vec![format!("{layers} layers"), format!("hidden {}", model.hidden)];
+    if let Some((heads, key_heads, width)) = attention_shape(plan) {
+        summary.push(match heads == key_heads {
+            true => format!("{heads} heads of {width}"),
+            false => format!("{heads} query heads over {key_heads} key/value heads of {width}"),
+        });
+    }
+    if let Some((heads, LatentCache { width, turned })) = latent_shape(plan) {
+        summary.push(format!("{heads} heads over latents of {width} and turned keys of {turned}"));
+    }
+    if let Some(width) = feed_forward(plan) {
+        summary.push(format!("feed-forward {width}"));
+    }
+    if let Some(ExpertsInner { experts, chosen, shared, outputs, .. }) = experts_inner(plan) {
+        let always = if *shared > 0 { format!(" and {shared} for every row") } else { String::new() };
+        let (chosen, experts) = (chosen - shared, experts - shared);
+        summary.push(format!("{chosen} of {experts} experts of {}{always}", outputs / 2));
+    }
+    summary.push(format!("vocabulary {}", names::grouped(model.vocabulary as u64)));
+    let mut formats: Vec<&str> = plan
+        .weights
+        .iter()
+        .filter(|weight| weight.shape.len() == 2)
+        .map(|weight| weight.format.name())
+        .collect();
+    formats.sort_unstable();
+    formats.dedup();
+    ModelText {
+        name: model.name.clone(),
+        architecture: model.architecture.clone(),
+        type_name: names::type_name(&model.architecture),
+        summary: summary.join(" · ") + ".",
+        format_phrase: format!(" in {}", formats.join(" and ")),
+        parameters: names::number(options.parameters),
+        begin: format!("{:?}", model.specials.begin),
+        end: format!("{:?}", model.specials.end),
+    }
+}
+
+/// Query heads, key heads and head width, of the first attention.
+pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
+    plan.kernels.iter().find_map(|kernel| match &kernel.spec {
+        Spec::AttendSplit(attend) => Some((attend.query_heads, attend.key_heads, attend.width)),
+        _ => None,
+    })
+}
+
+/// Heads of attention over latents, and what they share, of the first layer that has any.
+pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, LatentCache)> {
+    latent_attend(plan)
+        .map(|attend| (attend.heads, LatentCache { width: attend.width, turned: attend.turned }))
+}
+
+pub(crate) fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
+    plan.kernels.iter().find_map(|kernel| match &kernel.spec {
+        Spec::LatentAttend(attend) => Some(attend),
+        _ => None,
+    })
+}
+
+pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
+    plan.scratch.iter().find(|scratch| scratch.name == "inner").map(|scratch| scratch.width)
+}
+
+/// Experts of the first layer that has any.
+fn experts_inner(plan: &Plan) -> Option<&ExpertsInner> {
+    plan.kernels.iter().find_map(|kernel| match &kernel.spec {
+        Spec::ExpertsInner(inner) => Some(inner),
+        _ => None,
+    })
+}
+
+/// Experts of a row, and the width inside one, of the first layer that has any.
+pub(crate) fn experts_shape(plan: &Plan) -> Option<(usize, usize)> {
+    experts_inner(plan).map(|inner| (inner.chosen, inner.outputs / 2))
+}
+
+fn constants(plan: &Plan) -> Vec<Constant> {
+    let mut constants = Vec::new();
+    let mut constant = |name, value: usize, doc: &str| {
+        constants.push(Constant { name, value: names::number(value as u64), doc: doc.to_owned() });
+    };
+    constant("NUM_LAYERS", plan.applications.len() - 2, "Layers.");
+    constant("HIDDEN_SIZE", plan.model.hidden, "Width of the residual stream.");
+    if let Some((heads, key_heads, width)) = attention_shape(plan) {
+        constant("NUM_ATTENTION_HEADS", heads, "Heads that ask.");
+        constant("NUM_KV_HEADS", key_heads, "Heads that are asked: each has keys and values in the cache.");
+        constant("HEAD_DIM", width, "Channels of a head.");
+    }
+    if let Some(attend) = latent_attend(plan) {
+        constant("NUM_ATTENTION_HEADS", attend.heads, "Heads, all of which are asked for the same latents.");
+        constant("HEAD_GROUPS", attend.layout()[2], "Threadgroups that the heads of a row take.");
+        constant("KV_LORA_RANK", attend.width, "Channels of a latent.");
+        constant("QK_ROPE_HEAD_DIM", attend.turned, "Channels of a key that turns.");
+    }
+    if let Some(width) = feed_forward(plan) {
+        constant("INTERMEDIATE_SIZE", width, "Width inside the feed-forward block.");
+    }
+    if let Some((chosen, width)) = experts_shape(plan) {
+        constant("NUM_EXPERTS_PER_TOKEN", chosen, "Experts of a row.");
+        constant("MOE_INTERMEDIATE_SIZE", width, "Width inside an expert.");
+    }
+    constant("VOCAB_SIZE", plan.model.vocabulary, "Tokens.");
+    constant("MAX_CONTEXT", plan.context, "Most positions of a conversation.");
+    constant("PREFILL_CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
+    if let Some(unfold) = plan.unfold {
+        let from = "Rows of one slot from which on keys and values are made of latents: fewer operations than to meet these.";
+        constant("MLA_EXPAND_MIN_ROWS", unfold.from, from);
+        constant("MLA_EXPAND_TILE", unfold.share, "Most positions of which they are made at once.");
+    }
+    constant("SMALL_BATCH_MAX", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
+    if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
+        constant(
+            "MAX_KV_SPLITS",
+            MAX_SHARES,
+            "Most shares of caches in a pass: rows times threadgroups a row.",
+        );
+    }
+    constants
+}
+
+/// The first columns of the aside that layers take, as an array; none where nothing is taken.
+fn firsts(plan: &Plan) -> Option<String> {
+    let layers = &plan.applications[1..plan.applications.len() - 1];
+    let firsts: Vec<usize> = layers.iter().map(|layer| layer.first.unwrap_or(0)).collect();
+    layers.iter().any(|layer| layer.first.is_some()).then(|| of_layers(&firsts))
+}
+
+fn formats(plan: &Plan) -> String {
+    let formats = plan.bytes_by_format().into_iter();
+    let formats: Vec<String> =
+        formats.map(|(format, bytes)| format!("({:?}, {})", format.name(), names::number(bytes))).collect();
+    format!("[{}]", formats.join(", "))
+}
+
+fn pass_text(plan: &Plan, load: Workload) -> PassText {
+    let counts = plan.counts(load);
+    let cost = pass_cost(plan, load);
+    let split = plan.counts(Workload { splits: 2, ..load });
+    let both = counts.dispatches_per_layer.iter().zip(&split.dispatches_per_layer);
+    let more: Vec<usize> = both.map(|(plain, split)| split - plain).collect();
+    let (per_layer, more) = (of_layers(&counts.dispatches_per_layer), of_layers(&more));
+    let cost_text = format!(
+        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            operations: {},\n            dispatches_per_layer: &{per_layer},\n            more_when_split: &{more},\n        }}",
+        counts.dispatches,
+        counts.barriers,
+        names::number(cost.read()),
+        names::number(cost.operations)
+    );
+    PassText {
+        dispatches: counts.dispatches,
+        barriers: counts.barriers,
+        bytes_text: names::size(cost.weights_read),
+        cost: cost_text,
+    }
+}
+
+/// A number for each layer as an array.
+pub(crate) fn of_layers(values: &[impl ToString]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    match &values[..] {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; NUM_LAYERS]"),
+        _ => format!("[{}]", values.join(", ")),
+    }
+}
+
+/// The role of the gain that a layer begins with, and the name of the one that the head begins with, where layers read
+/// them for what comes after.
+fn next_gains(plan: &Plan) -> Option<NextGains> {
+    let gain = |application: &Application| {
+        let fields = &plan.sections[application.section].fields;
+        let field = fields.iter().position(|field| field.of_next)?;
+        Some(plan.weights[application.weights[field]].name.clone())
+    };
+    let first = gain(plan.applications.first()?)?;
+    let last = gain(&plan.applications[plan.applications.len() - 2])?;
+    Some(NextGains { layer: first.strip_prefix("layers.0.").unwrap_or(&first).to_owned(), last })
+}

@@ -1,0 +1,99 @@
+//! From metadata to tokenizer_config.json and generation_config.json: texts of special tokens, chat templates, the tokens that
+//! begin a text and end an answer, and the sampling settings that the model's authors recommend.
+
+use crate::gguf::vocabulary::{KEYS, Kind, Vocabulary};
+use serde_json::{Value, json};
+
+/// Control tokens of these names end a turn where a chat template writes them, beside the tokens that the file names.
+const ENDS_OF_TURNS: [&str; 8] = [
+    "<end_of_turn>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|im_end|>",
+];
+
+impl Vocabulary<'_> {
+    /// tokenizer_config.json: texts of special tokens, and chat templates.
+    pub(crate) fn configuration(&self) -> Value {
+        let text = |id: Option<usize>| id.map(|id| self.tokens[id]);
+        let unknown = self.token("unknown_token_id");
+        let mut config = json!({
+            "bos_token": text(self.begin), "eos_token": text(self.end), "unk_token": text(unknown),
+            "clean_up_tokenization_spaces": false, "tokenizer_class": "PreTrainedTokenizerFast",
+        });
+        let others: Vec<String> = self.metadata.keys("tokenizer.chat_template.").map(str::to_owned).collect();
+        // A list of their names.
+        self.metadata.pass("tokenizer.chat_templates");
+        let named = |key: &String| {
+            let name = key.trim_start_matches("tokenizer.chat_template.");
+            self.metadata.word(key).map(|template| json!({"name": name, "template": template}))
+        };
+        let others: Vec<Value> = others.iter().filter_map(named).collect();
+        match self.metadata.word("tokenizer.chat_template") {
+            Some(template) if others.is_empty() => config["chat_template"] = json!(template),
+            Some(template) => {
+                let first = json!({"name": "default", "template": template});
+                config["chat_template"] = [first].into_iter().chain(others).collect();
+            }
+            None => {}
+        }
+        config
+    }
+
+    /// generation_config.json: the tokens that begin a text, all that end an answer, and sampling settings.
+    pub(crate) fn generation(&self) -> Value {
+        let named = ["eot_token_id", "eom_token_id"].map(|name| self.token(name));
+        let template = self.metadata.word("tokenizer.chat_template").unwrap_or_default();
+        let written = self.used().filter(|(_, token, kind)| {
+            *kind == Kind::Control && ENDS_OF_TURNS.contains(token) && template.contains(token)
+        });
+        let mut ends: Vec<usize> = Vec::new();
+        let listed = self.metadata.tokens(&format!("{KEYS}eos_token_ids")).unwrap_or_default();
+        let listed = listed.into_iter().map(|id| id as usize).filter(|id| *id < self.tokens.len());
+        let written = written.map(|(id, ..)| id);
+        for id in self.end.into_iter().chain(listed).chain(named.into_iter().flatten()).chain(written) {
+            if !ends.contains(&id) {
+                ends.push(id);
+            }
+        }
+        let mut config = json!({"bos_token_id": self.begin, "eos_token_id": ends});
+        self.sampling(&mut config);
+        config
+    }
+
+    /// `general.sampling.*`, by the names of generation_config.json.
+    fn sampling(&self, config: &mut Value) {
+        let metadata = self.metadata;
+        let number = |name: &str| metadata.number(&format!("general.sampling.{name}"));
+        for (name, as_key) in [
+            ("temp", "temperature"),
+            ("top_p", "top_p"),
+            ("min_p", "min_p"),
+            ("penalty_repeat", "repetition_penalty"),
+        ] {
+            if let Some(number) = number(name) {
+                // The file has 32-bit numbers: 0.7 is meant, not the nearest of them.
+                let shortest = (number as f32).to_string().parse::<f64>();
+                config[as_key] = json!(shortest.unwrap_or(number));
+            }
+        }
+        if let Some(count) = metadata.count("general.sampling.top_k") {
+            config["top_k"] = json!(count);
+        }
+        if config["temperature"] == json!(0.0) {
+            config["do_sample"] = json!(false);
+        }
+        // Settings that the program's sampler does not have: how it samples by default is said, and not taken for granted.
+        for (name, off) in [("xtc_probability", 0.0), ("mirostat", 0.0)] {
+            if number(name).is_some_and(|number| number != off) {
+                metadata.note(format!(
+                    "general.sampling.{name} is not supported: the program samples without it by default"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What passes from one application to another beside the stream: states, which one keeps and those after it may read, and
+//! the aside, which the prologue leaves and layers take.
+
+use crate::shape_check::widths;
+use crate::validate::Check;
+use crate::{Apply, Body, Op, ParamKind};
+
+impl Check<'_> {
+    /// Every state is kept once, and read after that alone.
+    pub(crate) fn states(&mut self) {
+        let draft = self.draft;
+        for index in 0..draft.states.len() {
+            let mut kept = 0;
+            let layers = draft.layers.iter();
+            for apply in std::iter::once(&draft.prologue).chain(layers).chain([&draft.epilogue]) {
+                let Some(body) = draft.bodies.get(apply.body.0) else { continue };
+                let bound = body.state_params().zip(&apply.states).filter(|(_, id)| id.0 == index);
+                for (param, _) in bound {
+                    match body.only_reads(param) {
+                        false => kept += 1,
+                        true if kept == 0 => self.fault(format!("state {index} is read before it is kept")),
+                        true => {}
+                    }
+                }
+            }
+            if kept != 1 {
+                self.fault(format!("state {index} is kept by {kept} applications"));
+            }
+        }
+    }
+
+    /// What the prologue leaves is what layers take.
+    pub(crate) fn aside(&mut self) {
+        let draft = self.draft;
+        let body = |apply: &Apply| draft.bodies.get(apply.body.0);
+        let leaves = |body: &Body| body.nodes.iter().filter(|node| node.op == Op::Leave).count();
+        let ends = [&draft.prologue, &draft.epilogue];
+        let others = draft.layers.iter().chain([&draft.epilogue]);
+        if others.filter_map(body).any(|body| leaves(body) > 0) {
+            self.fault("the prologue alone leaves an aside".to_owned());
+        }
+        if ends.into_iter().filter_map(body).any(|body| body.part_params().next().is_some()) {
+            self.fault("layers alone take parts of the aside".to_owned());
+        }
+        let Some(prologue) = body(&draft.prologue) else { return };
+        let width = match prologue.nodes.last() {
+            Some(last) if last.op == Op::Leave => widths(prologue)[last.inputs[1].0],
+            _ => 0,
+        };
+        if leaves(prologue) > usize::from(width > 0) {
+            self.fault("the aside is left before the end of the prologue".to_owned());
+        }
+        let mut parts = Vec::new();
+        for (layer, apply) in draft.layers.iter().enumerate() {
+            let Some(body) = body(apply) else { continue };
+            for (param, first) in body.part_params().zip(&apply.parts) {
+                let ParamKind::Part(columns) = body.params[param.0].kind else { continue };
+                let part = *first..first.saturating_add(columns);
+                if part.end > width {
+                    self.fault(format!(
+                        "layer {layer} takes {columns} columns from {first} on, of an aside of {width}"
+                    ));
+                } else {
+                    parts.push(part);
+                }
+            }
+        }
+        parts.sort_by_key(|part| part.start);
+        let taken =
+            parts.iter().fold(0, |taken, part| if part.start <= taken { taken.max(part.end) } else { taken });
+        if taken < width {
+            self.fault(format!("no layer takes column {taken} of the aside"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::validate::tests::{draft, node, param};
+    use crate::{Apply, Body, BodyId, Draft, Op, ParamId, ParamKind, Weight, WeightId};
+
+    /// The tiny model with a second layer that reads what the first keeps, and scales itself by what it takes from the aside.
+    fn drafted_beside() -> Draft {
+        let mut draft = draft();
+        let prologue = &mut draft.bodies[0];
+        prologue.nodes.push(node(Op::Leave, &[1, 1]));
+        let cache = ParamId(0);
+        let reads =
+            Op::Attention { query_heads: 2, scale: 0.5, cache, window: None, softcap: None, sinks: None };
+        draft.bodies.push(Body {
+            name: "reading".to_owned(),
+            input: 4,
+            params: vec![
+                param("cache", ParamKind::State(draft.states[0].clone())),
+                param("factor", ParamKind::Weight(vec![1])),
+                param("left", ParamKind::Part(2)),
+                param("right", ParamKind::Part(2)),
+            ],
+            nodes: vec![
+                node(Op::RmsNorm { gain: None, parts: 2, epsilon: 1e-5 }, &[0]),
+                node(reads, &[1]),
+                node(Op::ScaleBy { factor: ParamId(1) }, &[2]),
+                node(Op::Take { part: ParamId(2) }, &[]),
+                node(Op::Take { part: ParamId(3) }, &[]),
+                node(Op::Multiply, &[4, 5]),
+                node(Op::Add, &[0, 3]),
+            ],
+        });
+        let weight = Weight { tensor: "factor".to_owned(), shape: vec![1], ..draft.weights[1].clone() };
+        draft.weights.push(weight);
+        let states = draft.layers[0].states.clone();
+        draft.layers.push(Apply { body: BodyId(3), weights: vec![WeightId(4)], states, parts: vec![0, 2] });
+        draft
+    }
+
+    #[test]
+    fn layers_read_what_others_keep_and_take_what_the_prologue_leaves() {
+        let graph = drafted_beside().validate().expect("it is sound");
+        let text = graph.to_string();
+        for line in [
+            "layers 0..1 layer",
+            "layers 1..2 reading over what layer 0 keeps",
+            "%2 node       = %1, leaving %1 [4]",
+            "part   right            columns 2..4 of the aside",
+            "%1 node       = rms_norm(%0 in 2 parts, epsilon 1e-5) [4]",
+            "%2 node       = attention(%1, 2 heads, scale 0.5, cache) [4]",
+            "%3 node       = %2 * factor [4]",
+            "%5 node       = take(right) [2]",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_fault_beside_the_stream_is_named() {
+        type Change = fn(&mut Draft);
+        let cases: [(&str, Change); 10] = [
+            ("state 0 is read before it is kept", |draft| draft.layers.reverse()),
+            ("state 0 is kept by 2 applications", |draft| draft.layers.push(draft.layers[0].clone())),
+            ("and 1 parts of the aside", |draft| draft.layers[1].parts.truncate(1)),
+            ("takes 2 columns from 3 on, of an aside of 4", |draft| draft.layers[1].parts[1] = 3),
+            ("no layer takes column 2 of the aside", |draft| draft.layers[1].parts[1] = 0),
+            ("the prologue alone leaves an aside", |draft| {
+                draft.bodies[1].nodes.push(node(Op::Leave, &[4, 4]));
+            }),
+            ("left before the end of the prologue", |draft| {
+                draft.bodies[0].nodes.push(node(Op::Leave, &[2, 2]));
+            }),
+            ("layers alone take parts of the aside", |draft| {
+                draft.bodies[2].params.push(param("part", ParamKind::Part(2)));
+                draft.epilogue.parts.push(0);
+            }),
+            ("the factor is [2], and has to be one number", |draft| {
+                draft.bodies[3].params[1].kind = ParamKind::Weight(vec![2]);
+            }),
+            ("parameter 1 is no part of the aside", |draft| {
+                draft.bodies[3].nodes[3].op = Op::Take { part: ParamId(1) };
+            }),
+        ];
+        for (named, change) in cases {
+            let mut draft = drafted_beside();
+            change(&mut draft);
+            let faults = draft.validate().expect_err(named);
+            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(said.iter().any(|fault| fault.contains(named)), "should say {named}: {said:?}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The proof that a draft is a graph. Every fault is found, not only the first.
+//!
+//! Checked here: every index is in range; a body's parameters and an application's bindings agree in number and shape; every
+//! weight and body is used; the prologue begins with ids, bodies hand on the residual stream, and the epilogue ends in one
+//! logit for each entry of the vocabulary. `width` knows whether an operation fits what it is given, `beside` what passes from
+//! one application to another beside the stream.
+
+pub(crate) mod cross_layer;
+
+use crate::shape_check::{shape, width_of, widths};
+use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind, State, WeightSlice};
+use std::ops::Deref;
+
+/// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph(Draft);
+
+impl Deref for Graph {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.0
+    }
+}
+
+impl Draft {
+    /// Checks everything the crate's documentation promises, and gives the graph or every fault found.
+    pub fn validate(self) -> Result<Graph, Vec<Diagnostic>> {
+        let mut check = Check { draft: &self, faults: Vec::new() };
+        check.bodies();
+        if check.faults.is_empty() {
+            check.applications();
+            check.everything_is_used();
+            check.states();
+            check.aside();
+        }
+        let faults = check.faults;
+        if faults.is_empty() { Ok(Graph(self)) } else { Err(faults) }
+    }
+}
+
+impl Graph {
+    /// The body of an application.
+    pub fn body(&self, apply: &Apply) -> &Body {
+        &self.bodies[apply.body.0]
+    }
+
+    /// Prologue, layers and epilogue in order of evaluation.
+    pub fn applications(&self) -> impl Iterator<Item = &Apply> {
+        std::iter::once(&self.prologue).chain(&self.layers).chain(std::iter::once(&self.epilogue))
+    }
+
+    /// Widths of a body's values, the incoming one first.
+    pub fn widths(&self, body: &Body) -> Vec<usize> {
+        widths(body)
+    }
+}
+
+struct Check<'a> {
+    draft: &'a Draft,
+    faults: Vec<Diagnostic>,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, message: String) {
+        self.faults.push(Diagnostic::new("F0401", message));
+    }
+
+    fn bodies(&mut self) {
+        for body in &self.draft.bodies {
+            let mut widths = vec![body.input];
+            for (index, node) in body.nodes.iter().enumerate() {
+                let at = format!("{}.{} (node {index})", body.name, node.name);
+                let inputs: Option<Vec<usize>> =
+                    node.inputs.iter().map(|value| widths.get(value.0).copied()).collect();
+                let width = match inputs {
+                    None => Err("uses a value that is not defined before it".to_owned()),
+                    Some(inputs) => width_of(body, &node.op, &inputs),
+                };
+                if let Op::Place { table } = node.op
+                    && let Ok([positions, _]) = shape(body, table)
+                    && *positions < self.draft.model.context
+                {
+                    let context = self.draft.model.context;
+                    self.fault(format!(
+                        "{at}: its table holds {positions} positions, and the context {context}"
+                    ));
+                }
+                match width {
+                    Ok(width) => widths.push(width),
+                    Err(why) => {
+                        self.fault(format!("{at}: {why}"));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn applications(&mut self) {
+        let draft = self.draft;
+        let mut stream = 0;
+        let layers = draft.layers.iter().enumerate().map(|(index, apply)| (format!("layer {index}"), apply));
+        let all = std::iter::once(("prologue".to_owned(), &draft.prologue))
+            .chain(layers)
+            .chain(std::iter::once(("epilogue".to_owned(), &draft.epilogue)));
+        for (at, apply) in all {
+            let Some(body) = draft.bodies.get(apply.body.0) else {
+                self.fault(format!("{at}: applies body {}, of {}", apply.body.0, draft.bodies.len()));
+                continue;
+            };
+            self.bindings(&at, body, apply);
+            if body.input != stream {
+                self.fault(format!("{at}: {} takes a width of {}, given {stream}", body.name, body.input));
+            }
+            stream = widths(body).last().copied().unwrap_or(0);
+        }
+        if stream != draft.model.vocabulary {
+            self.fault(format!(
+                "the epilogue ends in {stream} numbers, not one for each of {} tokens",
+                draft.model.vocabulary
+            ));
+        }
+    }
+
+    fn bindings(&mut self, at: &str, body: &Body, apply: &Apply) {
+        let weights: Vec<ParamId> = body.weight_params().collect();
+        let states: Vec<ParamId> = body.state_params().collect();
+        let parts = body.part_params().count();
+        let [bound, params] = [
+            [apply.weights.len(), apply.states.len(), apply.parts.len()],
+            [weights.len(), states.len(), parts],
+        ];
+        if bound != params {
+            let [weights, states, parts] = bound;
+            return self.fault(format!(
+                "{at}: binds {weights} weights, {states} states and {parts} parts of the aside to {params:?} parameters"
+            ));
+        }
+        for (param, id) in weights.iter().zip(&apply.weights) {
+            let param = &body.params[param.0];
+            match self.draft.weights.get(id.0) {
+                None => self
+                    .fault(format!("{at}: {} is bound to weight {}, which does not exist", param.name, id.0)),
+                Some(weight) if ParamKind::Weight(weight.shape.clone()) != param.kind => {
+                    self.fault(format!(
+                        "{at}: {} wants {}, and {} is {:?}",
+                        param.name,
+                        kind(&param.kind),
+                        weight.tensor,
+                        weight.shape
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        for (param, id) in states.iter().zip(&apply.states) {
+            let param = &body.params[param.0];
+            match self.draft.states.get(id.0) {
+                Some(state) if ParamKind::State(state.clone()) == param.kind => {}
+                _ => self.fault(format!(
+                    "{at}: {} is bound to state {}, which is not {}",
+                    param.name,
+                    id.0,
+                    kind(&param.kind)
+                )),
+            }
+        }
+    }
+
+    fn everything_is_used(&mut self) {
+        let draft = self.draft;
+        let applications: Vec<&Apply> = std::iter::once(&draft.prologue)
+            .chain(&draft.layers)
+            .chain(std::iter::once(&draft.epilogue))
+            .collect();
+        for (index, weight) in draft.weights.iter().enumerate() {
+            let of = weight.cut.map_or(weight.part().end, WeightSlice::of);
+            let is_cut = match weight.cut {
+                Some(WeightSlice::Columns { .. }) => weight.matrix_shape().len() == 2,
+                Some(
+                    WeightSlice::Groups { rows: each, .. } | WeightSlice::ColumnGroups { columns: each, .. },
+                ) => {
+                    let is_turned = weight.cut.is_some_and(WeightSlice::turns);
+                    let all = weight.matrix_shape().first();
+                    each > 0
+                        && all.is_some_and(|all| all.is_multiple_of(each))
+                        && (!is_turned || weight.matrix_shape().len() == 2)
+                }
+                _ => true,
+            };
+            if weight.part().end > of || !is_cut {
+                self.fault(format!(
+                    "{} has no part {:?} of shape {:?}",
+                    weight.tensor,
+                    weight.part(),
+                    weight.shape
+                ));
+            }
+            if !applications.iter().any(|apply| apply.weights.iter().any(|id| id.0 == index)) {
+                self.fault(format!("nothing uses the weight {}", weight.tensor));
+            }
+        }
+        for (index, body) in draft.bodies.iter().enumerate() {
+            if !applications.iter().any(|apply| apply.body.0 == index) {
+                self.fault(format!("nothing applies the body {}", body.name));
+            }
+        }
+    }
+}
+
+fn kind(kind: &ParamKind) -> String {
+    match kind {
+        ParamKind::Weight(shape) => format!("a weight of {shape:?}"),
+        ParamKind::State(state @ State::Cache(_)) => format!("a cache of {state}"),
+        ParamKind::State(state @ State::Latents(_)) => format!("a cache of {state}"),
+        ParamKind::State(state @ State::Tail(_)) => format!("a tail of {state}"),
+        ParamKind::State(state @ State::Memory(_)) => format!("a memory of {state}"),
+        ParamKind::Part(width) => format!("{width} columns of the aside"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Activation, BodyId, Cache, Experts, Format, Gating, Model, Node, Param, Routing, Scores,
+        SpecialTokens, StateId, ValueId, Weight, WeightId,
+    };
+
+    pub(crate) fn param(name: &str, kind: ParamKind) -> Param {
+        Param { name: name.to_owned(), kind }
+    }
+
+    pub(crate) fn node(op: Op, inputs: &[usize]) -> Node {
+        Node { name: "node".to_owned(), op, inputs: inputs.iter().map(|value| ValueId(*value)).collect() }
+    }
+
+    /// Attention of 2 heads over 1 of 2 channels, its cache being parameter 2 of the layer.
+    fn attention(window: Option<usize>, softcap: Option<f32>) -> Op {
+        Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap, sinks: None }
+    }
+
+    fn routing(chosen: usize) -> Routing {
+        let (scores, correction, groups, shares, factor, scale) =
+            (Scores::Softmax, None, None, false, 1.0, None);
+        Routing { scores, chosen, correction, groups, shares, factor, scale }
+    }
+
+    /// A table of 5 tokens, one layer of attention, and a head.
+    pub(crate) fn draft() -> Draft {
+        let weight = |tensor: &str, shape: &[usize]| Weight {
+            tensor: tensor.to_owned(),
+            shape: shape.to_vec(),
+            format: Format::F32,
+            plus_one: false,
+            cut: None,
+            stack: None,
+            blocks: None,
+        };
+        let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
+        let state = State::Cache(Cache { heads: 1, width: 2 });
+        let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
+        let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
+        let apply = |body, weights: &[usize], states: &[usize]| Apply {
+            body: BodyId(body),
+            weights: weights.iter().map(|id| WeightId(*id)).collect(),
+            states: states.iter().map(|id| StateId(*id)).collect(),
+            parts: Vec::new(),
+        };
+        Draft {
+            model: Model {
+                name: "tiny".to_owned(),
+                architecture: "Tiny".to_owned(),
+                vocabulary: 5,
+                hidden: 4,
+                context: 8,
+                specials: SpecialTokens::default(),
+            },
+            weights: vec![
+                weight("table", &[5, 4]),
+                weight("gain", &[4]),
+                weight("key", &[2, 4]),
+                weight("head", &[5, 4]),
+            ],
+            states: vec![state.clone()],
+            bodies: vec![
+                body(
+                    "embed",
+                    0,
+                    vec![param("table", shape(&[5, 4]))],
+                    vec![node(Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
+                ),
+                body(
+                    "layer",
+                    4,
+                    vec![
+                        param("gain", shape(&[4])),
+                        param("key", shape(&[2, 4])),
+                        param("cache", ParamKind::State(state)),
+                    ],
+                    vec![
+                        node(Op::RmsNorm { gain: Some(ParamId(0)), parts: 1, epsilon: 1e-5 }, &[0]),
+                        node(linear(1), &[1]),
+                        node(attention(None, None), &[1, 2, 2]),
+                        node(Op::Add, &[0, 3]),
+                    ],
+                ),
+                body("head", 4, vec![param("head", shape(&[5, 4]))], vec![node(linear(0), &[0])]),
+            ],
+            prologue: apply(0, &[0], &[]),
+            layers: vec![apply(1, &[1, 2], &[0])],
+            epilogue: apply(2, &[3], &[]),
+        }
+    }
+
+    #[test]
+    fn a_sound_draft_is_a_graph() {
+        let graph = draft().validate().expect("it is sound");
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4]);
+        assert_eq!(graph.applications().count(), 3);
+    }
+
+    #[test]
+    fn what_few_models_have_is_sound_too() {
+        let mut draft = draft();
+        let layer = &mut draft.bodies[1];
+        layer.nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
+        layer.params[0].kind = ParamKind::Weight(vec![2]);
+        layer.nodes[2].op = attention(Some(1), Some(50.0));
+        layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
+        layer.nodes.push(node(Op::Softcap(30.0), &[5]));
+        layer.nodes.push(node(Op::Scale(0.5), &[6]));
+        draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
+        draft.weights[2].cut = Some(WeightSlice::Rows { first: 2, of: 6 });
+        draft.weights[3].cut = Some(WeightSlice::Columns { first: 0, of: 5 });
+        assert_eq!(draft.weights[2].tensor_shape(), [6, 4]);
+        assert_eq!(draft.weights[3].tensor_shape(), [4, 5]);
+        draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
+        draft.weights[0].cut = Some(WeightSlice::Groups { first: 3, rows: 1, of: 4 });
+        assert_eq!(draft.weights[0].tensor_shape(), [20, 4]);
+        assert_eq!(
+            [0, 1, 4].map(|row| draft.weights[0].cut.map(|cut| cut.place(row))),
+            [Some(3), Some(7), Some(19)]
+        );
+        let graph = draft.validate().expect("it is sound");
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4, 4]);
+        let text = graph.to_string();
+        for line in [
+            "%1 node       = embed(%0, table) * 2.5 [4]",
+            "weight gain             [2]            f32 1 + gain",
+            "weight key              [2, 4]         f32 key rows 2..4",
+            "weight head             [5, 4]         f32 head columns 0..5",
+            "weight table            [5, 4]         f32 table rows 3..4 of every 4",
+            "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
+            "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
+            "%5 node       = gelu_tanh(%4) [4]",
+            "%6 node       = softcap(%5, 30) [4]",
+            "%7 node       = %6 * 0.5 [4]",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_fault_is_named() {
+        type Change = fn(&mut Draft);
+        let cases: [(&str, Change); 35] = [
+            ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
+            ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
+            ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
+            ("is not a weight", |draft| {
+                draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9), scale: 1.0 }
+            }),
+            ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
+            ("the gain is [4], and what it scales 2 wide", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
+            }),
+            ("4 does not divide into 3 parts", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 3, epsilon: 1e-5 };
+            }),
+            ("4 does not divide into 0 parts", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 0, epsilon: 1e-5 };
+            }),
+            ("window holds no position", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
+            ("rows times 0 say nothing", |draft| {
+                draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 0.0 };
+            }),
+            ("rows times inf say nothing", |draft| {
+                draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: f32::INFINITY };
+            }),
+            ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
+            ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
+            ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
+            ("numbers times 0 say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
+            ("numbers times NaN say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
+            ("the table is [2, 4], and what it is added to 2 wide", |draft| {
+                draft.bodies[1].nodes.insert(2, node(Op::Place { table: ParamId(1) }, &[2]));
+            }),
+            ("a gain or bias is [2, 4]", |draft| {
+                let op = Op::LayerNorm { gain: ParamId(0), bias: Some(ParamId(1)), epsilon: 1e-5 };
+                draft.bodies[1].nodes[0].op = op;
+            }),
+            ("its table holds 2 positions, and the context 8", |draft| {
+                draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
+            }),
+            ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
+            ("cache is not a cache", |draft| {
+                draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);
+            }),
+            ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
+            ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
+            ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
+            ("state 0 is kept by 0 applications", |draft| draft.layers.clear()),
+            ("gain has no part 2..6", |draft| {
+                draft.weights[1].cut = Some(WeightSlice::Rows { first: 2, of: 5 })
+            }),
+            ("gain has no part 0..4 of shape [4]", |draft| {
+                draft.weights[1].cut = Some(WeightSlice::Columns { first: 0, of: 4 });
+            }),
+            ("head has no part 4..6 of shape [5, 4]", |draft| {
+                draft.weights[3].cut = Some(WeightSlice::Groups { first: 4, rows: 2, of: 5 });
+            }),
+            ("head has no part 0..2 of shape [5, 4]", |draft| {
+                draft.weights[3].cut = Some(WeightSlice::Groups { first: 0, rows: 2, of: 5 });
+            }),
+            ("5 of 2 experts cannot be chosen", |draft| {
+                draft.bodies[1].nodes.insert(2, node(Op::Route(routing(5)), &[2]));
+            }),
+            ("a correction or scale is [4], and there are 2 experts", |draft| {
+                let op = Op::Route(Routing { correction: Some(ParamId(0)), ..routing(1) });
+                draft.bodies[1].nodes.insert(2, node(op, &[2]));
+            }),
+            ("its stacks are [2, 4], [2, 4] and [4], for 2 experts of an input 4 wide", |draft| {
+                let [gate, up, down] = [1, 1, 0].map(ParamId);
+                let gating = Gating::Plain(Activation::Silu);
+                let op = Op::Experts(Experts { gate, up, down, biases: None, gating });
+                draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
+            }),
+            ("nothing is clamped to 0 and 1 times as steep", |draft| {
+                let [gate, up, down] = [1, 1, 0].map(ParamId);
+                let gating = Gating::Clamped { limit: 0.0, sharpness: 1.0 };
+                let op = Op::Experts(Experts { gate, up, down, biases: None, gating });
+                draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
+            }),
+            ("its sinks are [4], for 2 query heads", |draft| {
+                for node in &mut draft.bodies[1].nodes {
+                    if let Op::Attention { sinks, .. } = &mut node.op {
+                        *sinks = Some(ParamId(0));
+                    }
+                }
+            }),
+            ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
+        ];
+        for (named, change) in cases {
+            let mut draft = draft();
+            change(&mut draft);
+            let faults = draft.validate().expect_err(named);
+            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(said.iter().any(|fault| fault.contains(named)), "should say {named}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_weight_that_nothing_uses_is_a_fault() {
+        let mut draft = draft();
+        draft.weights.push(Weight { tensor: "spare".to_owned(), ..draft.weights[1].clone() });
+        let faults = draft.validate().expect_err("a weight is spare");
+        assert!(faults.iter().any(|fault| fault.message.contains("spare")), "{faults:?}");
+    }
+}

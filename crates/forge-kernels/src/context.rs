@@ -1,0 +1,340 @@
+//! What templates read: a spec's own fields, and what follows from them. Arithmetic is done here, so that templates
+//! only choose and print.
+
+use forge_ir::{Affine, BLOCK, Bits, Format, Scales};
+use minijinja::Value;
+use minijinja::value::Serde;
+use serde::Serialize;
+
+pub(crate) use crate::matmul::context::{Tile, group_outputs};
+
+use crate::attention::context::{JoinContext, SplitContext, TiledContext};
+pub(crate) use crate::attention::context::{
+    channels, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes,
+};
+use crate::attention::grouped::GroupedContext;
+pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
+use crate::attention::rope::{AppendContext, RotateAppendContext, RotateContext};
+use crate::matmul::context::ProjectContext;
+use crate::mla::context::{
+    EachHeadContext, LatentAppendContext, LatentAttendContext, LatentShareContext, UnfoldedContext,
+};
+use crate::moe::context::{InnerContext, RouteContext, SumContext};
+use crate::moe::grouped::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
+use crate::norm::context::{
+    ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext,
+};
+pub(crate) use crate::recurrent::context::LANES;
+use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
+use crate::spec::{Argmax, ArgmaxJoin, Embed, Sample, Spec};
+
+/// Threadgroup memory that lets at least two threadgroups share a core.
+pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
+
+/// The widest head of which a lane has one packet of channels.
+pub(crate) const WIDEST_HEAD: usize = 256;
+
+/// Threadgroup memory of attention of heads of `width` channels at most: a core of Apple's has room for one threadgroup of wide ones.
+pub(crate) fn head_memory(width: usize) -> usize {
+    if width <= WIDEST_HEAD { DEFAULT_MEMORY } else { LINES_MEMORY }
+}
+
+/// Columns in a packet, which a lane loads at once: 16 bytes of weights, or a block of what does not divide so.
+pub(crate) const fn packet_columns(format: Format) -> usize {
+    match (format, format.bits()) {
+        (Format::F32, _) => 4,
+        (Format::F16 | Format::Bf16, _) => 8,
+        (Format::Q8_0, _) | (_, Some(Bits::Eight)) => 16,
+        _ => 32,
+    }
+}
+
+/// Elements of the codes' plane in a packet.
+pub(crate) const fn packet_elements(format: Format) -> usize {
+    match format.bits() {
+        Some(Bits::Six | Bits::Three) => 3,
+        Some(Bits::Five) => 5,
+        _ => 1,
+    }
+}
+
+/// The variables of a template for a spec that `limits` has passed.
+pub(crate) fn context(name: &str, spec: &Spec) -> Value {
+    let base = Base { name, args: format!("{}Args", camel_case(name)) };
+    match spec {
+        Spec::Embed(embed) => value(EmbedContext::of(base, embed)),
+        Spec::RmsNorm(norm) => value(RmsNormContext::of(base, norm)),
+        Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
+        Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
+        Spec::Project(project) => value(ProjectContext::of(base, project)),
+        Spec::Rotate(rotate) => value(RotateContext::of(base, rotate)),
+        Spec::Append(append) => value(AppendContext::of(base, append)),
+        Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
+        Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
+        Spec::AttendJoin(join) => value(JoinContext::of(base, join)),
+        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => value(GroupedContext::of(base, attend)),
+        Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
+        Spec::EachHead(each) => value(EachHeadContext::of(base, each)),
+        Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
+        Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
+        Spec::LatentShare(share) => value(LatentShareContext::of(base, share)),
+        Spec::AttendUnfolded(attend) => value(UnfoldedContext::of(base, attend)),
+        Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),
+        Spec::DeltaRule(rule) => value(DeltaRuleContext::of(base, rule)),
+        Spec::DeltaChunks(chunks) => value(DeltaChunksContext::of(base, chunks)),
+        Spec::LetThrough(through) => value(LetThroughContext::of(base, through)),
+        Spec::DeltaStep(step) => value(DeltaRuleContext::of_step(base, step)),
+        Spec::Route(route) => value(RouteContext::of(base, route)),
+        Spec::ExpertsInner(inner) => value(InnerContext::of(base, inner)),
+        Spec::ExpertsSum(sum) => value(SumContext::of(base, sum)),
+        Spec::ExpertsGroup(group) => value(GroupContext::of(base, group)),
+        Spec::ExpertsTiles(tiles) => value(TilesContext::of(base, tiles)),
+        Spec::ExpertsJoin(join) => value(ExpertsJoinContext::of(base, join)),
+        Spec::Elementwise(elementwise) => value(ElementwiseContext::of(base, elementwise)),
+        Spec::Take(take) => value(TakeContext::of(base, take)),
+        Spec::Argmax(argmax) => value(ArgmaxContext::of(base, argmax)),
+        Spec::Sample(sample) => value(SampleContext::of(base, sample)),
+        Spec::ArgmaxJoin(join) => value(ArgmaxJoinContext::of(base, join)),
+    }
+}
+
+fn value(context: impl Serialize) -> Value {
+    Value::from(Serde(context))
+}
+
+/// `qkv_one` -> `QkvOne`.
+fn camel_case(name: &str) -> String {
+    name.split('_')
+        .flat_map(|word| {
+            let mut characters = word.chars();
+            characters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(characters)
+        })
+        .collect()
+}
+
+#[derive(Serialize)]
+pub(crate) struct Base<'a> {
+    pub(crate) name: &'a str,
+    /// The type of the scalars' struct.
+    args: String,
+}
+
+/// A plane as a kernel's parameter.
+#[derive(Serialize)]
+struct Plane {
+    name: &'static str,
+    element: &'static str,
+}
+
+/// The support unit that decodes packets of a format.
+pub(crate) const fn decoder(format: Format) -> &'static str {
+    match (format, format.bits()) {
+        (Format::Q6K | Format::Q4_0 | Format::Mxfp4, _) | (_, None) => format.name(),
+        (_, Some(bits)) => of_bits(bits),
+    }
+}
+
+/// The support unit of affine codes.
+const fn of_bits(bits: Bits) -> &'static str {
+    match bits {
+        Bits::Eight => "affine8",
+        Bits::Six => "affine6",
+        Bits::Five => "affine5",
+        Bits::Four => "affine4",
+        Bits::Three => "affine3",
+        Bits::Two => "affine2",
+    }
+}
+
+/// The support unit that takes packets from the plane where they are structs of several parts of codes; others are 16 bytes.
+fn loader(format: Format) -> Option<&'static str> {
+    format.bits().filter(|bits| !matches!(bits, Bits::Eight | Bits::Four)).map(of_bits)
+}
+
+/// A weight matrix as packets.
+#[derive(Serialize)]
+pub(crate) struct Weight {
+    /// Its format's name.
+    stored: &'static str,
+    /// What decodes it.
+    decoder: &'static str,
+    /// Whether a packet is a struct, and which unit takes it from the plane.
+    packed: bool,
+    loader: &'static str,
+    packet_type: &'static str,
+    /// What makes floats of what is loaded of scales.
+    widened: &'static str,
+    /// What these are.
+    scale_type: &'static str,
+    planes: Vec<Plane>,
+    /// Whether groups have scales.
+    scaled: bool,
+    /// Whether groups have offsets.
+    offset: bool,
+    /// Whether each half of a packet has a scale.
+    halves: bool,
+    /// Whether scales are those of superblocks: then `widened` finds a packet's by its place.
+    nested: bool,
+    /// Of a packet.
+    pub(crate) columns: usize,
+    packet_bytes: usize,
+    /// Of a packet, as float4.
+    vectors: usize,
+    /// That hold a row's columns.
+    pub(crate) packets: usize,
+    /// Packets of a padded row.
+    pub(crate) stride: usize,
+    /// Of a padded row.
+    groups: usize,
+    /// Packets of a group.
+    per_group: usize,
+    /// That hold a row's columns.
+    pub(crate) blocks: usize,
+    /// Packets of a block.
+    pub(crate) per_block: usize,
+}
+
+impl Weight {
+    pub(crate) fn of(format: Format, width: usize) -> Weight {
+        let columns = packet_columns(format);
+        let groups = width.div_ceil(format.group());
+        let per_group = format.group() / columns;
+        let (offset, halves) = (format.has_offsets(), format == Format::Q6K);
+        let loader = loader(format);
+        // What scales are loaded as, a group's scale and offset at once, and what makes floats of it.
+        let (scales, widened) = match format {
+            Format::Q6K => ("ushort", "q6_k_scales"),
+            Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
+            Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
+            Format::Affine(_) => ("half2", "float2"),
+            Format::Mxfp4 => ("uchar", "mxfp4_scale"),
+            _ => ("half", "float"),
+        };
+        let planes = format.planes().iter().map(|plane| Plane {
+            name: plane.name,
+            element: match (plane.name, format.bits()) {
+                ("scales", _) => scales,
+                (_, Some(Bits::Six | Bits::Two)) => "uint2",
+                (_, Some(Bits::Five | Bits::Three)) => "uint",
+                _ => "uint4",
+            },
+        });
+        Weight {
+            stored: format.name(),
+            decoder: decoder(format),
+            packed: loader.is_some(),
+            loader: loader.unwrap_or_default(),
+            packet_type: match format.bits() {
+                Some(Bits::Six) => "Affine6",
+                Some(Bits::Five) => "Affine5",
+                Some(Bits::Three) => "Affine3",
+                Some(Bits::Two) => "Affine2",
+                _ => "uint4",
+            },
+            widened,
+            scale_type: if offset || halves { "float2" } else { "float" },
+            planes: planes.collect(),
+            scaled: format.is_quantised(),
+            offset,
+            halves,
+            nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K),
+            columns,
+            packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns
+                / format.group(),
+            vectors: columns / 4,
+            packets: width.div_ceil(columns),
+            stride: groups * per_group,
+            groups,
+            per_group,
+            blocks: width.div_ceil(BLOCK),
+            per_block: BLOCK / columns,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct EmbedContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Embed,
+    #[serde(flatten)]
+    weight: Weight,
+    /// The scale as text: strings are put together in the template.
+    factor: String,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> EmbedContext<'a> {
+    fn of(base: Base<'a>, spec: &'a Embed) -> EmbedContext<'a> {
+        let weight = Weight::of(spec.format, spec.width);
+        // A packet a thread, as far as a threadgroup is worth its barrier.
+        let threads = weight.packets.next_multiple_of(32).min(256);
+        let factor = literal(spec.scale);
+        EmbedContext { base, spec, weight, factor, threads, simdgroups: threads / 32 }
+    }
+}
+
+#[derive(Serialize)]
+struct ArgmaxContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Argmax,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> ArgmaxContext<'a> {
+    fn of(base: Base<'a>, spec: &'a Argmax) -> ArgmaxContext<'a> {
+        // A power of two of simdgroups, with a few logits a thread.
+        let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
+        ArgmaxContext { base, spec, threads, simdgroups: threads / 32 }
+    }
+}
+
+#[derive(Serialize)]
+struct SampleContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Sample,
+    /// Bits of the digits that an id has, and the largest number of so many.
+    id_bits: u32,
+    id_mask: u64,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> SampleContext<'a> {
+    fn of(base: Base<'a>, spec: &'a Sample) -> SampleContext<'a> {
+        let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
+        let bits = usize::BITS - (spec.vocabulary - 1).leading_zeros();
+        let id_bits = bits.next_multiple_of(8).max(8);
+        let id_mask = (1 << id_bits) - 1;
+        SampleContext { base, spec, id_bits, id_mask, threads, simdgroups: threads / 32 }
+    }
+}
+
+#[derive(Serialize)]
+struct ArgmaxJoinContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a ArgmaxJoin,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> ArgmaxJoinContext<'a> {
+    fn of(base: Base<'a>, spec: &'a ArgmaxJoin) -> ArgmaxJoinContext<'a> {
+        let threads = (spec.candidates / 4).next_power_of_two().clamp(32, 1024);
+        ArgmaxJoinContext { base, spec, threads, simdgroups: threads / 32 }
+    }
+}
+
+/// A number as a literal of Metal, exact.
+pub(crate) fn literal(number: f32) -> String {
+    format!("{number:?}f")
+}

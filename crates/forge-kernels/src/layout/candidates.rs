@@ -1,0 +1,145 @@
+//! Layouts that are worth a try where a device is asked which is fastest: what rules choose, and what lies around it.
+//!
+//! Which of them a kernel can have is a matter of its limits.
+
+use crate::layout::packet_columns;
+use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
+use forge_ir::Format;
+
+impl Knobs {
+    /// Layouts of a projection of so many columns. `leaves`: its epilogue leaves something for each threadgroup.
+    pub fn tried(rows: Rows, format: Format, inputs: usize, leaves: bool) -> Vec<Knobs> {
+        match rows {
+            Rows::One => {
+                let mut tried = one(inputs.div_ceil(packet_columns(format)), leaves);
+                if Knobs::can_take_codes(format) {
+                    tried.extend(coded(inputs.div_ceil(STRETCH)));
+                }
+                tried
+            }
+            Rows::Few => few(inputs.div_ceil(4 * packet_columns(format).max(8))),
+            Rows::Many => many(),
+        }
+    }
+}
+
+impl ExpertsKnobs {
+    /// Layouts of a product of experts. `leaves`: its kernel leaves something for each threadgroup, whose outputs one simdgroup finishes.
+    pub fn tried(rows: Rows, leaves: bool) -> Vec<ExpertsKnobs> {
+        if rows == Rows::Many {
+            let tile = |tile_outputs| ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs };
+            return [32, 64, 128].map(tile).into();
+        }
+        let mut tried = Vec::new();
+        for rows_per_simdgroup in [2, 4, 8] {
+            for simdgroups in [2, 4, 8, 16] {
+                let fits = if leaves { rows_per_simdgroup * simdgroups <= 32 } else { simdgroups <= 8 };
+                if fits {
+                    tried.push(ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 });
+                }
+            }
+        }
+        tried
+    }
+}
+
+/// No split leaves a lane without a packet. Large threadgroups are of use where each leaves something to be read.
+fn one(packets: usize, leaves: bool) -> Vec<Knobs> {
+    let mut tried = Vec::new();
+    for rows_per_simdgroup in [1, 2, 4, 8] {
+        for split in [1, 2, 4, 8].into_iter().filter(|split| *split == 1 || packets >= 32 * split) {
+            let most = if leaves { 16 } else { 8 };
+            for simdgroups in [2, 4, 8, 16].into_iter().filter(|count| (split..=most).contains(count)) {
+                for at_once in [1, 2] {
+                    if at_once == 2 && (packets <= 32 * split || rows_per_simdgroup > 4) {
+                        continue;
+                    }
+                    tried.push(Knobs::of_rows(rows_per_simdgroup, simdgroups, split, at_once));
+                }
+            }
+        }
+    }
+    tried
+}
+
+/// Of those that take x as codes.
+fn coded(stretches: usize) -> Vec<Knobs> {
+    let mut tried = Vec::new();
+    for rows_per_simdgroup in [16, 32] {
+        for split in [1, 2, 4, 8].into_iter().filter(|split| stretches >= *split) {
+            for simdgroups in [split, 2 * split, 4 * split].into_iter().filter(|count| *count <= 16) {
+                for packets in [1, 2].into_iter().filter(|packets| *packets == 1 || stretches > split) {
+                    tried.push(Knobs {
+                        codes: true,
+                        ..Knobs::of_rows(rows_per_simdgroup, simdgroups, split, packets)
+                    });
+                }
+            }
+        }
+    }
+    tried
+}
+
+fn few(strips: usize) -> Vec<Knobs> {
+    let mut tried = Vec::new();
+    for rows_per_simdgroup in [8, 16, 32] {
+        for split in [1, 2, 4, 8].into_iter().filter(|split| *split == 1 || strips >= 2 * split) {
+            for simdgroups in [2, 4, 8].into_iter().filter(|count| *count >= split) {
+                tried.push(Knobs::of_rows(rows_per_simdgroup, simdgroups, split, 1));
+            }
+        }
+    }
+    tried
+}
+
+fn many() -> Vec<Knobs> {
+    let mut tried = Vec::new();
+    for tile_rows in [32, 64] {
+        for tile_outputs in [32, 64, 128] {
+            for split in [1, 2] {
+                tried.push(Knobs::of_tile(tile_rows, tile_outputs, split));
+            }
+        }
+    }
+    tried
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Family;
+
+    #[test]
+    fn what_rules_choose_is_tried() {
+        let families = [Family::Apple7, Family::Apple8, Family::Apple9, Family::Apple10, Family::Nvidia];
+        let formats = [Format::F32, Format::F16, Format::Q8_0, Format::Q4_0];
+        for (family, cores) in
+            families.into_iter().flat_map(|family| [8, 40, 132].map(|cores| (family, cores)))
+        {
+            for format in formats {
+                for leaves in [false, true] {
+                    let (rows_per_simdgroup, simdgroups) =
+                        Knobs::of_experts(family, cores, format, 2048, 4096, leaves);
+                    let chosen = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
+                    assert!(ExpertsKnobs::tried(Rows::Few, leaves).contains(&chosen), "{chosen:?}");
+                }
+                for (outputs, inputs) in [(64, 64), (576, 1536), (2048, 2048), (2048, 8192), (128_256, 4096)]
+                {
+                    for rows in [Rows::One, Rows::Few, Rows::Many] {
+                        for leaves in [false, rows == Rows::One] {
+                            for exact in [false, true] {
+                                let shape = [outputs, inputs];
+                                let chosen =
+                                    Knobs::for_chip(family, cores, rows, format, shape, leaves, exact);
+                                assert!(
+                                    Knobs::tried(rows, format, inputs, leaves).contains(&chosen),
+                                    "{family:?} {cores} {rows:?} {format} {outputs} × {inputs}: {chosen:?}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the templates of projections read.
+
+use forge_ir::BLOCK;
+use serde::Serialize;
+
+use crate::context::{Base, DEFAULT_MEMORY, Weight};
+use crate::norm::context::Applied;
+use crate::spec::{Epilogue, Linear, Operand, Rows, STRETCH, Squares};
+
+#[derive(Serialize)]
+pub(crate) struct ProjectContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Linear,
+    #[serde(flatten)]
+    weight: Weight,
+    /// The support function that loads 4 columns of x.
+    load: &'static str,
+    /// Its last argument, where it has a bound.
+    bound: String,
+    /// The support function of a gate.
+    activation: Option<&'static str>,
+    /// What stands before and after a result: a function of it.
+    before: String,
+    after: String,
+    /// What is left for the norm of y.
+    leaves: Option<Squares>,
+    /// Whether the best output is left.
+    best: bool,
+    /// Whether results are multiplied by columns of a row of factors.
+    factors: bool,
+    /// How a result goes to y.
+    assign: &'static str,
+    /// How partial sums of squares are loaded: type, expression, and number of those.
+    squares_vector: &'static str,
+    squares_source: &'static str,
+    squares_count: usize,
+    inputs_float: f32,
+    rows_per_simdgroup: usize,
+    simdgroups: usize,
+    split: usize,
+    /// Whether packets are loaded one step ahead.
+    ahead: bool,
+    /// Whether x is taken as codes.
+    codes: bool,
+    #[serde(flatten)]
+    tile: Tile,
+    threads: usize,
+    /// Outputs of a threadgroup.
+    group_outputs: usize,
+    /// Threadgroups of one row.
+    grid: usize,
+    /// Whether the last threadgroup has outputs past the last.
+    ragged: bool,
+    /// Whether the results of a threadgroup come together before they are finished.
+    gather: bool,
+    /// Columns that a lane takes of a row at once, as packets, and as four of each half (few).
+    portion: usize,
+    each: usize,
+    chunks: usize,
+    /// Four portions each, in a row.
+    strips: usize,
+    /// Whether what is taken last, strips (few) or blocks (many), reaches past the end of a stored row.
+    clamped: bool,
+}
+
+impl<'a> ProjectContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a Linear) -> ProjectContext<'a> {
+        let weight = Weight::of(spec.format, spec.inputs);
+        let knobs = spec.knobs;
+        // At least a float4 of each half.
+        let portion = weight.columns.max(8);
+        let each = portion / weight.columns;
+        let strips = spec.inputs.div_ceil(4 * portion);
+        // What is loaded of x at once: a packet's columns, a strip's or a block's.
+        let piece = match spec.rows {
+            Rows::One if knobs.codes => STRETCH,
+            Rows::One => weight.columns,
+            Rows::Few => 4 * portion,
+            Rows::Many => BLOCK * knobs.split,
+        };
+        let (load, bound) = if spec.inputs.is_multiple_of(piece) {
+            ("load4_whole", String::new())
+        } else if spec.inputs.is_multiple_of(4) {
+            ("load4_guarded", format!(", {}u", spec.inputs))
+        } else {
+            ("load4_single", format!(", {}u", spec.inputs))
+        };
+        let group_outputs = group_outputs(spec);
+        let nothing = Applied { before: String::new(), after: String::new() };
+        let Applied { before, after } = spec.each.map_or(nothing, Applied::of);
+        let leaves = match spec.epilogue {
+            Epilogue::AddSquares(squares) => Some(squares),
+            _ => None,
+        };
+        let best = spec.epilogue == Epilogue::Best;
+        let partials = spec.norm.map_or(0, |norm| norm.partials);
+        let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
+            ("float4", "((device const float4*)squares)", partials / 4)
+        } else {
+            ("float", "squares", partials)
+        };
+        ProjectContext {
+            base,
+            spec,
+            load,
+            bound,
+            activation: match spec.epilogue {
+                Epilogue::Gate(activation) => Some(activation.name()),
+                Epilogue::Store
+                | Epilogue::Add
+                | Epilogue::Multiply { .. }
+                | Epilogue::AddSquares(_)
+                | Epilogue::Best => None,
+            },
+            before,
+            after,
+            leaves,
+            best,
+            factors: matches!(spec.epilogue, Epilogue::Multiply { .. }),
+            assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
+            squares_vector,
+            squares_source,
+            squares_count,
+            inputs_float: spec.inputs as f32,
+            rows_per_simdgroup: knobs.rows_per_simdgroup,
+            simdgroups: knobs.simdgroups,
+            split: knobs.split,
+            ahead: knobs.packets > 1,
+            codes: knobs.codes,
+            tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.operand),
+            threads: 32 * if spec.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
+            group_outputs,
+            grid: spec.outputs.div_ceil(group_outputs),
+            ragged: !spec.outputs.is_multiple_of(group_outputs),
+            gather: knobs.codes || knobs.split > 1 || leaves.is_some() || best,
+            portion,
+            each,
+            chunks: portion / 8,
+            strips,
+            clamped: match spec.rows {
+                Rows::One => false,
+                Rows::Few => 4 * strips * each > weight.stride,
+                Rows::Many => weight.blocks.next_multiple_of(knobs.split) * weight.per_block > weight.stride,
+            },
+            weight,
+        }
+    }
+}
+
+/// Outputs of a threadgroup.
+pub(crate) fn group_outputs(project: &Linear) -> usize {
+    let knobs = project.knobs;
+    match project.rows {
+        Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
+        Rows::Many => knobs.tile_outputs,
+    }
+}
+
+/// The tile of `project/many` and of `experts/tiles`, and where it lies in threadgroup memory.
+#[derive(Serialize)]
+pub(crate) struct Tile {
+    /// Rows of x.
+    #[serde(rename = "tile_rows")]
+    rows: usize,
+    #[serde(rename = "tile_outputs")]
+    outputs: usize,
+    /// Elements between its rows: a block, and as many as move neighbours to other banks.
+    pitch: usize,
+    /// In so many parts results take its place, of so many rows each.
+    parts: usize,
+    part_rows: usize,
+    memory_floats: usize,
+}
+
+impl Tile {
+    pub(crate) fn of([rows, outputs]: [usize; 2], split: usize, operand: Operand) -> Tile {
+        let (pitch, bytes) = match operand {
+            Operand::F32 | Operand::Ranged => (BLOCK + 4, 4),
+            Operand::F16 => (BLOCK + 8, 2),
+        };
+        let staged = (rows + outputs) * pitch * bytes * split;
+        let results = |parts: usize| rows / parts * (outputs + 4) * 4;
+        let parts = if results(1) > staged.max(DEFAULT_MEMORY) { 2 } else { 1 };
+        let memory_floats = staged.max(results(parts)).div_ceil(4);
+        Tile { rows, outputs, pitch, parts, part_rows: rows / parts, memory_floats }
+    }
+
+    /// Of threadgroup memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory_floats * 4
+    }
+}

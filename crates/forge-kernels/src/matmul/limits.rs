@@ -1,0 +1,168 @@
+//! What a projection can be made for.
+
+use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
+use crate::decl::KernelDecl;
+use crate::error::KernelError;
+use crate::limits::Limits;
+use crate::spec::{Epilogue, Knobs, Linear, Rows, STRETCH};
+
+impl Limits<'_> {
+    pub(crate) fn project(&self, project: &Linear) -> Result<(), KernelError> {
+        self.positive("the number of outputs", project.outputs)?;
+        self.positive("the number of inputs", project.inputs)?;
+        self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
+        project.each.map_or(Ok(()), |each| self.each(each))?;
+        if matches!(project.epilogue, Epilogue::Gate(_)) {
+            self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
+                "even: gate and up rows alternate".to_owned()
+            })?;
+        }
+        match project.rows {
+            Rows::One => self.one(project),
+            Rows::Few => {
+                self.of_one(project)?;
+                self.few(project)
+            }
+            Rows::Many => {
+                self.of_one(project)?;
+                self.many(project)
+            }
+        }
+    }
+
+    /// Refuses what only kernels of one row can do.
+    fn of_one(&self, project: &Linear) -> Result<(), KernelError> {
+        let least = if project.rows == Rows::Few { 2 } else { 17 };
+        let leaves =
+            matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best | Epilogue::Multiply { .. });
+        let normed = project.norm.is_some() || project.own_norm.is_some();
+        self.holds("the number of rows of x", least, !normed && !leaves && !project.knobs.codes, || {
+            "1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as \
+             codes; give these kernels of their own"
+                .to_owned()
+        })
+    }
+
+    fn one(&self, project: &Linear) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.simdgroups(project)?;
+        self.split(project)?;
+        let packets = knobs.packets;
+        let columns = if knobs.codes { STRETCH } else { packet_columns(project.format) };
+        let (of_row, at_once) = (project.inputs.div_ceil(columns), if knobs.codes { 1 } else { 32 });
+        let fits = packets == 1 || packets == 2 && of_row > at_once * knobs.split;
+        self.holds("packets", packets, fits, || {
+            format!("1, or 2 where lanes have a second packet; a row has {of_row}")
+        })?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows <= 32, || {
+            "at most 32, one a lane, as a lane finishes a row".to_owned()
+        })?;
+        if knobs.codes {
+            self.codes(project)?;
+        }
+        if let Some(norm) = project.norm {
+            self.positive("the number of partial sums of squares", norm.partials)?;
+            self.finite("epsilon", norm.epsilon)?;
+        }
+        if let Some(norm) = project.own_norm {
+            self.finite("epsilon", norm.epsilon)?;
+            self.holds("the number of norms of x", 2, project.norm.is_none(), || {
+                "1: its own, or one that is deferred".to_owned()
+            })?;
+        }
+        let each = if matches!(project.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+        let finished = group_outputs(project);
+        let fits = finished <= 32 * each || !leaves && knobs.split == 1 && !knobs.codes;
+        self.holds("the number of outputs of a threadgroup", finished, fits, || {
+            format!("at most {}, as one simdgroup finishes them; lower simdgroups", 32 * each)
+        })?;
+        if let Epilogue::Multiply { of } = project.epilogue {
+            self.holds("the number of factors", of, of >= project.outputs, || {
+                format!("at least the number of outputs, which is {}", project.outputs)
+            })?;
+        }
+        if let Epilogue::AddSquares(squares) = project.epilogue {
+            let groups = project.outputs.div_ceil(group_outputs(project));
+            self.holds(
+                "the number of partial sums of squares",
+                squares.partials,
+                squares.partials >= groups,
+                || format!("at least the number of threadgroups, which is {groups}"),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Of what takes x as codes.
+    fn codes(&self, project: &Linear) -> Result<(), KernelError> {
+        let rows = project.knobs.rows_per_simdgroup;
+        let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(project.format);
+        self.holds("rows_per_simdgroup", rows, fits, || {
+            "16 or 32 where x is taken as codes, and the weight in q4_0, q4_k, q8_0 or affine with 4 or 8 bits: matrix \
+             units have 16 rows at once".to_owned()
+        })
+    }
+
+    fn few(&self, project: &Linear) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.simdgroups(project)?;
+        self.split(project)?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(8) && rows <= 32, || {
+            "8, 16, 24 or 32: matrices are 8 by 8, and registers hold those of 4".to_owned()
+        })?;
+        let bytes = 4 * 16 * rows * knobs.simdgroups;
+        self.holds(
+            "the threadgroup memory of rows_per_simdgroup and simdgroups",
+            bytes,
+            bytes <= DEFAULT_MEMORY,
+            || format!("at most {DEFAULT_MEMORY} bytes; lower either"),
+        )
+    }
+
+    fn many(&self, project: &Linear) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.side("tile_rows", knobs.tile_rows)?;
+        self.side("tile_outputs", knobs.tile_outputs)?;
+        let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
+        self.holds("split", knobs.split, matches!(knobs.split, 1 | 2), || {
+            "1 or 2: one quartet of simdgroups, or two".to_owned()
+        })?;
+        let bytes = Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, project.operand).bytes();
+        self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, bytes <= most, || {
+            format!("at most {most} bytes; take a smaller tile, or halves")
+        })
+    }
+
+    /// A side of a tile.
+    pub(crate) fn side(&self, what: &'static str, value: usize) -> Result<(), KernelError> {
+        self.positive(what, value)?;
+        self.holds(what, value, value.is_multiple_of(16) && value <= 128, || {
+            "a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
+        })
+    }
+
+    fn simdgroups(&self, project: &Linear) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.positive("rows_per_simdgroup", knobs.rows_per_simdgroup)?;
+        self.positive("simdgroups", knobs.simdgroups)?;
+        self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
+        if matches!(project.epilogue, Epilogue::Gate(_)) {
+            let rows = knobs.rows_per_simdgroup;
+            self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
+                "even, as a simdgroup finishes pairs of gate and up".to_owned()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn split(&self, project: &Linear) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.positive("split", knobs.split)?;
+        self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
+            format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
+        })
+    }
+}

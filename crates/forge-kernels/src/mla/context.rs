@@ -1,0 +1,324 @@
+//! What the templates of attention over latents read.
+
+use forge_ir::Format;
+use serde::Serialize;
+
+use crate::attention::context::{distances, element, staged_pitch};
+use crate::attention::rope::Turn;
+use crate::context::{Base, Weight};
+use crate::spec::{
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand,
+    PerHeadLinear,
+};
+
+/// Threads of a threadgroup that multiplies by turned matrices.
+const TURNING_THREADS: usize = 128;
+
+/// Simdgroups of a threadgroup that multiplies by matrices as they are.
+const SIMDGROUPS: usize = 2;
+
+/// The fewest lanes that share a row: each finishes one of those that it computes.
+const FEWEST_LANES: usize = 4;
+
+/// Threads of what gives latents to the cache, or takes them from there.
+const APPEND_THREADS: usize = 128;
+
+#[derive(Serialize)]
+pub(crate) struct EachHeadContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    weight: Weight,
+    heads: usize,
+    rows: usize,
+    /// Columns of a head's matrix.
+    width: usize,
+    pitch: usize,
+    together: usize,
+    each: usize,
+    /// The same, for the part that multiplies.
+    rows_per_simdgroup: usize,
+    times: &'static str,
+    /// The support function that loads 4 columns of x.
+    load: &'static str,
+    /// Its last argument, where it has a bound.
+    bound: String,
+    /// Lanes that share a row of a matrix.
+    lanes: usize,
+    /// Rows that are computed side by side.
+    at_once: usize,
+    /// Distances of the lanes that share a row.
+    within: Vec<usize>,
+    group_outputs: usize,
+    /// Whether the last threadgroup has rows, or packets, past the last.
+    ragged: bool,
+    /// Threads of the same columns.
+    parts: usize,
+    threads: usize,
+}
+
+impl<'a> EachHeadContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &PerHeadLinear) -> EachHeadContext<'a> {
+        let PerHeadLinear { format, heads, rows, columns: width, turned, pitch, together, each } = *spec;
+        let weight = Weight::of(format, width);
+        let lanes = weight.packets.next_power_of_two().clamp(FEWEST_LANES, 32);
+        let at_once = 32 / lanes;
+        let group_outputs = SIMDGROUPS * at_once * each;
+        let (load, bound) = if !pitch.is_multiple_of(4) || !width.is_multiple_of(4) {
+            ("load4_single", format!(", {width}u"))
+        } else if width.is_multiple_of(weight.columns) {
+            ("load4_whole", String::new())
+        } else {
+            ("load4_guarded", format!(", {width}u"))
+        };
+        EachHeadContext {
+            base,
+            heads,
+            rows,
+            width,
+            pitch,
+            together,
+            each,
+            rows_per_simdgroup: each,
+            times: "",
+            load,
+            bound,
+            lanes,
+            at_once,
+            within: distances(1, lanes),
+            group_outputs,
+            ragged: !if turned {
+                weight.packets.is_multiple_of(each)
+            } else {
+                rows.is_multiple_of(group_outputs)
+            },
+            parts: TURNING_THREADS / each.clamp(1, TURNING_THREADS),
+            threads: if turned { TURNING_THREADS } else { 32 * SIMDGROUPS },
+            weight,
+        }
+    }
+}
+
+/// A row that is prepared, as templates print it.
+#[derive(Serialize)]
+struct Prepared {
+    #[serde(flatten)]
+    turn: Turn,
+    #[serde(flatten)]
+    columns: LatentColumns,
+    epsilon: f32,
+}
+
+impl Prepared {
+    fn of(name: &str, prepare: &LatentPrepare, turned: usize) -> Prepared {
+        let LatentPrepare { columns, epsilon, rotation, pairing, .. } = prepare;
+        Prepared { turn: Turn::of(name, rotation, *pairing, turned), columns: *columns, epsilon: *epsilon }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct LatentAppendContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    prepared: Option<Prepared>,
+    width: usize,
+    width_float: f32,
+    turned: usize,
+    /// Elements of a line of the cache.
+    record: usize,
+    element: &'static str,
+    heads: usize,
+    /// Pairs of channels of all queries.
+    row_pairs: usize,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> LatentAppendContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &LatentAppend) -> LatentAppendContext<'a> {
+        let LatentAppend { width, turned, cache, prepare } = spec;
+        let heads = prepare.as_ref().map_or(0, |prepare| prepare.heads);
+        LatentAppendContext {
+            prepared: prepare.as_ref().map(|prepare| Prepared::of(base.name, prepare, *turned)),
+            base,
+            width: *width,
+            width_float: *width as f32,
+            turned: *turned,
+            record: width + turned,
+            element: element(*cache).0,
+            heads,
+            row_pairs: heads * turned / 2,
+            threads: APPEND_THREADS,
+            simdgroups: APPEND_THREADS / 32,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct LatentAttendContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    prepared: Option<Prepared>,
+    /// Whether it prepares its row.
+    prologue: bool,
+    heads: usize,
+    width: usize,
+    width_float: f32,
+    turned: usize,
+    /// Elements of a line of the cache.
+    record: usize,
+    /// The same in whole chunks.
+    padded: usize,
+    element: &'static str,
+    scale: f32,
+    /// Heads of a simdgroup and of a threadgroup.
+    heads_each: usize,
+    group: usize,
+    /// Threadgroups that share the heads of a row.
+    groups: usize,
+    /// Whether the last of them has heads past the last.
+    idle_heads: bool,
+    simdgroups: usize,
+    threads: usize,
+    /// Channels that a simdgroup loads at once are a chunk: those of a line, and those of its latent.
+    chunks: usize,
+    value_chunks: usize,
+    /// Lines that are loaded at once.
+    loads: usize,
+    /// The support function that loads a lane's channels of a chunk.
+    load: &'static str,
+    /// Its last argument, where it has a bound.
+    bound: String,
+}
+
+/// Channels of a chunk: 4 for each lane.
+const CHUNK: usize = 128;
+
+impl<'a> LatentAttendContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &LatentAttend) -> LatentAttendContext<'a> {
+        let LatentAttend { heads, width, turned, cache, scale, ref prologue } = *spec;
+        let [heads_each, simdgroups, groups] = spec.layout();
+        let record = width + turned;
+        let chunks = record.div_ceil(CHUNK);
+        let (element, bytes) = element(cache);
+        let names = match cache {
+            Format::F32 => ["load4_whole", "load4_guarded", "load4_single"],
+            _ => ["half4_whole", "half4_guarded", "half4_single"],
+        };
+        let (load, bound) = if record.is_multiple_of(CHUNK) {
+            (names[0], String::new())
+        } else {
+            (names[if record.is_multiple_of(4) { 1 } else { 2 }], format!(", {record}u"))
+        };
+        LatentAttendContext {
+            prepared: prologue.as_ref().map(|prepare| Prepared::of(base.name, prepare, turned)),
+            prologue: prologue.is_some(),
+            base,
+            heads,
+            width,
+            width_float: width as f32,
+            turned,
+            record,
+            padded: chunks * CHUNK,
+            element,
+            scale,
+            heads_each,
+            group: heads_each * simdgroups,
+            groups,
+            idle_heads: !heads.is_multiple_of(heads_each * simdgroups),
+            simdgroups,
+            threads: 32 * simdgroups,
+            chunks,
+            value_chunks: width.div_ceil(CHUNK),
+            // Registers of lines that are under way at once, beside two heads' queries and sums.
+            loads: (64 / (chunks * bytes)).clamp(1, 4),
+            load,
+            bound,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct LatentShareContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    width: usize,
+    turned: usize,
+    /// Elements of a line of the cache.
+    record: usize,
+    element: &'static str,
+    threads: usize,
+}
+
+impl<'a> LatentShareContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &MlaLoadLatents) -> LatentShareContext<'a> {
+        let MlaLoadLatents { width, turned, cache } = *spec;
+        LatentShareContext {
+            base,
+            width,
+            turned,
+            record: width + turned,
+            element: element(cache).0,
+            threads: APPEND_THREADS,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct UnfoldedContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a MlaAttentionExpanded,
+    /// Whether singles are singles for their range alone.
+    ranged: bool,
+    /// What scores are bounded by: nothing.
+    softcap: Option<f32>,
+    /// Channels of a query and a key, up to a multiple of 8, and of a value.
+    padded: usize,
+    value_padded: usize,
+    /// Floats between staged rows.
+    pitch: usize,
+    /// Elements loaded at once, of queries and keys and of values.
+    key_step: usize,
+    value_step: usize,
+    /// 8 by 8 matrices in 8 rows: of queries and keys, and of values.
+    matrices: usize,
+    value_matrices: usize,
+    /// Simdgroups that share the channels of one score.
+    parts: usize,
+    /// Matrices of queries of a simdgroup.
+    queries_each: usize,
+    /// Matrices of the result of a simdgroup.
+    sums_each: usize,
+    distances: Vec<usize>,
+}
+
+impl<'a> UnfoldedContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a MlaAttentionExpanded) -> UnfoldedContext<'a> {
+        let MlaAttentionExpanded { keys, turned, values, queries_pitch, operand, tile, .. } = *spec;
+        let (padded, value_padded) = ((keys + turned).next_multiple_of(8), values.next_multiple_of(8));
+        let (matrices, value_matrices) = (padded / 8, value_padded / 8);
+        let parts = 32 / tile;
+        let step = |widths: &[usize]| if widths.iter().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
+        UnfoldedContext {
+            base,
+            spec,
+            ranged: operand == Operand::Ranged,
+            softcap: None,
+            padded,
+            value_padded,
+            pitch: staged_pitch(padded.max(value_padded)),
+            key_step: step(&[keys, turned, queries_pitch]),
+            value_step: step(&[values]),
+            matrices,
+            value_matrices,
+            parts,
+            queries_each: matrices.div_ceil(parts),
+            sums_each: value_matrices.div_ceil(4),
+            distances: distances(tile, 32),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What kernels of attention over latents can be made for.
+
+use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
+use crate::error::KernelError;
+use crate::limits::Limits;
+use crate::spec::{
+    LatentAppend, LatentAttend, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand, PerHeadLinear,
+};
+use forge_ir::Format;
+
+/// The longest line of a cache, a latent and a turned key: a lane has 4 of each 128 channels in registers.
+const LONGEST_LINE: usize = 1024;
+
+/// Rows of x that a threadgroup multiplies at once: registers hold the sums of as many.
+const MOST_TOGETHER: usize = 8;
+
+impl Limits<'_> {
+    pub(crate) fn each_head(&self, each: &PerHeadLinear) -> Result<(), KernelError> {
+        self.positive("the number of heads", each.heads)?;
+        self.positive("the number of rows of a head's matrix", each.rows)?;
+        self.positive("the number of columns of a head's matrix", each.columns)?;
+        let all = each.heads.saturating_mul(each.rows);
+        self.indexable("the number of rows of all heads", all, each.columns, each.format)?;
+        let of_head = if each.turned { each.rows } else { each.columns };
+        let taken = each.heads.saturating_mul(of_head);
+        self.holds("a row of x", each.pitch, each.pitch >= taken, || {
+            format!("at least as wide as the parts of all heads, which are {taken}")
+        })?;
+        self.holds("the rows of x", each.together, (1..=MOST_TOGETHER).contains(&each.together), || {
+            format!("1 to {MOST_TOGETHER} at once, whose sums are in registers")
+        })?;
+        let most = if each.turned { 32 } else { 4 };
+        self.holds("each", each.each, each.each.is_power_of_two() && each.each <= most, || {
+            format!("a power of two, at most {most}")
+        })
+    }
+
+    pub(crate) fn latent_append(&self, append: &LatentAppend) -> Result<(), KernelError> {
+        self.line(append.width, append.turned, append.cache)?;
+        let Some(prepare) = &append.prepare else { return Ok(()) };
+        self.prepare(prepare, append.width, append.turned)
+    }
+
+    pub(crate) fn latent_attend(&self, attend: &LatentAttend) -> Result<(), KernelError> {
+        self.positive("the number of heads", attend.heads)?;
+        self.line(attend.width, attend.turned, attend.cache)?;
+        self.finite("the scale", attend.scale)?;
+        let Some(prepare) = &attend.prologue else { return Ok(()) };
+        self.holds(
+            "the number of heads that are prepared",
+            prepare.heads,
+            prepare.heads == attend.heads,
+            || format!("that of the heads, which is {}", attend.heads),
+        )?;
+        self.prepare(prepare, attend.width, attend.turned)?;
+        let fits = prologue_fits(attend);
+        self.holds("the width of a turned key", attend.turned, fits, || {
+            format!("such that those of a threadgroup fill at most {DEFAULT_MEMORY} bytes; leave the preparation to a step of its own")
+        })
+    }
+
+    pub(crate) fn latent_share(&self, share: &MlaLoadLatents) -> Result<(), KernelError> {
+        self.line(share.width, share.turned, share.cache)
+    }
+
+    pub(crate) fn attend_unfolded(&self, attend: &MlaAttentionExpanded) -> Result<(), KernelError> {
+        let MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale, operand, tile } =
+            *attend;
+        self.positive("the number of heads", heads)?;
+        self.positive("the width of a key", keys)?;
+        self.positive("the width of a turned key", turned)?;
+        self.positive("the width of a value", values)?;
+        self.finite("the scale", scale)?;
+        let all = heads.saturating_mul(keys);
+        self.holds("a row of queries", queries_pitch, queries_pitch >= all, || {
+            format!("at least as wide as the queries of all heads, which are {all}")
+        })?;
+        self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
+        self.holds("tile", tile, operand != Operand::F16, || "of singles, and not of halves".to_owned())?;
+        let bytes = unfolded_bytes(tile, keys.saturating_add(turned), values);
+        self.memory("the threadgroup memory of a tile", bytes, DEFAULT_MEMORY)
+    }
+
+    fn line(&self, width: usize, turned: usize, cache: Format) -> Result<(), KernelError> {
+        self.positive("the width of a latent", width)?;
+        self.positive("the width of a turned key", turned)?;
+        self.holds("the width of a turned key", turned, turned.is_multiple_of(2), || {
+            "even: channels turn in pairs".to_owned()
+        })?;
+        let line = width.saturating_add(turned);
+        self.holds("the width of a latent and a turned key", line, line <= LONGEST_LINE, || {
+            format!("at most {LONGEST_LINE}, which 32 lanes hold in registers")
+        })?;
+        let plain = matches!(cache, Format::F32 | Format::F16);
+        self.holds("the width of a latent and a turned key", line, plain, || {
+            format!("cached as f32 or f16, and not as {cache}")
+        })
+    }
+
+    fn prepare(&self, prepare: &LatentPrepare, width: usize, turned: usize) -> Result<(), KernelError> {
+        let columns = prepare.columns;
+        self.positive("the number of heads", prepare.heads)?;
+        self.finite("epsilon", prepare.epsilon)?;
+        self.positive("the number of rotated pairs", prepare.rotation.frequencies.len())?;
+        self.rotation(&prepare.rotation, turned)?;
+        let queries = columns.turned_first.saturating_add(prepare.heads.saturating_mul(turned));
+        self.holds("a row of queries", columns.queries_pitch, columns.queries_pitch >= queries, || {
+            format!("at least {queries} wide, which is where those that turn end")
+        })?;
+        let latent = columns.latent_first.saturating_add(width);
+        self.holds("a row of latents", columns.latent_pitch, columns.latent_pitch >= latent, || {
+            format!("at least {latent} wide, which is where the latent ends")
+        })?;
+        let key = columns.key_first.saturating_add(turned);
+        self.holds("a row of keys", columns.key_pitch, columns.key_pitch >= key, || {
+            format!("at least {key} wide, which is where the key ends")
+        })
+    }
+}
+
+/// Whether attention of one row can prepare its own line and queries: they fit in threadgroup memory.
+pub fn prologue_fits(attend: &LatentAttend) -> bool {
+    let [each, simdgroups, _] = attend.layout();
+    let line = (attend.width + attend.turned).next_multiple_of(128);
+    (each * simdgroups * attend.turned + line + simdgroups) * 4 <= DEFAULT_MEMORY
+}

@@ -1,0 +1,104 @@
+//! What the templates of experts read that take rows expert by expert.
+
+use forge_ir::{BLOCK, Gating};
+use serde::Serialize;
+
+use crate::context::{Base, Tile, Weight};
+use crate::moe::context::gating;
+use crate::spec::{ExpertsGroup, ExpertsJoin, ExpertsTiles};
+
+#[derive(Serialize)]
+pub(crate) struct GroupContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a ExpertsGroup,
+    /// One for each expert.
+    threads: usize,
+}
+
+impl<'a> GroupContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsGroup) -> GroupContext<'a> {
+        GroupContext { base, spec, threads: spec.experts.next_multiple_of(32) }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct TilesContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    weight: Weight,
+    #[serde(flatten)]
+    tile: Tile,
+    experts: usize,
+    chosen: usize,
+    outputs: usize,
+    inputs: usize,
+    /// Bytes from one matrix to the next.
+    record: usize,
+    bias: bool,
+    operand: crate::spec::Operand,
+    /// The support function that a gate goes through, or it and its up.
+    gating: Option<&'static str>,
+    /// Its further arguments, where gate and up are clamped.
+    limit: Option<f32>,
+    sharpness: f32,
+    /// The support function that loads 4 columns of x.
+    load: &'static str,
+    /// Its last argument, where it has a bound.
+    bound: String,
+    /// Whether the last tile has outputs past the last.
+    ragged: bool,
+}
+
+impl<'a> TilesContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsTiles) -> TilesContext<'a> {
+        let (load, bound) = if spec.inputs.is_multiple_of(BLOCK) {
+            ("load4_whole", String::new())
+        } else if spec.inputs.is_multiple_of(4) {
+            ("load4_guarded", format!(", {}u", spec.inputs))
+        } else {
+            ("load4_single", format!(", {}u", spec.inputs))
+        };
+        let clamp = match spec.gating {
+            Some(Gating::Clamped { limit, sharpness }) => Some((limit, sharpness)),
+            Some(Gating::Plain(_)) | None => None,
+        };
+        TilesContext {
+            base,
+            weight: Weight::of(spec.format, spec.inputs),
+            tile: Tile::of([spec.tile_rows, spec.tile_outputs], 1, spec.operand),
+            experts: spec.experts,
+            chosen: spec.chosen,
+            outputs: spec.outputs,
+            inputs: spec.inputs,
+            record: spec.record,
+            bias: spec.bias,
+            operand: spec.operand,
+            gating: spec.gating.map(gating),
+            limit: clamp.map(|(limit, _)| limit),
+            sharpness: clamp.map_or(0.0, |(_, sharpness)| sharpness),
+            load,
+            bound,
+            ragged: !spec.outputs.is_multiple_of(spec.tile_outputs),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct JoinContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a ExpertsJoin,
+    /// How the sum goes to y.
+    assign: &'static str,
+    threads: usize,
+}
+
+impl<'a> JoinContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsJoin) -> JoinContext<'a> {
+        JoinContext { base, spec, assign: if spec.adds { "+=" } else { "=" }, threads: 128 }
+    }
+}

@@ -1,0 +1,6 @@
+//! Mixture-of-experts kernels.
+
+pub(crate) mod context;
+pub(crate) mod grouped;
+pub(crate) mod limits;
+pub(crate) mod spec;

@@ -1,0 +1,4 @@
+//! Norms and other kernels that work row by row.
+
+pub(crate) mod context;
+pub(crate) mod spec;

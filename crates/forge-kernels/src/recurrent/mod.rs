@@ -1,0 +1,5 @@
+//! Gated DeltaNet kernels.
+
+pub(crate) mod context;
+pub(crate) mod limits;
+pub(crate) mod spec;

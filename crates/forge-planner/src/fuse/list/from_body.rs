@@ -1,0 +1,120 @@
+//! A body as it is, before any rule has touched it.
+
+use crate::fuse::list::{
+    Attend, Convolve, DeltaRule, EachHead, Function, Fused, FusedRouting, Kind, LatentAppend, LatentAttend,
+    Linear, Operation, UnaryOp, Value, experts,
+};
+use forge_ir::{Body, BodyId, Format, Op};
+
+impl Kind {
+    /// A function of each number.
+    fn of(each: UnaryOp) -> Kind {
+        Kind::Elementwise(Function::Each(each))
+    }
+}
+
+impl Fused {
+    /// An operation for each node, two for attention.
+    pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>, formats: Vec<Format>) -> Fused {
+        let mut list = Fused { body: id, operations: Vec::new(), widths, formats };
+        for (index, node) in body.nodes.iter().enumerate() {
+            let mut inputs: Vec<Value> = node.inputs.iter().map(|value| Value(value.0)).collect();
+            let kind = match &node.op {
+                Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
+                Op::RmsNorm { gain, parts, epsilon } => {
+                    Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
+                }
+                Op::Place { table } => Kind::Place { table: *table },
+                Op::LayerNorm { gain, bias, epsilon } => {
+                    Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
+                }
+                Op::Linear { weight, bias } => Kind::Project(Linear::plain(*weight, *bias)),
+                Op::Rotate { heads, rotation, .. } => {
+                    Kind::Rotate { heads: *heads, rotation: rotation.clone() }
+                }
+                Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
+                    // Of queries alone it reads what an earlier layer has appended.
+                    if inputs.len() > 1 {
+                        list.first("append", Kind::Append { cache: *cache }, inputs.split_off(1), 0);
+                    }
+                    Kind::Attend(Attend {
+                        query_heads: *query_heads,
+                        scale: *scale,
+                        window: *window,
+                        softcap: *softcap,
+                        sinks: *sinks,
+                        gated: false,
+                        cache: *cache,
+                        prologue: None,
+                    })
+                }
+                Op::Route(routing) if experts::only_experts_read(body, index) => {
+                    list.widths[index + 1] = 2 * routing.chosen;
+                    Kind::Route(FusedRouting { routing: routing.clone(), shared: 0, gated: false })
+                }
+                Op::Experts(experts) => match experts::parts(body, node, experts) {
+                    Some((inner, sum)) => {
+                        let (width, routes) = (inner.chosen * experts::rows_of(body, inner.gate), inputs[1]);
+                        inputs = vec![
+                            list.first("routed_inner", Kind::ExpertsInner(inner), inputs, width),
+                            routes,
+                        ];
+                        Kind::ExpertsSum(sum)
+                    }
+                    None => Kind::Unplanned,
+                },
+                Op::Convolve { taps, tail } => {
+                    Kind::Convolve(Convolve { parts: vec![(*taps, *tail)], activation: None })
+                }
+                Op::DeltaRule { rate, bias, scale, epsilon, memory } => Kind::DeltaRule(DeltaRule {
+                    rate: *rate,
+                    bias: *bias,
+                    scale: *scale,
+                    epsilon: *epsilon,
+                    memory: *memory,
+                    gated: None,
+                    prologue: None,
+                }),
+                Op::EachHead { weight, heads, turned } => {
+                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, turned: *turned })
+                }
+                Op::LatentAttention { heads, scale, cache } => {
+                    let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
+                    list.first("append", kind, inputs.split_off(2), 0);
+                    Kind::LatentAttend(LatentAttend {
+                        heads: *heads,
+                        scale: *scale,
+                        cache: *cache,
+                        prologue: None,
+                    })
+                }
+                Op::Route(_) => Kind::Unplanned,
+                Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
+                Op::Leave => Kind::Leave,
+                Op::Take { .. } => Kind::Take,
+                Op::Activate(activation) => Kind::of(UnaryOp::Activate(*activation)),
+                Op::Softcap(cap) => Kind::of(UnaryOp::Softcap(*cap)),
+                Op::Scale(factor) => Kind::of(UnaryOp::Scale(*factor)),
+                Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
+                    Kind::Elementwise(Function::Times)
+                }
+                Op::Multiply => Kind::Elementwise(Function::Multiply),
+                Op::Add => Kind::Elementwise(Function::Add),
+            };
+            list.operations.push(Operation {
+                name: node.name.clone(),
+                kind,
+                inputs,
+                output: Value(index + 1),
+            });
+        }
+        list
+    }
+
+    /// An operation before the one that a node stands for, and the value that it gives.
+    fn first(&mut self, name: &str, kind: Kind, inputs: Vec<Value>, width: usize) -> Value {
+        let output = self.new_value(width);
+        self.operations.push(Operation { name: name.to_owned(), kind, inputs, output });
+        output
+    }
+}

@@ -1,0 +1,131 @@
+//! `attend(rotate_append(qkv)) = attend'(qkv)`, and `attend(rotate(norm(q))) = attend'(q)`: attention of one row prepares its own
+//! query and, where these come with it, key and value.
+//!
+//! Each threadgroup turns the query heads it works for, which is next to nothing; the one that has the end of the cache
+//! turns the new key too, writes key and value, and starts its softmax from them, so nobody waits for the write. Queries come alone
+//! where keys and values are in the cache already: an earlier layer has appended them, or a step of its own has.
+//! Precondition: one row a pass (two rows of one slot would have to see each other's keys), the prepared heads
+//! fit in threadgroup memory, and only attention reads them.
+
+use crate::fuse::list::{Fused, Kind, KvSource, RotateAppend};
+use crate::fuse::rules::trace_qkv::{Queries, queries};
+use forge_ir::Body;
+
+pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
+    prepare_row(list, body) || prepare_queries(list, body)
+}
+
+fn prepare_row(list: &mut Fused, body: &Body) -> bool {
+    let fits = |place: &usize| {
+        let [prepare, attend] = &list.operations[*place..*place + 2] else { return false };
+        let (Kind::RotateAppend(prepared), Kind::Attend(_)) = (&prepare.kind, &attend.kind) else {
+            return false;
+        };
+        let Some(state) = body.cache(prepared.cache) else { return false };
+        attend.inputs.first() == Some(&prepare.output)
+            && forge_kernels::prologue_fits(prepared.query_heads, state.heads, state.width)
+    };
+    let Some(place) = (0..list.operations.len().saturating_sub(1)).find(fits) else { return false };
+    let prepare = list.operations.remove(place);
+    let attend = &mut list.operations[place];
+    attend.inputs.splice(..1, prepare.inputs);
+    if let (Kind::RotateAppend(prepared), Kind::Attend(attend)) = (prepare.kind, &mut attend.kind) {
+        attend.prologue = Some(prepared);
+    }
+    true
+}
+
+fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
+    let fits = |place: usize| {
+        let Kind::Attend(attend) = &list.operations[place].kind else { return None };
+        let state = body.cache(attend.cache)?;
+        let fits = forge_kernels::prologue_fits(attend.query_heads, state.heads, state.width);
+        let queries = queries(list, list.operations[place].inputs[0], attend.query_heads)?;
+        (attend.prologue.is_none() && fits).then_some((place, queries))
+    };
+    let Some((place, Queries { source, rotation, norm, between })) =
+        (0..list.operations.len()).find_map(fits)
+    else {
+        return false;
+    };
+    let operation = &mut list.operations[place];
+    operation.inputs[0] = source;
+    if let Kind::Attend(attend) = &mut operation.kind {
+        let (query_heads, cache) = (attend.query_heads, attend.cache);
+        let brings = KvSource::Nothing;
+        attend.prologue = Some(RotateAppend { query_heads, brings, norm, rotation, cache });
+    }
+    list.operations.retain(|operation| !between.contains(&operation.output));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, unturned};
+    use crate::fuse::rules::{qkv, rope_append};
+
+    #[test]
+    fn attention_takes_the_preparation_in() {
+        let mut list = attention(&Attention::default());
+        assert!(qkv::rewrite(&mut list));
+        assert!(rope_append::rewrite(&mut list));
+        let mut wide = list.clone();
+        assert!(rewrite(&mut list, &attention_body(4)));
+        assert_eq!(text(&list), "%8 qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue(%8)\n");
+        let before = text(&wide);
+        assert!(!rewrite(&mut wide, &attention_body(4096)), "heads that wide have no room");
+        assert_eq!(text(&wide), before);
+    }
+
+    #[test]
+    fn heads_that_do_not_turn_are_prepared_too() {
+        for what in [Attention::default(), NORMED] {
+            let mut list = unturned(&what);
+            assert!(qkv::rewrite(&mut list));
+            assert!(rope_append::rewrite(&mut list));
+            assert!(rewrite(&mut list, &attention_body(4)));
+            let norm = if what.epsilons.is_some() { " norm" } else { "" };
+            let queries = if what.epsilons.is_some() { 10 } else { 8 };
+            assert_eq!(
+                text(&list),
+                format!(
+                    "%{queries} qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue{norm}(%{queries})\n"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn queries_that_need_nothing_are_left_alone() {
+        let mut list = unturned(&Attention::default());
+        let before = text(&list);
+        assert!(!rewrite(&mut list, &attention_body(4)));
+        assert_eq!(text(&list), before);
+    }
+
+    #[test]
+    fn queries_are_prepared_where_keys_and_values_are_appended_before() {
+        let mut list = attention(&NORMED);
+        let mut wide = list.clone();
+        assert!(rewrite(&mut list, &attention_body(4)) && !rewrite(&mut list, &attention_body(4)));
+        assert_eq!(
+            text(&list),
+            "%1 query = project 0 Rows(%0)\n\
+             %2 key = project 1 Rows(%0)\n\
+             %3 value = project 2 Rows(%0)\n\
+             %9 key_norm = norm 1 gain 5(%2)\n\
+             %5 rotated_key = rotate(%9)\n\
+             %7 append = append(%5, %3)\n\
+             %6 heads = attend prologue of queries norm(%1)\n"
+        );
+        assert!(!rewrite(&mut wide, &attention_body(4096)));
+    }
+
+    #[test]
+    fn queries_that_others_read_are_left_alone() {
+        let mut list = attention(&Attention::default());
+        list.operations[5].inputs[1] = list.operations[3].output;
+        assert!(!rewrite(&mut list, &attention_body(4)));
+    }
+}

@@ -1,0 +1,45 @@
+//! `delta_rule(conv(x), x) = delta_rule'(x)`: the delta rule of one row convolves its own queries, keys and values.
+//!
+//! Value heads that share a key head all make its query and key anew, which is next to nothing; the first of them keeps
+//! what they are made of. Precondition: one row a pass (what a row keeps lies where no row reads that follows so soon, and many
+//! rows would), and the rule is gated: then what is convolved lies side by side.
+
+use crate::fuse::list::{Fused, Kind};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let fits = |place: &usize| {
+        let [convolve, rule] = &list.operations[*place..*place + 2] else { return false };
+        matches!((&convolve.kind, &rule.kind), (Kind::Convolve(_), Kind::DeltaRule(rule)) if rule.gated.is_some())
+            && rule.inputs == [convolve.output, convolve.inputs[0]]
+            && list.uses(convolve.output) == 1
+    };
+    let Some(place) = (0..list.operations.len().saturating_sub(1)).find(fits) else { return false };
+    let convolve = list.operations.remove(place);
+    let rule = &mut list.operations[place];
+    rule.inputs = convolve.inputs;
+    if let (Kind::Convolve(convolve), Kind::DeltaRule(rule)) = (convolve.kind, &mut rule.kind) {
+        rule.prologue = Some(convolve);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::rules::delta_net;
+    use crate::fuse::rules::tests::text;
+
+    #[test]
+    fn a_rule_takes_the_convolution_in() {
+        let mut list = delta_net::tests::mixer();
+        assert!(!rewrite(&mut list), "nothing is side by side yet");
+        assert!(delta_net::rewrite(&mut list));
+        assert!(rewrite(&mut list) && !rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%19 inputs = project 0+1+2+3+4+5 Rows(%0)\n\
+             %17 heads = delta_rule gated convolve 6+8+10(%19)\n\
+             %18 output = project 16 Rows(%17)\n"
+        );
+    }
+}

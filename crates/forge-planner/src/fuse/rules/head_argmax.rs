@@ -1,0 +1,34 @@
+//! `argmax(W x) = argmax over threadgroups (argmax of its own rows of W x)`.
+//!
+//! Each threadgroup of the head leaves the best of the logits that it has at hand, so the search reads a few candidates
+//! in place of the whole vocabulary. Precondition: the list ends in a plain or capped projection, and is an epilogue.
+
+use crate::fuse::list::{Epilogue, Fused, Kind};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    match list.operations.last_mut().map(|operation| &mut operation.kind) {
+        Some(Kind::Project(project)) if project.ending == Epilogue::Store && project.parts.len() == 1 => {
+            project.ending = Epilogue::Best;
+            true
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::list::Function;
+    use crate::fuse::rules::tests::{list, projection, text};
+
+    #[test]
+    fn the_last_projection_leaves_its_best() {
+        let mut head = list(vec![("logits", projection(0), &[0], 1)], &[4, 9]);
+        assert!(rewrite(&mut head));
+        assert_eq!(text(&head), "%1 logits = project 0 Rows best(%0)\n");
+        assert!(!rewrite(&mut head));
+        let add = Kind::Elementwise(Function::Add);
+        let mut other = list(vec![("logits", projection(0), &[0], 1), ("sum", add, &[1, 1], 2)], &[4, 9, 9]);
+        assert!(!rewrite(&mut other), "it does not end in a projection");
+    }
+}

@@ -1,0 +1,68 @@
+//! `(W x) g = W (x g)`, where g is one number for each row: what a branch is gated by may come before its last projection.
+//!
+//! Then the projection ends the branch, and whatever follows, such as a sum with the stream, can be its end. Precondition: the
+//! product is of a plain projection's value without a bias, used nowhere else, and g is one number.
+
+use crate::fuse::list::{Function, Fused, Kind};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let Some((gate, project)) = (0..list.operations.len()).find_map(|place| fits(list, place)) else {
+        return false;
+    };
+    let x = list.operations[project].inputs[0];
+    let gated = list.new_value(list.widths[x.0]);
+    let mut projection = list.operations.remove(project);
+    let times = &mut list.operations[gate - 1];
+    projection.inputs[0] = gated;
+    projection.output = std::mem::replace(&mut times.output, gated);
+    times.inputs[0] = x;
+    list.operations.insert(gate, projection);
+    true
+}
+
+/// The place of a product with one number for each row, and that of the projection before it.
+fn fits(list: &Fused, gate: usize) -> Option<(usize, usize)> {
+    let operation = &list.operations[gate];
+    if operation.kind != Kind::Elementwise(Function::Times) {
+        return None;
+    }
+    let (project, (_, bias)) = list.plain_projection(operation.inputs[0])?;
+    (bias.is_none() && operation.inputs[1] != operation.inputs[0]).then_some((gate, project))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::list::Linear;
+    use crate::fuse::rules::tests::{list, projection, text};
+    use forge_ir::ParamId;
+
+    fn gated(bias: bool) -> Fused {
+        let down = Kind::Project(Linear::plain(ParamId(0), bias.then_some(ParamId(2))));
+        list(
+            vec![
+                ("down", down, &[1], 2),
+                ("gate", projection(1), &[0], 3),
+                ("shared", Kind::Elementwise(Function::Times), &[2, 3], 4),
+            ],
+            &[8, 6, 8, 1, 8],
+        )
+    }
+
+    #[test]
+    fn a_gate_goes_before_the_projection() {
+        let mut list = gated(false);
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%3 gate = project 1 Rows(%0)\n%5 shared = times(%1, %3)\n%4 down = project 0 Rows(%5)\n"
+        );
+        assert_eq!(list.widths[5], 6);
+        assert!(!rewrite(&mut list));
+    }
+
+    #[test]
+    fn a_bias_is_gated_too_and_stays_before_the_gate() {
+        assert!(!rewrite(&mut gated(true)));
+    }
+}

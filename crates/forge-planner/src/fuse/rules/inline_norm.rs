@@ -1,0 +1,125 @@
+//! `W (g · x / rms(x)) = (W (g · x)) / rms(x)`, where nobody leaves g · x and the squares of x: the projection multiplies by g as
+//! it loads x, and adds the squares up on the way.
+//!
+//! So what a projection has made is normed by those that read it, and the norm is gone. Precondition: one row a pass (with more
+//! each threadgroup would norm them all anew); only projections read the norm, before anything is added to what is normed; and that
+//! is what a projection gives, or columns of that, or a sum of which there are several norms: whoever adds to a stream leaves what one
+//! norm needs (`deferred_norm`).
+
+use crate::fuse::list::{Epilogue, Fused, InlineNorm, Kind, Operation};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let Some(place) = (0..list.operations.len()).find(|place| fits(list, *place)) else { return false };
+    let norm = list.operations.remove(place);
+    let Kind::Norm { gain, epsilon, .. } = norm.kind else { return false };
+    for operation in &mut list.operations {
+        if operation.reads_first(norm.output)
+            && let Kind::Project(project) = &mut operation.kind
+        {
+            operation.inputs[0] = norm.inputs[0];
+            project.own_norm = Some(InlineNorm { gain, epsilon });
+        }
+    }
+    true
+}
+
+fn fits(list: &Fused, place: usize) -> bool {
+    let norm = &list.operations[place];
+    let Kind::Norm { parts: 1, .. } = norm.kind else { return false };
+    let made = |value| match list.definition(value).map(|place| &list.operations[place]) {
+        Some(operation) => match &operation.kind {
+            // The first columns: a projection reads x from its beginning.
+            Kind::Slice { first: 0 } => true,
+            Kind::Project(project) => project.ending == Epilogue::Store,
+            Kind::NormAdd(sum) => sum.leaves.is_none(),
+            _ => false,
+        },
+        None => false,
+    };
+    let takes = |kind: &Kind| match kind {
+        Kind::Project(project) => project.norm.is_none() && project.own_norm.is_none(),
+        _ => false,
+    };
+    let reads = |operation: &Operation| operation.inputs.contains(&norm.output);
+    let last = list.operations.iter().rposition(reads).unwrap_or(place);
+    let added =
+        |operation: &Operation| operation.kind.adds() && operation.inputs.last() == Some(&norm.inputs[0]);
+    made(norm.inputs[0])
+        && !list.operations[..=last].iter().any(added)
+        && list.uses(norm.output) == list.readers(norm.output).count()
+        && list.readers(norm.output).all(|reader| reader.reads_first(norm.output) && takes(&reader.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::list::{Linear, NormAdd};
+    use crate::fuse::rules::tests::{list, projection, text};
+    use forge_ir::ParamId;
+
+    fn normed(reader: Kind) -> Fused {
+        let norm = Kind::Norm { gain: Some(ParamId(1)), parts: 1, epsilon: 1e-6 };
+        let operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+            ("latent", projection(0), &[0], 1),
+            ("normed", norm, &[1], 2),
+            ("query", projection(2), &[2], 3),
+            ("turned_query", reader, &[2], 4),
+        ];
+        list(operations, &[8; 5])
+    }
+
+    #[test]
+    fn projections_norm_what_they_read() {
+        let mut list = normed(projection(3));
+        assert!(rewrite(&mut list) && !rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%1 latent = project 0 Rows(%0)\n\
+             %3 query = project 2 Rows / own rms 1(%1)\n\
+             %4 turned_query = project 3 Rows / own rms 1(%1)\n"
+        );
+    }
+
+    /// A branch that is normed and added to the stream, of which two projections and experts have norms.
+    fn of_a_sum(ending: Epilogue) -> Fused {
+        let sum = NormAdd { gain: Some(ParamId(1)), epsilon: 1e-6, factor: None, leaves: None };
+        let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
+        let mut router = Linear::plain(ParamId(4), None);
+        router.ending = ending;
+        let inputs: &[usize] = if ending == Epilogue::Add { &[5, 2] } else { &[5] };
+        let operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+            ("output", projection(0), &[0], 1),
+            ("stream", Kind::NormAdd(sum), &[1, 0], 2),
+            ("mlp_norm", norm(2), &[2], 3),
+            ("gate_up", projection(3), &[3], 4),
+            ("router_norm", norm(5), &[2], 5),
+            ("router", Kind::Project(router), inputs, 6),
+        ];
+        list(operations, &[8; 7])
+    }
+
+    #[test]
+    fn of_several_norms_of_a_sum_projections_do_theirs_until_something_is_added() {
+        let mut list = of_a_sum(Epilogue::Store);
+        while rewrite(&mut list) {}
+        assert_eq!(
+            text(&list),
+            "%1 output = project 0 Rows(%0)\n\
+             %2 stream = norm add gain 1(%1, %0)\n\
+             %4 gate_up = project 3 Rows / own rms 2(%2)\n\
+             %6 router = project 4 Rows / own rms 5(%2)\n"
+        );
+        let mut added = of_a_sum(Epilogue::Add);
+        while rewrite(&mut added) {}
+        assert!(text(&added).contains("router_norm = norm 1 gain 5(%2)"), "{}", text(&added));
+    }
+
+    #[test]
+    fn other_readers_and_norms_of_the_stream_are_left_alone() {
+        let mut rotated = normed(Kind::Slice { first: 0 });
+        assert!(!rewrite(&mut rotated));
+        let mut of_stream = normed(projection(3));
+        of_stream.operations[1].inputs = vec![crate::fuse::list::Value::INPUT];
+        assert!(!rewrite(&mut of_stream));
+    }
+}

@@ -1,0 +1,303 @@
+//! `Σ w (D a) + g (D' a') = Σ w (D a)`, summed over s experts more, each weighing g: a network that every row has, s times as
+//! wide as an expert, is s experts that every row has.
+//!
+//! Gates and ups of these are its own, an expert's below the other's. Of its last projection each has a block of columns:
+//! `D' a' = D'₁ a'₁ + … + D'ₛ a'ₛ`. They come after those that are chosen, so that sums keep their order, and weigh 1, or
+//! the sigmoid of one more logit of the router's. What makes weights of scores does not touch them. Precondition: both read
+//! one value and nobody else reads what is between; they have one activation and no biases; what becomes one matrix is
+//! stored in one format, and where that has scales, the blocks are whole groups of columns; the width is a multiple of an
+//! expert's; and there are not more experts than kernels can choose from.
+
+use crate::fuse::list::{
+    CombineInput, Epilogue, ExpertsSum, Function, Fused, FusedRouting, Kind, Linear, UnaryOp, Value,
+};
+use forge_ir::{Activation, Gating, Layout, ParamId};
+use forge_kernels::spec::{MOST_CHOSEN, MOST_EXPERTS};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let Some((add, fit)) = (0..list.operations.len()).find_map(|add| Some((add, fits(list, add)?))) else {
+        return false;
+    };
+    let Fit { network, places: Places { router, route, inner, sum }, count } = fit;
+    if let Kind::Project(project) = &mut list.operations[router].kind {
+        project.parts.extend(network.gate.map(|gate| (gate, None)));
+    }
+    if let Kind::Route(choice) = &mut list.operations[route].kind {
+        (choice.shared, choice.gated) = (count, network.gate.is_some());
+    }
+    let mut chosen = 0;
+    if let Kind::ExpertsInner(inner) = &mut list.operations[inner].kind {
+        inner.chosen += count;
+        inner.shared = Some(network.inward);
+        chosen = inner.chosen;
+    }
+    if let Kind::ExpertsSum(sum) = &mut list.operations[sum].kind {
+        sum.chosen = chosen;
+        sum.shared = Some(network.down);
+    }
+    let [logits, routes, made] = [router, route, inner].map(|place| list.operations[place].output.0);
+    list.widths[logits] += usize::from(network.gate.is_some());
+    list.widths[routes] = 2 * chosen;
+    list.widths[made] = chosen * network.width / count;
+    // The sum over experts goes where that of both stood.
+    list.operations[sum].output = list.operations[add].output;
+    list.operations.swap(sum, add);
+    let mut gone = network.gone;
+    gone.push(sum);
+    gone.sort_unstable_by(|a, b| b.cmp(a));
+    for place in gone {
+        list.operations.remove(place);
+    }
+    true
+}
+
+struct Fit {
+    network: Network,
+    places: Places,
+    /// Experts that the network is.
+    count: usize,
+}
+
+/// A network that every row has.
+struct Network {
+    input: Value,
+    /// Its gate and up.
+    inward: [ParamId; 2],
+    activation: Activation,
+    down: ParamId,
+    /// The matrix of one row whose sigmoid multiplies what it makes.
+    gate: Option<ParamId>,
+    width: usize,
+    /// The places of its operations.
+    gone: Vec<usize>,
+}
+
+/// Where experts and their choice stand.
+struct Places {
+    router: usize,
+    route: usize,
+    inner: usize,
+    sum: usize,
+}
+
+/// Whether the sum at `add` is one of experts and of a network that becomes some of them.
+fn fits(list: &Fused, add: usize) -> Option<Fit> {
+    let operation = &list.operations[add];
+    let [left, right] = operation.inputs[..] else { return None };
+    if operation.kind != Kind::Elementwise(Function::Add) {
+        return None;
+    }
+    [(left, right), (right, left)].into_iter().find_map(|(routed, result)| {
+        let network = network(list, result)?;
+        let (places, count) = places(list, routed, &network)?;
+        Some(Fit { network, places, count })
+    })
+}
+
+/// The network that makes a value, which nothing else reads, nor what is between.
+fn network(list: &Fused, result: Value) -> Option<Network> {
+    let once = |value| list.definition_for_one(value);
+    let times = once(result).filter(|place| list.operations[*place].kind == TIMES);
+    let (made, gate) = match times.map(|place| &list.operations[place].inputs[..]) {
+        None => (result, None),
+        Some([made, gate]) => (*made, Some(*gate)),
+        Some(_) => return None,
+    };
+    let (down, (down_weight, None)) = list.plain_projection(made)? else { return None };
+    let inward = once(list.operations[down].inputs[0])?;
+    let (input, width) = (list.operations[inward].inputs[0], list.widths[list.operations[inward].output.0]);
+    let Kind::Project(Linear { parts, layout: Layout::Alternate, ending, .. }) =
+        &list.operations[inward].kind
+    else {
+        return None;
+    };
+    let (&[(gates, None), (ups, None)], &Epilogue::Gate(activation)) = (&parts[..], ending) else {
+        return None;
+    };
+    let mut gone = vec![down, inward];
+    gone.extend(times);
+    let gate = match gate {
+        None => None,
+        Some(gate) => {
+            let open = once(gate).filter(|place| list.operations[*place].kind == OPEN)?;
+            let (project, (weight, None)) = list.plain_projection(list.operations[open].inputs[0])? else {
+                return None;
+            };
+            gone.extend([open, project]);
+            (list.operations[project].inputs[0] == input).then_some(weight)
+        }
+    };
+    let is_gated = times.is_some();
+    let network = Network { input, inward: [gates, ups], activation, down: down_weight, gate, width, gone };
+    (is_gated == network.gate.is_some()).then_some(network)
+}
+
+const TIMES: Kind = Kind::Elementwise(Function::Times);
+
+const OPEN: Kind = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+
+/// Where the experts are whose sum a value is, and how many of them the network is; if it can be.
+fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usize)> {
+    let sum = list.stored_product(routed)?;
+    let Kind::ExpertsSum(ExpertsSum { down, shared: None, bias: None, chosen, ending: CombineInput::Store }) =
+        list.operations[sum].kind
+    else {
+        return None;
+    };
+    let [made, routes] = list.operations[sum].inputs[..] else { return None };
+    let inner = list.definition_for_one(made)?;
+    let (route, reads) = (list.definition(routes)?, &list.operations[inner].inputs);
+    let Kind::ExpertsInner(experts) = &list.operations[inner].kind else { return None };
+    let Kind::Route(FusedRouting { shared: 0, .. }) = list.operations[route].kind else { return None };
+    let logits = list.operations[route].inputs[0];
+    let (router, (router_weight, router_bias)) = list.plain_projection(logits)?;
+    let same_input = reads[..] == [network.input, routes]
+        && (network.gate.is_none() || list.operations[router].inputs[0] == network.input);
+    let alike = experts.gating == Gating::Plain(network.activation) && experts.biases.is_none();
+    let width = list.widths[made.0] / chosen;
+    let count = network.width / width;
+    let group = list.format(down).group();
+    let is_cut_whole = count == 1 || !list.format(down).is_quantised() || width.is_multiple_of(group);
+    let one_format =
+        |params: &[ParamId]| params.iter().all(|param| list.format(*param) == list.format(params[0]));
+    let [gates, ups] = network.inward;
+    let formats = one_format(&[experts.gate, experts.up, gates, ups])
+        && one_format(&[down, network.down])
+        && network.gate.is_none_or(|gate| one_format(&[router_weight, gate]) && router_bias.is_none());
+    let few = list.widths[logits.0] + count <= MOST_EXPERTS && chosen + count <= MOST_CHOSEN;
+    let fits = same_input
+        && alike
+        && list.uses(routes) == 2
+        && network.width.is_multiple_of(width)
+        && is_cut_whole
+        && formats
+        && few;
+    fits.then_some((Places { router, route, inner, sum }, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::rules::gate_up;
+    use crate::fuse::rules::tests::{list, projection, routed, text};
+    use forge_ir::Format;
+
+    /// Experts 6 wide and a network beside them, as a frontend writes it, gates and ups paired.
+    struct Beside {
+        /// Of the network.
+        width: usize,
+        gated: bool,
+        /// What the network and its gate read.
+        inputs: [&'static [usize]; 2],
+        activation: Activation,
+        bias: bool,
+        /// Of router, gates, ups and downs of experts; then gate, up and down of the network and its own gate.
+        formats: [Format; 8],
+        /// Who else reads this value.
+        reader: Option<&'static [usize]>,
+    }
+
+    const PLAIN: Beside = Beside {
+        width: 12,
+        gated: false,
+        inputs: [&[0], &[0]],
+        activation: Activation::Silu,
+        bias: false,
+        formats: [Format::F32; 8],
+        reader: None,
+    };
+
+    fn beside(what: &Beside) -> Fused {
+        let mut operations = routed(None);
+        let activate = |of| Kind::Elementwise(Function::Each(UnaryOp::Activate(of)));
+        let down = Kind::Project(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
+        operations.extend([
+            ("gate", projection(4), what.inputs[0], 5),
+            ("up", projection(5), what.inputs[0], 6),
+            ("act", activate(what.activation), &[5], 7),
+            ("inner", Kind::Elementwise(Function::Multiply), &[7, 6], 8),
+            ("down", down, &[8], 9),
+        ]);
+        if what.gated {
+            operations.extend([
+                ("shared_gate", projection(7), what.inputs[1], 10),
+                ("gated", activate(Activation::Sigmoid), &[10], 11),
+                ("shared", TIMES, &[9, 11], 12),
+            ]);
+        }
+        let both: &[usize] = if what.gated { &[4, 12] } else { &[4, 9] };
+        operations.push(("both", Kind::Elementwise(Function::Add), both, 13));
+        operations.extend(what.reader.map(|reader| ("again", projection(9), reader, 14)));
+        let width = what.width;
+        let mut list = list(operations, &[8, 4, 4, 12, 8, width, width, width, width, 8, 1, 1, 8, 8, 8]);
+        list.formats = what.formats.to_vec();
+        assert!(gate_up::rewrite(&mut list));
+        list
+    }
+
+    #[test]
+    fn a_network_is_as_many_experts_as_it_is_wide() {
+        for (width, chosen, text_of) in [(6, 3, "and 1"), (12, 4, "and 2"), (18, 5, "and 3")] {
+            let mut list = beside(&Beside { width, ..PLAIN });
+            assert!(rewrite(&mut list));
+            assert_eq!(
+                text(&list),
+                format!(
+                    "%1 router = project 0 Rows(%0)\n\
+                     %2 weights = route {text_of}(%1)\n\
+                     %3 inner = experts 1+2+4+5(%0, %2)\n\
+                     %13 routed = experts 3+6(%3, %2)\n"
+                )
+            );
+            assert_eq!((list.widths[1], list.widths[2], list.widths[3]), (4, 2 * chosen, 6 * chosen));
+            assert!(!rewrite(&mut list));
+        }
+    }
+
+    #[test]
+    fn its_gate_is_one_more_logit() {
+        let mut list = beside(&Beside { gated: true, ..PLAIN });
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%1 router = project 0+7 Rows(%0)\n\
+             %2 weights = route and 2 gated(%1)\n\
+             %3 inner = experts 1+2+4+5(%0, %2)\n\
+             %13 routed = experts 3+6(%3, %2)\n"
+        );
+        assert_eq!(list.widths[1], 5);
+    }
+
+    #[test]
+    fn what_cannot_be_one_matrix_is_left_alone() {
+        let stored = |at: usize, format| {
+            let mut formats = [Format::F32; 8];
+            formats[at] = format;
+            formats
+        };
+        let gated = || Beside { gated: true, ..PLAIN };
+        let cut = |format| Beside { formats: [format; 8], ..PLAIN };
+        for what in [
+            Beside { width: 9, ..PLAIN },
+            Beside { width: 3, ..PLAIN },
+            Beside { width: 6 * 31, ..PLAIN },
+            Beside { activation: Activation::Relu, ..PLAIN },
+            Beside { bias: true, ..PLAIN },
+            Beside { inputs: [&[13], &[13]], ..PLAIN },
+            Beside { inputs: [&[0], &[13]], ..gated() },
+            Beside { formats: stored(3, Format::F16), ..PLAIN },
+            Beside { formats: stored(6, Format::F16), ..PLAIN },
+            cut(Format::Q8_0),
+            Beside { formats: stored(7, Format::F16), ..gated() },
+            Beside { reader: Some(&[3]), ..PLAIN },
+            Beside { reader: Some(&[2]), ..PLAIN },
+            Beside { reader: Some(&[9]), ..PLAIN },
+            Beside { reader: Some(&[11]), ..gated() },
+        ] {
+            let mut list = beside(&what);
+            let before = text(&list);
+            assert!(!rewrite(&mut list), "{before}");
+            assert_eq!(text(&list), before);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `rotate(r); cache = norm(c), rotate(k)`: one step turns queries, norms latents, turns keys, and appends both to the cache;
+//! attention then reads nothing but queries and the cache.
+//!
+//! Precondition: latents are normed whole, with a gain; queries and keys are turned by the same rotation; and nothing else reads
+//! what is between. The three may be columns of wider values.
+
+use crate::fuse::list::{Fused, Kind, LatentAppend, LatentPrepare, Operation, Value};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let fit = (0..list.operations.len()).find_map(|place| Some((place, fits(list, place)?)));
+    let Some((place, fit)) = fit else { return false };
+    let turned = list.new_value(list.widths[fit.inputs[0].0]);
+    list.operations[place] = Operation {
+        name: "latent_append".to_owned(),
+        kind: Kind::LatentAppend(fit.append),
+        inputs: fit.inputs.to_vec(),
+        output: turned,
+    };
+    list.operations[place + 1].inputs[1] = turned;
+    list.operations.retain(|operation| !fit.gone.contains(&operation.output));
+    true
+}
+
+struct Fit {
+    append: LatentAppend,
+    /// Turned queries, latents and turned keys, before anything is done to them.
+    inputs: [Value; 3],
+    gone: [Value; 3],
+}
+
+/// The append at `place` and the attention after it, if they are of that kind.
+fn fits(list: &Fused, place: usize) -> Option<Fit> {
+    let (append, attend) = (&list.operations[place], list.operations.get(place + 1)?);
+    let Kind::LatentAppend(LatentAppend { cache, prepare: None }) = append.kind else { return None };
+    let (Kind::LatentAttend(_), [_, query]) = (&attend.kind, &attend.inputs[..]) else { return None };
+    let [latent, key] = append.inputs[..] else { return None };
+    let only = |value| list.definition_for_one(value);
+    let turned = |value: Value| match &list.operations[only(value)?] {
+        Operation { kind: Kind::Rotate { heads, rotation }, inputs, .. } => {
+            Some((*heads, rotation, inputs[0]))
+        }
+        _ => None,
+    };
+    let ((heads, rotation, from_query), (1, of_key, from_key)) = (turned(*query)?, turned(key)?) else {
+        return None;
+    };
+    let norm = &list.operations[only(latent)?];
+    let Kind::Norm { gain: Some(gain), parts: 1, epsilon } = norm.kind else { return None };
+    let prepare = LatentPrepare { heads, gain, epsilon, rotation: rotation.clone() };
+    (rotation == of_key).then(|| Fit {
+        append: LatentAppend { cache, prepare: Some(prepare) },
+        inputs: [from_query, norm.inputs[0], from_key],
+        gone: [*query, latent, key],
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::fuse::list::{EachHead, LatentAttend};
+    use crate::fuse::rules::tests::{list, projection, text};
+    use forge_ir::{Pairing, ParamId, Rotation};
+
+    /// Of 2 heads with 3 plain channels, 2 that turn and values of 3, over latents of 5; queries of what is read or of latents
+    /// of 4.
+    pub(crate) fn mixer(of_latents: bool) -> Fused {
+        let turn = Rotation { frequencies: vec![1.0], pairing: Pairing::Half, magnitude: 1.0, long: None };
+        let rotate = |heads| Kind::Rotate { heads, rotation: turn.clone() };
+        let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
+        let each = |weight, turned| Kind::EachHead(EachHead { weight: ParamId(weight), heads: 2, turned });
+        let append = Kind::LatentAppend(LatentAppend { cache: ParamId(9), prepare: None });
+        let (cache, prologue) = (ParamId(9), None);
+        let attend = Kind::LatentAttend(LatentAttend { heads: 2, scale: 0.5, cache, prologue });
+        let from: &[usize] = if of_latents { &[2] } else { &[0] };
+        let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+            ("query", projection(2), from, 3),
+            ("turned_query", projection(3), from, 4),
+            ("rotated_query", rotate(2), &[4], 5),
+            ("latent", projection(4), &[0], 6),
+            ("turned_key", projection(5), &[0], 7),
+            ("normed_latent", norm(6), &[6], 8),
+            ("rotated_key", rotate(1), &[7], 9),
+            ("latent_query", each(7, true), &[3], 10),
+            ("append", append, &[8, 9], 14),
+            ("latent_heads", attend, &[10, 5], 11),
+            ("heads", each(8, false), &[11], 12),
+            ("output", projection(10), &[12], 13),
+        ];
+        if of_latents {
+            operations.insert(0, ("query_latent", projection(0), &[0], 1));
+            operations.insert(1, ("normed_query_latent", norm(1), &[1], 2));
+        }
+        list(operations, &[8, 4, 4, 6, 4, 4, 5, 2, 5, 2, 10, 10, 6, 8, 0])
+    }
+
+    #[test]
+    fn what_prepares_a_row_and_its_append_are_one() {
+        let mut list = mixer(false);
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%3 query = project 2 Rows(%0)\n\
+             %4 turned_query = project 3 Rows(%0)\n\
+             %6 latent = project 4 Rows(%0)\n\
+             %7 turned_key = project 5 Rows(%0)\n\
+             %10 latent_query = each_head turned 7(%3)\n\
+             %15 latent_append = latent_append prepare(%4, %6, %7)\n\
+             %11 latent_heads = latent_attend(%10, %15)\n\
+             %12 heads = each_head 8(%11)\n\
+             %13 output = project 10 Rows(%12)\n"
+        );
+        assert_eq!(list.widths[15], 4);
+        assert!(!rewrite(&mut list));
+    }
+
+    #[test]
+    fn another_rotation_a_norm_of_parts_and_another_reader_are_left_alone() {
+        let changes: [&dyn Fn(&mut Fused); 4] = [
+            &|list| {
+                if let Kind::Rotate { rotation, .. } = &mut list.operations[6].kind {
+                    rotation.magnitude = 2.0;
+                }
+            },
+            &|list| list.operations[5].kind = Kind::Norm { gain: Some(ParamId(6)), parts: 5, epsilon: 1e-6 },
+            &|list| list.operations[5].kind = Kind::Norm { gain: None, parts: 1, epsilon: 1e-6 },
+            &|list| list.operations[11].inputs = vec![Value(8)],
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            let mut list = mixer(false);
+            change(&mut list);
+            let before = text(&list);
+            assert!(!rewrite(&mut list), "{index}");
+            assert_eq!(text(&list), before);
+        }
+    }
+}

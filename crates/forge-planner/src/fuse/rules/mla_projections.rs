@@ -1,0 +1,136 @@
+//! `[A x; C x; K x] = [A; C; K] x`: what latents of queries, queries, latents and keys are made of, in one grid for each value that
+//! they are made of.
+//!
+//! Precondition: they are what one attention over latents is made of, plain projections of one value, used nowhere else and
+//! stored in one format, all or none have a bias; and those that read them take columns of wider values, which norms of whole
+//! values, matrices of heads and `latent_append` do.
+
+use crate::fuse::list::{Fused, Kind, Linear, Operation, Value};
+use forge_ir::ParamId;
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let fit = (0..list.operations.len()).find_map(|place| fits(list, place));
+    let Some((name, parts)) = fit else { return false };
+    let input = list.operations[parts[0].place].inputs[0];
+    let all = list.new_value(parts.iter().map(|part| list.widths[part.value.0]).sum());
+    // Each projection becomes a slice of the merged one, which goes where the first of them stood.
+    let mut first = 0;
+    for part in &parts {
+        let operation = &mut list.operations[part.place];
+        operation.kind = Kind::Slice { first };
+        operation.inputs = vec![all];
+        first += list.widths[part.value.0];
+    }
+    let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
+    let mut project = Linear::plain(parts[0].weight.0, None);
+    project.parts = parts.iter().map(|part| part.weight).collect();
+    let (kind, name) = (Kind::Project(project), name.to_owned());
+    list.operations.insert(place, Operation { name, kind, inputs: vec![input], output: all });
+    true
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    value: Value,
+    place: usize,
+    weight: (ParamId, Option<ParamId>),
+}
+
+/// The first projections that become one behind the append at `place`, in their order, and what they are called together.
+fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
+    let (append, attend) = (&list.operations[place], list.operations.get(place + 1)?);
+    let (Kind::LatentAppend(prepared), Kind::LatentAttend(_)) = (&append.kind, &attend.kind) else {
+        return None;
+    };
+    let [turned_query, latent, key] = append.inputs[..] else { return None };
+    prepared.prepare.as_ref()?;
+    let absorb = &list.operations[list.definition(attend.inputs[0])?];
+    let query = absorb.inputs.first().copied().filter(|_| matches!(absorb.kind, Kind::EachHead(_)))?;
+    let part = |value: Value| {
+        let (place, weight) = list.plain_projection(value)?;
+        Some(Part { value, place, weight })
+    };
+    let input = |part: &Part| list.operations[part.place].inputs[0];
+    // What queries are made of, where that is a latent of their own.
+    let of_queries = part(turned_query).and_then(|query| {
+        let norm = &list.operations[list.definition(input(&query))?];
+        part(norm.inputs[0]).filter(|_| matches!(norm.kind, Kind::Norm { parts: 1, .. }))
+    });
+    let values = [part(query), part(turned_query), part(latent), part(key)];
+    let parts: Vec<Part> = of_queries.into_iter().chain(values.into_iter().flatten()).collect();
+    let alike = |a: &Part, b: &Part| {
+        input(a) == input(b)
+            && a.weight.1.is_some() == b.weight.1.is_some()
+            && list.format(a.weight.0) == list.format(b.weight.0)
+    };
+    let merged = parts.iter().find_map(|first| {
+        let all: Vec<Part> = parts.iter().filter(|part| alike(first, part)).copied().collect();
+        (all.len() > 1).then_some(all)
+    })?;
+    let has_latent = merged.iter().any(|part| part.value == latent);
+    Some((if has_latent { "inputs" } else { "queries" }, merged))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::rules::mla_append;
+    use crate::fuse::rules::mla_append::tests::mixer;
+    use crate::fuse::rules::tests::text;
+    use forge_ir::Format;
+
+    #[test]
+    fn projections_of_one_value_become_slices_of_one() {
+        let mut list = mixer(true);
+        assert!(!rewrite(&mut list), "rotations and norms of latents do not take columns");
+        assert!(mla_append::rewrite(&mut list));
+        assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%16 inputs = project 0+4+5 Rows(%0)\n\
+             %1 query_latent = slice 0(%16)\n\
+             %2 normed_query_latent = norm 1 gain 1(%1)\n\
+             %17 queries = project 2+3 Rows(%2)\n\
+             %3 query = slice 0(%17)\n\
+             %4 turned_query = slice 6(%17)\n\
+             %6 latent = slice 4(%16)\n\
+             %7 turned_key = slice 9(%16)\n\
+             %10 latent_query = each_head turned 7(%3)\n\
+             %15 latent_append = latent_append prepare(%4, %6, %7)\n\
+             %11 latent_heads = latent_attend(%10, %15)\n\
+             %12 heads = each_head 8(%11)\n\
+             %13 output = project 10 Rows(%12)\n"
+        );
+        assert_eq!([list.widths[16], list.widths[17]], [11, 10]);
+    }
+
+    #[test]
+    fn queries_of_the_same_value_come_first() {
+        let mut list = mixer(false);
+        assert!(mla_append::rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
+        assert!(text(&list).starts_with("%16 inputs = project 2+3+4+5 Rows(%0)\n"), "{}", text(&list));
+    }
+
+    #[test]
+    fn those_of_another_format_or_with_a_bias_stay_apart() {
+        let mut list = mixer(false);
+        assert!(mla_append::rewrite(&mut list));
+        list.formats = vec![Format::Q4_0; 11];
+        list.formats[2..4].fill(Format::Q8_0);
+        let mut biased = list.clone();
+        biased.formats.clear();
+        for operation in &mut biased.operations {
+            if let Kind::Project(project) = &mut operation.kind
+                && [4, 5].contains(&project.parts[0].0.0)
+            {
+                project.parts[0].1 = Some(ParamId(20));
+            }
+        }
+        for mut list in [list, biased] {
+            assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
+            let text = text(&list);
+            assert!(text.starts_with("%16 queries = project 2+3 Rows(%0)\n"), "{text}");
+            assert!(text.contains("%17 inputs = project 4+5 Rows(%0)\n"), "{text}");
+        }
+    }
+}

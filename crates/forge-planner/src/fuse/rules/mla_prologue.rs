@@ -1,0 +1,71 @@
+//! `attend(latent_append(r, c, k)) = attend'(r, c, k)`: attention of one row over latents prepares its own queries and line.
+//!
+//! Each threadgroup turns the queries of the heads that it works for; those that have the end of the cache make the new line too,
+//! which is next to nothing, and start their softmax from it, so nobody waits for the one that writes it. Precondition: one row a
+//! pass (two rows of one slot would have to see each other's lines), and what is prepared fits in threadgroup memory.
+
+use crate::fuse::list::{Fused, Kind, LatentAppend, LatentAttend};
+use forge_ir::{Body, Format, LatentCache};
+use forge_kernels::spec;
+
+pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
+    let fits = |place: &usize| {
+        let [append, attend] = &list.operations[*place..*place + 2] else { return false };
+        let Kind::LatentAppend(LatentAppend { cache, prepare: Some(_) }) = append.kind else { return false };
+        let Kind::LatentAttend(LatentAttend { heads, scale, .. }) = attend.kind else { return false };
+        let Some(&LatentCache { width, turned }) = body.latents(cache) else { return false };
+        let (cache, prologue) = (Format::F32, None);
+        attend.inputs.get(1) == Some(&append.output)
+            && list.uses(append.output) == 1
+            && forge_kernels::latent_prologue_fits(&spec::LatentAttend {
+                heads,
+                width,
+                turned,
+                cache,
+                scale,
+                prologue,
+            })
+    };
+    let Some(place) = (0..list.operations.len().saturating_sub(1)).find(fits) else { return false };
+    let append = list.operations.remove(place);
+    let attend = &mut list.operations[place];
+    attend.inputs.truncate(1);
+    attend.inputs.extend(append.inputs);
+    if let (Kind::LatentAppend(append), Kind::LatentAttend(attend)) = (append.kind, &mut attend.kind) {
+        attend.prologue = append.prepare;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::rules::mla_append;
+    use crate::fuse::rules::mla_append::tests::mixer;
+    use crate::fuse::rules::tests::text;
+    use forge_ir::{Param, ParamKind, State};
+
+    fn body(turned: usize) -> Body {
+        let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 9];
+        let kind = ParamKind::State(State::Latents(LatentCache { width: 5, turned }));
+        params.push(Param { name: "cache".to_owned(), kind });
+        Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
+    }
+
+    #[test]
+    fn attention_takes_the_append_in() {
+        let mut list = mixer(false);
+        assert!(!rewrite(&mut list, &body(2)), "nothing is prepared there yet");
+        assert!(mla_append::rewrite(&mut list));
+        assert!(!rewrite(&mut list, &body(4096)), "queries that wide have no room");
+        assert!(rewrite(&mut list, &body(2)) && !rewrite(&mut list, &body(2)));
+        assert!(
+            text(&list).contains(
+                "%10 latent_query = each_head turned 7(%3)\n\
+                 %11 latent_heads = latent_attend prologue(%10, %4, %6, %7)\n"
+            ),
+            "{}",
+            text(&list)
+        );
+    }
+}

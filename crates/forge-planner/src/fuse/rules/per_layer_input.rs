@@ -1,0 +1,89 @@
+//! `f(W x) · a = y`, where a is what a layer takes of the aside: the projection takes it from where it is.
+//!
+//! Precondition: one row a pass (others have their parts of the aside further apart), and the product is of a projection of one weight
+//! and of what is taken, both used nowhere else. A function of each result may have gone into the projection already.
+
+use crate::fuse::list::{Epilogue, Function, Fused, Kind};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let Some(Fit { product, project, take }) = (0..list.operations.len()).find_map(|place| fits(list, place))
+    else {
+        return false;
+    };
+    let output = list.operations[product].output;
+    let operation = &mut list.operations[project];
+    operation.output = output;
+    if let Kind::Project(project) = &mut operation.kind {
+        project.ending = Epilogue::MultiplyTaken;
+    }
+    list.operations.remove(product);
+    list.operations.remove(take);
+    true
+}
+
+/// Places of a product, of the projection and of what is taken.
+struct Fit {
+    product: usize,
+    project: usize,
+    take: usize,
+}
+
+fn fits(list: &Fused, product: usize) -> Option<Fit> {
+    let operation = &list.operations[product];
+    if operation.kind != Kind::Elementwise(Function::Multiply) {
+        return None;
+    }
+    let [left, right] = operation.inputs[..] else { return None };
+    [(left, right), (right, left)].into_iter().find_map(|(result, taken)| {
+        let project = list.stored_product(result)?;
+        let take = list.definition_for_one(taken)?;
+        let is_take = list.operations[take].kind == Kind::Take;
+        let is_projection = matches!(list.operations[project].kind, Kind::Project(_));
+        (is_take && is_projection).then_some(Fit { product, project, take })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::list::UnaryOp;
+    use crate::fuse::rules::tests::{list, projection, text};
+    use crate::fuse::rules::unary_epilogue;
+
+    fn gate(of: &[usize]) -> Fused {
+        list(
+            vec![
+                ("input_gate", projection(0), &[0], 1),
+                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[1], 2),
+                ("own_input", Kind::Take, &[], 3),
+                ("gated_input", Kind::Elementwise(Function::Multiply), of, 4),
+                ("input", projection(1), &[4], 5),
+            ],
+            &[8, 6, 6, 6, 6, 8],
+        )
+    }
+
+    #[test]
+    fn a_projection_takes_what_its_results_are_multiplied_by() {
+        for of in [&[2, 3], &[3, 2]] {
+            let mut list = gate(of);
+            assert!(!rewrite(&mut list), "what comes between is not in the projection yet");
+            assert!(unary_epilogue::rewrite(&mut list));
+            assert!(rewrite(&mut list) && !rewrite(&mut list));
+            assert_eq!(
+                text(&list),
+                "%4 scaled = project 0 Rows scale times taken(%0)\n%5 input = project 1 Rows(%4)\n"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_read_elsewhere_is_left_alone() {
+        for (reader, value) in [(4, 3), (4, 2)] {
+            let mut list = gate(&[2, 3]);
+            list.operations[reader].inputs[0] = crate::fuse::list::Value(value);
+            unary_epilogue::rewrite(&mut list);
+            assert!(!rewrite(&mut list));
+        }
+    }
+}

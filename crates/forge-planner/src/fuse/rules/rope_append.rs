@@ -1,0 +1,121 @@
+//! `rotate(norm(q)); cache = rotate(norm(k)), norm(v)`: one step prepares queries and appends keys and values to the cache;
+//! attention then reads nothing but queries and the cache.
+//!
+//! Precondition: queries, keys and values are neighbouring columns of one value, in this order, or queries and keys are and values
+//! are made of the keys' columns; queries and keys are turned by the same rotation or not at all, and normed by heads with the same
+//! epsilon or not at all; values are normed, without a gain, only if these are.
+
+use crate::fuse::list::{Fused, Kind, Operation, RotateAppend, Value};
+use crate::fuse::rules::trace_qkv::heads;
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let fit = (0..list.operations.len()).find_map(|place| fits(list, place));
+    let Some(fit) = fit else { return false };
+    let rotated = list.new_value(fit.query_width);
+    let kind = Kind::RotateAppend(fit.prepare);
+    list.operations[fit.place] =
+        Operation { name: "rotate_append".to_owned(), kind, inputs: vec![fit.all], output: rotated };
+    list.operations[fit.place + 1].inputs = vec![rotated];
+    list.operations.retain(|operation| !fit.gone.contains(&operation.output));
+    true
+}
+
+struct Fit {
+    place: usize,
+    all: Value,
+    query_width: usize,
+    prepare: RotateAppend,
+    gone: Vec<Value>,
+}
+
+fn fits(list: &Fused, place: usize) -> Option<Fit> {
+    let found = heads(list, place)?;
+    let (Kind::Append { cache }, Kind::Attend(attend)) =
+        (&list.operations[found.append].kind, &list.operations[found.append + 1].kind)
+    else {
+        return None;
+    };
+    let slice = |value: Value| {
+        let definition = &list.operations[list.definition(value)?];
+        match definition.kind {
+            Kind::Slice { first } if list.uses(value) == found.uses(value) => {
+                Some((definition.inputs[0], first))
+            }
+            _ => None,
+        }
+    };
+    let query_width = list.widths[found.sources[0].0];
+    let (all, _) = slice(found.sources[0])?;
+    let mut next = 0;
+    for source in &found.sources {
+        if slice(*source)? != (all, next) {
+            return None;
+        }
+        next += list.widths[source.0];
+    }
+    let prepare = RotateAppend {
+        query_heads: attend.query_heads,
+        brings: found.brings,
+        norm: found.norm,
+        rotation: found.rotation,
+        cache: *cache,
+    };
+    let gone = [found.between, found.sources].concat();
+    Some(Fit { place, all, query_width, prepare, gone })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::rules::qkv;
+    use crate::fuse::rules::tests::{Attention, NORMED, Values, attention, text};
+
+    #[test]
+    fn rotations_and_cache_writes_become_one_step_before_attention() {
+        let mut list = attention(&Attention::default());
+        assert!(!rewrite(&mut list), "queries, keys and values are not side by side yet");
+        assert!(qkv::rewrite(&mut list));
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%8 qkv = project 0+1+2 Rows(%0)\n\
+             %9 rotate_append = rotate_append(%8)\n\
+             %6 heads = attend(%9)\n"
+        );
+    }
+
+    #[test]
+    fn norms_of_heads_go_along() {
+        let mut list = attention(&Attention { epsilons: Some([1e-6, 1e-6]), ..Attention::default() });
+        assert!(qkv::rewrite(&mut list));
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%10 qkv = project 0+1+2 Rows(%0)\n\
+             %11 rotate_append = rotate_append norm(%10)\n\
+             %6 heads = attend(%11)\n"
+        );
+    }
+
+    #[test]
+    fn norms_of_values_do_too_and_values_that_are_made_of_keys() {
+        let values = |values| {
+            let mut list = attention(&Attention { values, ..NORMED });
+            assert!(qkv::rewrite(&mut list));
+            assert!(rewrite(&mut list) && !rewrite(&mut list));
+            text(&list)
+        };
+        assert_eq!(
+            values(Values::Normed { parts: 1, epsilon: 1e-6 }),
+            "%11 qkv = project 0+1+2 Rows(%0)\n\
+             %12 rotate_append = rotate_append norm values(%11)\n\
+             %6 heads = attend(%12)\n"
+        );
+        assert_eq!(
+            values(Values::OfKeys),
+            "%11 qk = project 0+1 Rows(%0)\n\
+             %12 rotate_append = rotate_append of keys norm values(%11)\n\
+             %6 heads = attend(%12)\n"
+        );
+    }
+}

@@ -1,0 +1,455 @@
+//! One helper: a list of operations as text before and after a rule.
+
+use crate::formats::Formats;
+use crate::fuse::list::{
+    Attend, CombineInput, Convolve, Epilogue, ExpertsInner, ExpertsSum, Function, Fused, FusedRouting, Gain,
+    Kind, KvSource, Linear, Operation, RotateAppend, UnaryOp, Value,
+};
+use crate::fuse::rules::{Fusion, Lists};
+use crate::{Options, Quant};
+use forge_ir::{
+    Activation, Apply, Body, BodyId, Cache, Draft, Format, Gating, Graph, Groups, Model, Node, Op, Pairing,
+    Param, ParamId, ParamKind, Rotation, Routing, Scores, SpecialTokens, State, ValueId, Weight, WeightId,
+};
+use std::collections::BTreeSet;
+
+/// A router of 4 experts of which a row has 2, and these, 6 wide.
+pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'static [usize], usize)> {
+    let routing = Routing {
+        scores: Scores::Softmax,
+        chosen: 2,
+        correction: None,
+        groups,
+        shares: true,
+        factor: 1.0,
+        scale: None,
+    };
+    let inner = ExpertsInner {
+        gate: ParamId(1),
+        up: ParamId(2),
+        shared: None,
+        biases: None,
+        gating: Gating::Plain(Activation::Silu),
+        chosen: 2,
+        folded: None,
+        norm: None,
+        choice: None,
+    };
+    let sum =
+        ExpertsSum { down: ParamId(3), shared: None, bias: None, chosen: 2, ending: CombineInput::Store };
+    vec![
+        ("router", projection(0), &[0], 1),
+        ("weights", Kind::Route(FusedRouting { routing, shared: 0, gated: false }), &[1], 2),
+        ("inner", Kind::ExpertsInner(inner), &[0, 2], 3),
+        ("routed", Kind::ExpertsSum(sum), &[3, 2], 4),
+    ]
+}
+
+/// What an attention of 2 heads over 1 of 4 channels is made of, as a frontend writes it.
+pub(crate) struct Attention {
+    /// What each projection reads.
+    pub(crate) inputs: [usize; 3],
+    /// Whether each has a bias.
+    pub(crate) biases: [bool; 3],
+    /// Of the rotations of queries and keys.
+    pub(crate) magnitudes: [f32; 2],
+    /// Of the norms of query heads and key heads, if there are any.
+    pub(crate) epsilons: Option<[f32; 2]>,
+    /// What becomes of values.
+    pub(crate) values: Values,
+}
+
+/// What is done to values, which do not turn.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Values {
+    /// Nothing.
+    AsTheyAre,
+    /// A norm without a gain.
+    Normed {
+        /// Of a value.
+        parts: usize,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    },
+    /// Such a norm of what keys are made of.
+    OfKeys,
+}
+
+/// Queries and keys are normed by heads.
+pub(crate) const NORMED: Attention = Attention {
+    inputs: [0; 3],
+    biases: [false; 3],
+    magnitudes: [1.0; 2],
+    epsilons: Some([1e-6, 1e-6]),
+    values: Values::AsTheyAre,
+};
+
+impl Default for Attention {
+    fn default() -> Attention {
+        let values = Values::AsTheyAre;
+        Attention { inputs: [0; 3], biases: [false; 3], magnitudes: [1.0; 2], epsilons: None, values }
+    }
+}
+
+pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usize]) -> Fused {
+    let operation = |(name, kind, inputs, output): (&str, Kind, &[usize], usize)| Operation {
+        name: name.to_owned(),
+        kind,
+        inputs: inputs.iter().map(|value| Value(*value)).collect(),
+        output: Value(output),
+    };
+    Fused {
+        body: BodyId(0),
+        operations: operations.into_iter().map(operation).collect(),
+        widths: widths.to_vec(),
+        formats: Vec::new(),
+    }
+}
+
+pub(crate) fn projection(weight: usize) -> Kind {
+    Kind::Project(Linear::plain(ParamId(weight), None))
+}
+
+pub(crate) fn attention(what: &Attention) -> Fused {
+    let project = |index: usize| {
+        let bias = what.biases[index].then_some(ParamId(10 + index));
+        Kind::Project(Linear::plain(ParamId(index), bias))
+    };
+    let rotate = |heads, magnitude| {
+        let rotation =
+            Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude, long: None };
+        Kind::Rotate { heads, rotation }
+    };
+    let attend = Kind::Attend(Attend {
+        query_heads: 2,
+        scale: 0.5,
+        window: None,
+        softcap: None,
+        sinks: None,
+        gated: false,
+        cache: ParamId(3),
+        prologue: None,
+    });
+    let norm = |gain, parts, epsilon| Kind::Norm { gain: Some(ParamId(gain)), parts, epsilon };
+    let (turned, mut norms) = match what.epsilons {
+        None => ([1, 2], vec![]),
+        Some([query, key]) => (
+            [8, 9],
+            vec![("query_norm", norm(4, 2, query), &[1][..], 8), ("key_norm", norm(5, 1, key), &[2][..], 9)],
+        ),
+    };
+    let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+        ("query", project(0), &what.inputs[..1], 1),
+        ("key", project(1), &what.inputs[1..2], 2),
+        ("value", project(2), &what.inputs[2..], 3),
+    ];
+    operations.append(&mut norms);
+    operations.extend([
+        ("rotated_query", rotate(2, what.magnitudes[0]), &turned[..1], 4),
+        ("rotated_key", rotate(1, what.magnitudes[1]), &turned[1..], 5),
+    ]);
+    let value_norm = |parts, epsilon| Kind::Norm { gain: None, parts, epsilon };
+    let value: &[usize] = match what.values {
+        Values::AsTheyAre => &[5, 3],
+        Values::Normed { parts, epsilon } => {
+            operations.push(("value_norm", value_norm(parts, epsilon), &[3], 10));
+            &[5, 10]
+        }
+        Values::OfKeys => {
+            operations.remove(2);
+            operations.push(("value_norm", value_norm(1, 1e-6), &[2], 10));
+            &[5, 10]
+        }
+    };
+    operations
+        .extend([("append", Kind::Append { cache: ParamId(3) }, value, 7), ("heads", attend, &[4][..], 6)]);
+    let widths = [8, 8, 4, 4, 8, 4, 8, 0, 8, 4, 4];
+    let count = match (what.values, what.epsilons) {
+        (Values::AsTheyAre, None) => 8,
+        (Values::AsTheyAre, Some(_)) => 10,
+        _ => 11,
+    };
+    list(operations, &widths[..count])
+}
+
+/// The same attention of heads that do not turn.
+pub(crate) fn unturned(what: &Attention) -> Fused {
+    let mut list = attention(what);
+    let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rotate { .. });
+    while let Some(place) = list.operations.iter().position(is_rotation) {
+        let rotate = list.operations.remove(place);
+        let inputs = list.operations.iter_mut().flat_map(|operation| &mut operation.inputs);
+        inputs.filter(|input| **input == rotate.output).for_each(|input| *input = rotate.inputs[0]);
+    }
+    list
+}
+
+/// The body that [`attention`] is of, as far as anybody asks: its cache.
+pub(crate) fn attention_body(width: usize) -> Body {
+    let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 3];
+    let kind = ParamKind::State(State::Cache(Cache { heads: 1, width }));
+    params.push(Param { name: "cache".to_owned(), kind });
+    Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
+}
+
+/// A table, two layers of two normed branches each, and a head that is the table or a weight of its own.
+pub(crate) fn graph(tied: bool, format: Format) -> Graph {
+    const WIDTH: usize = 4;
+    const TOKENS: usize = 5;
+    let mut weights =
+        vec![("table", vec![TOKENS, WIDTH]), ("gain", vec![WIDTH]), ("head", vec![TOKENS, WIDTH])];
+    weights.truncate(if tied { 2 } else { 3 });
+    let first = weights.len();
+    for _ in 0..2 {
+        weights.extend([
+            ("gain_a", vec![WIDTH]),
+            ("in_a", vec![8, WIDTH]),
+            ("out_a", vec![WIDTH, 8]),
+            ("gain_b", vec![WIDTH]),
+            ("in_b", vec![8, WIDTH]),
+            ("out_b", vec![WIDTH, 8]),
+        ]);
+    }
+    let param = |(name, shape): &(&str, Vec<usize>)| Param {
+        name: (*name).to_owned(),
+        kind: ParamKind::Weight(shape.clone()),
+    };
+    let node = |name: &str, op, inputs: &[usize]| Node {
+        name: name.to_owned(),
+        op,
+        inputs: inputs.iter().map(|value| ValueId(*value)).collect(),
+    };
+    let norm = |gain| Op::RmsNorm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-5 };
+    let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
+    let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
+    let apply = |body, weights: Vec<usize>| Apply {
+        body: BodyId(body),
+        weights: weights.into_iter().map(WeightId).collect(),
+        states: Vec::new(),
+        parts: Vec::new(),
+    };
+    let layer = vec![
+        node("norm_a", norm(0), &[0]),
+        node("in_a", linear(1), &[1]),
+        node("out_a", linear(2), &[2]),
+        node("stream", Op::Add, &[0, 3]),
+        node("norm_b", norm(3), &[4]),
+        node("in_b", linear(4), &[5]),
+        node("out_b", linear(5), &[6]),
+        node("stream", Op::Add, &[4, 7]),
+    ];
+    let head = vec![node("norm", norm(0), &[0]), node("logits", linear(1), &[1])];
+    let draft = Draft {
+        model: Model {
+            name: "tiny".to_owned(),
+            architecture: "Tiny".to_owned(),
+            vocabulary: TOKENS,
+            hidden: WIDTH,
+            context: 8,
+            specials: SpecialTokens::default(),
+        },
+        weights: weights
+            .iter()
+            .map(|(tensor, shape)| Weight {
+                tensor: (*tensor).to_owned(),
+                shape: shape.clone(),
+                format,
+                plus_one: false,
+                cut: None,
+                stack: None,
+                blocks: None,
+            })
+            .collect(),
+        states: Vec::new(),
+        bodies: vec![
+            body(
+                "embed",
+                0,
+                vec![param(&weights[0])],
+                vec![node("stream", Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
+            ),
+            body("layer", WIDTH, weights[first..first + 6].iter().map(param).collect(), layer),
+            body("head", WIDTH, vec![param(&weights[1]), param(&("head", vec![TOKENS, WIDTH]))], head),
+        ],
+        prologue: apply(0, vec![0]),
+        layers: vec![apply(1, (first..first + 6).collect()), apply(1, (first + 6..first + 12).collect())],
+        epilogue: apply(2, vec![1, if tied { 0 } else { 2 }]),
+    };
+    draft.validate().expect("it is sound")
+}
+
+fn lists(graph: &Graph, options: &Options) -> Lists {
+    crate::fuse::rules::apply(graph, &Formats::new(graph, options).expect("nothing is overridden"), options)
+}
+
+/// The lists of a pass of one row of every body of a graph, as text.
+pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String {
+    let options = Options { quant, disabled: disabled.iter().copied().collect(), ..Options::default() };
+    lists(graph, &options).decode.iter().map(text).collect()
+}
+
+#[test]
+fn what_is_switched_off_stays_as_it_was() {
+    let graph = graph(false, Format::F32);
+    let all: BTreeSet<Fusion> = Fusion::ALL.into();
+    let options = Options { disabled: all, ..Options::default() };
+    let lists = lists(&graph, &options);
+    let plain = |list: &Fused| {
+        let body = &graph.bodies[list.body.0];
+        *list == Fused::of(list.body, body, list.widths.clone(), list.formats.clone())
+    };
+    assert!(lists.decode.iter().chain(&lists.batch).all(plain));
+}
+
+/// The list as one line for each operation, `%3 gate_up = project 0+1 Alternate gate(%1)`.
+pub(crate) fn text(list: &Fused) -> String {
+    let line = |operation: &Operation| {
+        let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
+        let what = what(&operation.kind);
+        format!("%{} {} = {what}({})\n", operation.output.0, operation.name, inputs.join(", "))
+    };
+    list.operations.iter().map(line).collect()
+}
+
+fn what(kind: &Kind) -> String {
+    let gain = |gain: &Gain| match gain {
+        Gain::Folded => "folded".to_owned(),
+        Gain::Own(param) => param.0.to_string(),
+        Gain::Next => "next".to_owned(),
+    };
+    match kind {
+        Kind::Embed { table, leaves: None, .. } => format!("embed {}", table.0),
+        Kind::Embed { table, leaves: Some(next), .. } => {
+            format!("embed {} squares {}", table.0, gain(next))
+        }
+        Kind::Place { table } => format!("place {}", table.0),
+        Kind::LayerNorm { gain, .. } => format!("layer_norm {}", gain.0),
+        Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
+        Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
+        Kind::NormAdd(norm) => {
+            let mut text = "norm add".to_owned();
+            text += &norm.gain.map_or_else(String::new, |gain| format!(" gain {}", gain.0));
+            text += &norm.factor.map_or_else(String::new, |factor| format!(" times {}", factor.0));
+            text + &norm.leaves.as_ref().map_or_else(String::new, |next| format!(" squares {}", gain(next)))
+        }
+        Kind::Project(project) => {
+            let parts: Vec<String> = project.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
+            let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
+            text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+            text += if project.norm.is_some() { " / rms" } else { "" };
+            if let Some(norm) = project.own_norm {
+                text += " / own rms";
+                text += &norm.gain.map_or_else(String::new, |gain| format!(" {}", gain.0));
+            }
+            text += &project.each.map_or_else(String::new, |each| format!(" {}", name(each)));
+            text += &match &project.ending {
+                Epilogue::Store => String::new(),
+                Epilogue::Add => " add".to_owned(),
+                Epilogue::AddSquares(next) => format!(" add squares {}", gain(next)),
+                Epilogue::MultiplyTaken => " times taken".to_owned(),
+                Epilogue::Gate(_) => " gate".to_owned(),
+                Epilogue::Best => " best".to_owned(),
+            };
+            text
+        }
+        Kind::Slice { first } => format!("slice {first}"),
+        Kind::Rotate { .. } => "rotate".to_owned(),
+        Kind::Append { .. } => "append".to_owned(),
+        Kind::RotateAppend(prepare) => format!("rotate_append{}", prepared(prepare)),
+        Kind::Attend(attend) => {
+            let gated = if attend.gated { " gated" } else { "" };
+            match &attend.prologue {
+                Some(prepare) => format!("attend{gated} prologue{}", prepared(prepare)),
+                None => format!("attend{gated}"),
+            }
+        }
+        Kind::EachHead(each) => {
+            format!("each_head{} {}", if each.turned { " turned" } else { "" }, each.weight.0)
+        }
+        Kind::LatentAppend(append) if append.prepare.is_some() => "latent_append prepare".to_owned(),
+        Kind::LatentAppend(_) => "latent_append".to_owned(),
+        Kind::LatentAttend(attend) if attend.prologue.is_some() => "latent_attend prologue".to_owned(),
+        Kind::LatentAttend(_) => "latent_attend".to_owned(),
+        Kind::Convolve(convolve) => convolved(convolve),
+        Kind::DeltaRule(rule) => {
+            let gated = if rule.gated.is_some() { " gated" } else { "" };
+            let prologue =
+                rule.prologue.as_ref().map_or_else(String::new, |it| format!(" {}", convolved(it)));
+            format!("delta_rule{gated}{prologue}")
+        }
+        Kind::Route(choice) => format!("route{}", shared(choice)),
+        Kind::ExpertsInner(inner) => {
+            let stacks: Vec<String> = inner.stacks().iter().map(|stack| stack.0.to_string()).collect();
+            let mut text = format!("experts {}", stacks.join("+"));
+            text += &inner.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+            text += if inner.norm.is_some() { " / rms" } else { "" };
+            let choice = inner.choice.as_ref();
+            let choose =
+                |(choice, routes): &(FusedRouting, Value)| format!(" choose{} %{}", shared(choice), routes.0);
+            text + &choice.map_or_else(String::new, choose)
+        }
+        Kind::ExpertsSum(sum) => {
+            let mut text = format!("experts {}", sum.down.0);
+            text += &sum.shared.map_or_else(String::new, |shared| format!("+{}", shared.0));
+            text + &match &sum.ending {
+                CombineInput::Store => String::new(),
+                CombineInput::Add => " add".to_owned(),
+                CombineInput::AddSquares(next) => format!(" add squares {}", gain(next)),
+            }
+        }
+        Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
+        Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
+        Kind::Elementwise(Function::Times) => "times".to_owned(),
+        Kind::Elementwise(Function::ScaleBy) => "scale by one".to_owned(),
+        Kind::Elementwise(Function::Add) => "add".to_owned(),
+        Kind::ScaleBy { factor } => format!("scale by {}", factor.0),
+        Kind::Leave => "leave".to_owned(),
+        Kind::Take => "take".to_owned(),
+        Kind::Unplanned => "unplanned".to_owned(),
+    }
+}
+
+/// The experts that every row has.
+fn shared(choice: &FusedRouting) -> String {
+    match (choice.shared, choice.gated) {
+        (0, _) => String::new(),
+        (count, false) => format!(" and {count}"),
+        (count, true) => format!(" and {count} gated"),
+    }
+}
+
+/// What is not usual of the preparation of a row.
+fn prepared(prepare: &RotateAppend) -> String {
+    let brings = match prepare.brings {
+        KvSource::KeysAndValues => "",
+        KvSource::KeysValuesAndGates => " with gates",
+        KvSource::Keys => " of keys",
+        KvSource::Nothing => " of queries",
+    };
+    let norm = match prepare.norm {
+        None => "",
+        Some(norm) if norm.values => " norm values",
+        Some(_) => " norm",
+    };
+    format!("{brings}{norm}")
+}
+
+fn convolved(convolve: &Convolve) -> String {
+    let taps: Vec<String> = convolve.parts.iter().map(|(taps, _)| taps.0.to_string()).collect();
+    format!("convolve {}", taps.join("+"))
+}
+
+fn name(each: UnaryOp) -> &'static str {
+    match each {
+        UnaryOp::Activate(_) => "activate",
+        UnaryOp::Softcap(_) => "softcap",
+        UnaryOp::Scale(_) => "scale",
+    }
+}
+
+#[test]
+fn every_fusion_has_a_name_of_its_own() {
+    for fusion in Fusion::ALL {
+        assert_eq!(Fusion::from_name(fusion.name()), Some(fusion));
+    }
+}

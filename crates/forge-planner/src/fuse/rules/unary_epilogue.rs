@@ -1,0 +1,77 @@
+//! `f(W x) = y`: each number that a projection computes goes through a function before it is written: a cap, a factor, an
+//! activation.
+//!
+//! Precondition: the function is of a plain projection's value, used nowhere else.
+
+use crate::fuse::list::{Function, Fused, Kind};
+
+pub(crate) fn rewrite(list: &mut Fused) -> bool {
+    let fit = (0..list.operations.len()).find_map(|place| {
+        let Kind::Elementwise(Function::Each(each)) = list.operations[place].kind else { return None };
+        let (project, _) = list.plain_projection(list.operations[place].inputs[0])?;
+        Some((place, project, each))
+    });
+    let Some((place, project, each)) = fit else { return false };
+    let function = list.operations.remove(place);
+    let operation = &mut list.operations[project];
+    operation.output = function.output;
+    operation.name = function.name;
+    if let Kind::Project(project) = &mut operation.kind {
+        project.each = Some(each);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::list::UnaryOp;
+    use crate::fuse::rules::residual;
+    use crate::fuse::rules::tests::{list, projection, text};
+    use forge_ir::Activation;
+
+    fn head(each: UnaryOp, reader: usize) -> Fused {
+        list(
+            vec![
+                ("head", projection(0), &[0], 1),
+                ("logits", Kind::Elementwise(Function::Each(each)), &[1], 2),
+                ("last", Kind::Elementwise(Function::Multiply), &[reader, 2], 3),
+            ],
+            &[4, 9, 9, 9],
+        )
+    }
+
+    #[test]
+    fn the_function_goes_into_the_projection() {
+        for (each, name) in [
+            (UnaryOp::Softcap(30.0), "softcap"),
+            (UnaryOp::Scale(0.5), "scale"),
+            (UnaryOp::Activate(Activation::GeluTanh), "activate"),
+        ] {
+            let mut list = head(each, 2);
+            assert!(rewrite(&mut list));
+            let expected = format!("%2 logits = project 0 Rows {name}(%0)\n%3 last = multiply(%2, %2)\n");
+            assert_eq!(text(&list), expected);
+        }
+    }
+
+    #[test]
+    fn results_that_are_read_as_they_are_stay() {
+        assert!(!rewrite(&mut head(UnaryOp::Softcap(30.0), 1)));
+    }
+
+    #[test]
+    fn one_function_goes_in_and_a_sum_after_it() {
+        let mut list = list(
+            vec![
+                ("output", projection(0), &[1], 2),
+                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[2], 3),
+                ("stream", Kind::Elementwise(Function::Add), &[0, 3], 4),
+            ],
+            &[8; 5],
+        );
+        assert!(rewrite(&mut list) && !rewrite(&mut list));
+        assert!(residual::rewrite(&mut list));
+        assert_eq!(text(&list), "%4 scaled = project 0 Rows scale add(%1, %0)\n");
+    }
+}

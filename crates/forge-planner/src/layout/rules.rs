@@ -1,0 +1,137 @@
+//! How kernels are laid over threads: as was measured, or else by the chip's rule; and how many threadgroups leave partial sums then.
+
+use crate::fuse::list::{CombineInput, Epilogue, ExpertsSum, Kind, Linear};
+use crate::layout::tuning_key::{ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
+use crate::lower::select::{Select, places};
+use crate::predict::chips::Chip;
+use forge_ir::{Apply, Body, Format, WeightId};
+use forge_kernels::Spec;
+use forge_kernels::spec::{self, Knobs};
+
+impl Select<'_> {
+    /// Partial sums that the producer with the most threadgroups leaves, up to whole vectors. All others fill up with
+    /// zeros: a reader need not know who wrote.
+    pub(crate) fn most_partials(&self) -> usize {
+        // Whoever has a whole row leaves one.
+        let mut most = 1;
+        for (_, apply) in places(self.graph) {
+            let body = self.graph.body(apply);
+            for operation in &self.lists.decode[apply.body.0].operations {
+                match &operation.kind {
+                    Kind::Project(project) if matches!(project.ending, Epilogue::AddSquares(_)) => {
+                        let (format, outputs, inputs) = self.matrix_shape(body, apply, project);
+                        let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+                        most = most.max(outputs.div_ceil(knobs.outputs_of_group()));
+                    }
+                    Kind::ExpertsSum(sum) if matches!(sum.ending, CombineInput::AddSquares(_)) => {
+                        let Some(down) = apply.weight(body, sum.down) else { continue };
+                        let weight = &self.graph.weights[down.0];
+                        let outputs = weight.rows() / weight.matrices();
+                        let shape = (self.formats.of(&[down]), outputs, weight.columns());
+                        let stacks = [Some(down), sum.shared.and_then(|shared| apply.weight(body, shared))];
+                        let experts = stacks
+                            .into_iter()
+                            .flatten()
+                            .map(|stack| self.graph.weights[stack.0].matrices())
+                            .sum();
+                        let (rows, simdgroups) = self.sum_knobs(experts, shape, sum);
+                        most = most.max(outputs.div_ceil(rows * simdgroups));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        most.next_multiple_of(4)
+    }
+
+    /// Format, rows and columns of a projection's matrix.
+    pub(crate) fn matrix_shape(
+        &self,
+        body: &Body,
+        apply: &Apply,
+        project: &Linear,
+    ) -> (Format, usize, usize) {
+        let weights: Vec<WeightId> =
+            project.parts.iter().filter_map(|part| apply.weight(body, part.0)).collect();
+        let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
+        let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
+        (self.formats.of(&weights), rows, columns)
+    }
+
+    /// The layout of a subject, if it was measured.
+    fn measured(&self, subject: &TuningKey) -> Option<Layout> {
+        self.options.tuned.as_ref()?.layout(subject)
+    }
+
+    /// The kernel as it was measured to be best, or as it is.
+    pub(crate) fn laid_out(&self, spec: &Spec) -> Spec {
+        let measured = TuningKey::of(spec).and_then(|(subject, _)| self.measured(&subject));
+        measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
+    }
+
+    /// What kernels are laid out for.
+    pub(crate) fn chip(&self) -> &'static Chip {
+        self.options.chip.unwrap_or_else(Chip::common)
+    }
+
+    pub(crate) fn knobs(
+        &self,
+        rows: spec::Rows,
+        (format, outputs, inputs): (Format, usize, usize),
+        ending: Epilogue,
+    ) -> Knobs {
+        let leaves = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
+        let product = LinearKey { rows, format, outputs, inputs, leaves };
+        // Whoever asks for a cache that rounds nothing does not want an x that is rounded.
+        let exact = self.plan.cache == Format::F32;
+        match self.measured(&TuningKey::Projection(product)) {
+            Some(Layout::Projection(measured)) if !(measured.codes && exact) => measured,
+            _ => {
+                let chip = self.chip();
+                Knobs::for_chip(
+                    chip.family,
+                    chip.cores as usize,
+                    rows,
+                    format,
+                    [outputs, inputs],
+                    leaves,
+                    exact,
+                )
+            }
+        }
+    }
+
+    /// What a kernel of heads' matrices computes at once.
+    pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
+        let chip = self.chip();
+        spec::PerHeadLinear::each_for(chip.cores as usize, format, shape, turned)
+    }
+
+    /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute so many outputs of so many
+    /// inputs for a row.
+    pub(crate) fn experts_knobs(
+        &self,
+        (format, outputs, inputs): (Format, usize, usize),
+        leaves: bool,
+    ) -> (usize, usize) {
+        let chip = self.chip();
+        Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, leaves)
+    }
+
+    /// The same of a sum: all experts of a row are one row. What was measured is told here, too, as others go by what it leaves.
+    pub(crate) fn sum_knobs(
+        &self,
+        experts: usize,
+        (format, outputs, inputs): (Format, usize, usize),
+        sum: &ExpertsSum,
+    ) -> (usize, usize) {
+        let leaves = matches!(sum.ending, CombineInput::AddSquares(_));
+        let (product, rows) = (ExpertMatrix::Down, if leaves { spec::Rows::One } else { spec::Rows::Few });
+        let chosen = sum.chosen;
+        let product = ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves };
+        if let Some(Layout::Experts(measured)) = self.measured(&TuningKey::Experts(product)) {
+            return (measured.rows_per_simdgroup, measured.simdgroups);
+        }
+        self.experts_knobs((format, outputs, sum.chosen * inputs), leaves)
+    }
+}

@@ -1,0 +1,188 @@
+//! A section under construction: its fields, its steps, and which buffer holds which value.
+
+use crate::fuse::list::Value;
+use crate::lower::reasons::JOINS;
+use crate::plan::regime::{Regime, Schedule};
+use crate::plan::{Argument, Condition, Field, Operand, RecurrentState, Section, Step};
+use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
+use std::collections::BTreeMap;
+
+/// Where a section stands, which decides what its parameters are called and what its input is.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Place {
+    Prologue,
+    Layer(usize),
+    Epilogue,
+}
+
+impl Place {
+    /// What the names of its weights begin with.
+    pub(crate) fn prefix(self) -> String {
+        match self {
+            Place::Layer(layer) => format!("layers.{layer}."),
+            Place::Prologue | Place::Epilogue => String::new(),
+        }
+    }
+}
+
+/// What an application binds to a field.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    /// Weights of its own, with a gain folded in.
+    Own { params: Vec<ParamId>, layout: Layout, folded: Option<ParamId> },
+    /// The gain of the norm that the next application begins with.
+    NextGain,
+}
+
+/// A section under construction.
+pub(crate) struct Draft<'a> {
+    pub(crate) place: Place,
+    pub(crate) body: &'a Body,
+    pub(crate) apply: &'a Apply,
+    pub(crate) section: Section,
+    /// What is bound to each field.
+    pub(crate) sources: Vec<Source>,
+    /// Whose steps are being made.
+    pub(crate) schedule: Schedule,
+    /// The scratch buffer of each value.
+    pub(crate) buffers: BTreeMap<Value, usize>,
+    /// The scratch buffer of each value times the gain of the deferred norm that reads it.
+    pub(crate) gained: BTreeMap<Value, usize>,
+}
+
+impl Draft<'_> {
+    pub(crate) fn step(&mut self, name: &str, formula: &str, function: usize, arguments: &[(&str, Operand)]) {
+        let argument = |(parameter, operand): &(&str, Operand)| Argument {
+            parameter: (*parameter).to_owned(),
+            operand: *operand,
+        };
+        let step = Step {
+            name: name.to_owned(),
+            formula: formula.to_owned(),
+            reason: None,
+            function,
+            arguments: arguments.iter().map(argument).collect(),
+            condition: Condition::Always,
+            of_share: false,
+            waits: false,
+            waits_for: Vec::new(),
+        };
+        self.section.steps_mut(self.schedule).push(step);
+    }
+
+    /// The last step runs on a condition.
+    pub(crate) fn last_where(&mut self, condition: Condition) {
+        if let Some(step) = self.section.steps_mut(self.schedule).last_mut() {
+            step.condition = condition;
+        }
+    }
+
+    /// Says of the steps from this one on why they are there.
+    pub(crate) fn give_reasons(&mut self, first: usize, reason: Option<String>) {
+        for step in &mut self.section.steps_mut(self.schedule)[first..] {
+            step.reason = match step.condition {
+                Condition::Split => Some(JOINS.to_owned()),
+                _ => reason.clone(),
+            };
+        }
+    }
+
+    /// The field of that source, made if there is none.
+    pub(crate) fn field(&mut self, source: Source, field: Field) -> usize {
+        if let Some(index) = self.sources.iter().position(|other| *other == source) {
+            return index;
+        }
+        self.sources.push(source);
+        self.section.fields.push(field);
+        self.section.fields.len() - 1
+    }
+
+    /// A memory of the section's, made if there is none of that name.
+    pub(crate) fn memory(&mut self, memory: RecurrentState) -> Operand {
+        let memories = &mut self.section.memories;
+        let index = memories.iter().position(|known| known.name == memory.name).unwrap_or_else(|| {
+            memories.push(memory);
+            memories.len() - 1
+        });
+        Operand::Memory(index)
+    }
+
+    /// The regimes whose kernels this section's steps need.
+    pub(crate) fn regimes(&self) -> &'static [Regime] {
+        match (self.schedule, self.place) {
+            (Schedule::Decode, _) => &Regime::ALL[..1],
+            (Schedule::Batch, Place::Epilogue) => &Regime::ALL[1..2],
+            (Schedule::Batch, _) => &Regime::ALL[1..],
+        }
+    }
+
+    /// What a step's function is called: those that serve one row only say so.
+    pub(crate) fn function_name(&self, name: &str) -> String {
+        match self.schedule {
+            Schedule::Decode => format!("{name}_one"),
+            Schedule::Batch => name.to_owned(),
+        }
+    }
+
+    pub(crate) fn param_name(&self, param: ParamId) -> String {
+        self.body.params.get(param.0).map(|param| param.name.clone()).unwrap_or_default()
+    }
+
+    /// What a weight is called in the weight file and in generated code.
+    pub(crate) fn role(&self, params: &[ParamId], name: &str) -> String {
+        role(self.place, self.body, params, name)
+    }
+
+    pub(crate) fn weights(&self, params: &[ParamId]) -> Vec<WeightId> {
+        params.iter().filter_map(|param| self.apply.weight(self.body, *param)).collect()
+    }
+
+    /// The shape of a weight.
+    pub(crate) fn shape(&self, param: ParamId) -> &[usize] {
+        match self.body.params.get(param.0).map(|param| &param.kind) {
+            Some(ParamKind::Weight(shape)) => shape,
+            _ => &[1],
+        }
+    }
+
+    /// `2048 query, 1024 key, 1024 value rows`, or nothing for a single part.
+    pub(crate) fn comment(&self, params: &[ParamId], layout: Layout, unit: &str) -> String {
+        if params.len() < 2 {
+            return String::new();
+        }
+        let size = |param: &ParamId| self.shape(*param)[0];
+        match layout {
+            Layout::Blocks => {
+                let parts: Vec<String> = params.iter().map(|param| self.param_name(*param)).collect();
+                format!("{} in blocks of columns", parts.join(", "))
+            }
+            Layout::Rows => {
+                let parts: Vec<String> = params
+                    .iter()
+                    .map(|param| format!("{} {}", size(param), self.param_name(*param)))
+                    .collect();
+                format!("{} {unit}", parts.join(", "))
+            }
+            Layout::Alternate => {
+                let pair = |pair: &[ParamId]| {
+                    let names: Vec<String> = pair.iter().map(|param| self.param_name(*param)).collect();
+                    names.join(" and ")
+                };
+                let pairs: Vec<String> = params.chunks(2).map(pair).collect();
+                format!("{} {unit} alternate", pairs.join(", "))
+            }
+        }
+    }
+}
+
+/// What a weight of a body in this place is called.
+pub(crate) fn role(place: Place, body: &Body, params: &[ParamId], name: &str) -> String {
+    let param_name =
+        |param: &ParamId| body.params.get(param.0).map(|param| param.name.clone()).unwrap_or_default();
+    match (place, params) {
+        (Place::Prologue, [param]) if param_name(param) == "table" => body.name.clone(),
+        (Place::Epilogue, [param]) if param_name(param) == "gain" => "final_gain".to_owned(),
+        (_, [param]) if name.is_empty() => param_name(param),
+        _ => name.to_owned(),
+    }
+}

@@ -1,0 +1,254 @@
+//! Attention, and what prepares it, as steps.
+
+use crate::fuse::list::{Attend, Fused, HeadNorm, KvSource, Operation, RotateAppend};
+use crate::lower::section::Draft;
+use crate::lower::select::Select;
+use crate::plan::regime::Schedule;
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
+use forge_ir::{Layout, ParamId};
+use forge_kernels::{Spec, spec};
+
+const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
+const POSITIONS: (&str, Operand) = ("positions", Operand::Batch(BatchColumn::Positions));
+const KEYS: (&str, Operand) = ("keys", Operand::Keys);
+const VALUES: (&str, Operand) = ("values", Operand::Values);
+
+impl Select<'_> {
+    pub(crate) fn append(&mut self, draft: &mut Draft<'_>, operation: &Operation, cache: ParamId) {
+        let Some(state) = self.state(draft, cache) else { return };
+        let [key, value] = operation.inputs[..] else { return };
+        let buffer = |value| draft.buffers.get(&value).copied().unwrap_or(self.stream);
+        let (key, value) = (buffer(key), buffer(value));
+        let spec = Spec::Append(spec::Append {
+            key_heads: state.heads,
+            width: state.width,
+            cache: self.plan.cache,
+            ring: state.ring.map(|ring| ring.positions),
+        });
+        let formula = "cache[slots, positions] = key, value";
+        let function = self.function("append", formula, &[(draft.regimes(), spec)]);
+        draft.step(
+            &operation.name,
+            "Append k and v to the cache.",
+            function,
+            &[
+                ("key", Operand::Scratch(key)),
+                ("value", Operand::Scratch(value)),
+                SLOTS,
+                POSITIONS,
+                KEYS,
+                VALUES,
+            ],
+        );
+    }
+
+    pub(crate) fn rotate_append(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        prepare: &RotateAppend,
+        from: usize,
+    ) {
+        let Some(state) = self.state(draft, prepare.cache) else { return };
+        let width = list.widths[operation.output.0];
+        let to = self.scratch("q", width, RowsOf::Row);
+        draft.buffers.insert(operation.output, to);
+        let spec = Spec::RotateAppend(spec::RotateAppend {
+            query_heads: prepare.query_heads,
+            key_heads: state.heads,
+            width: state.width,
+            cache: self.plan.cache,
+            ring: state.ring.map(|ring| ring.positions),
+            brings: prepare.brings,
+            norm: head_norm(prepare),
+            rotation: prepare.rotation.clone(),
+            pairing: prepare.rotation.pairing,
+        });
+        let turned = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
+            (None, true) => what.to_owned(),
+            (Some(_), true) => format!("norm({what})"),
+            (None, false) => format!("rotate({what})"),
+            (Some(HeadNorm { turned: false, .. }), false) => format!("rotate(normed {what})"),
+            (Some(HeadNorm { turned: true, .. }), false) => format!("norm(rotated {what})"),
+        };
+        let (queries, keys) = (turned("queries of qkv"), turned("keys"));
+        let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normed " } else { "" };
+        let values = if prepare.brings == KvSource::Keys { "keys as values" } else { "values" };
+        let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
+        let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
+        let mut arguments = vec![("qkv", Operand::Scratch(from))];
+        arguments.extend(self.head_gains(draft, prepare.norm));
+        arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);
+        let formula = match (prepare.norm, prepare.rotation.is_none()) {
+            (None, true) => "Take q",
+            (Some(_), true) => "Norm the heads of q and k",
+            (None, false) => "Turn q and k by their positions",
+            (Some(HeadNorm { turned: false, .. }), false) => {
+                "Norm the heads of q and k, turn them by their positions"
+            }
+            (Some(HeadNorm { turned: true, .. }), false) => {
+                "Turn the heads of q and k by their positions, norm them"
+            }
+        };
+        let formula = format!("{formula}; {} to the cache.", appended(prepare));
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    fn head_gains(&self, draft: &mut Draft<'_>, norm: Option<HeadNorm>) -> Vec<(&'static str, Operand)> {
+        let Some(norm) = norm else { return Vec::new() };
+        let mut gain = |param| Operand::Field(self.vector(draft, &[param], Layout::Rows, ""));
+        let query_gain = ("query_gain", gain(norm.query_gain));
+        [query_gain].into_iter().chain(norm.key_gain.map(|param| ("key_gain", gain(param)))).collect()
+    }
+
+    pub(crate) fn attend(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        attend: &Attend,
+        from: usize,
+    ) {
+        let Some(state) = self.state(draft, attend.cache) else { return };
+        let (query_heads, key_heads, width) = (attend.query_heads, state.heads, state.width);
+        let partials = self.scratch("partials", query_heads * (width + 2), RowsOf::Share);
+        let heads = self.target(draft, list, operation, "heads");
+        let Attend { scale, window, softcap, .. } = *attend;
+        // A window as long as any context is none.
+        let window = window.filter(|window| *window < self.plan.context);
+        let (cache, ring) = (self.plan.cache, state.ring.map(|ring| ring.positions));
+        let prologue = attend.prologue.as_ref().map(|prepare| spec::Prologue {
+            brings: prepare.brings,
+            norm: head_norm(prepare),
+            rotation: prepare.rotation.clone(),
+            pairing: prepare.rotation.pairing,
+        });
+        // Gates are the last columns of the row that queries, keys and values are of.
+        let gates = attend.gated.then(|| {
+            let value = operation.inputs[operation.inputs.len() - 1];
+            let pitch = list.widths[value.0];
+            let buffer = draft.buffers.get(&value).copied().unwrap_or(self.stream);
+            (buffer, spec::Gates { pitch, first: pitch - query_heads * width })
+        });
+        let family = self.chip().family;
+        let knobs = |rows| spec::AttentionKnobs::for_chip(family, rows, query_heads, key_heads, width, cache);
+        let spec = spec::Attend {
+            gates: gates.map(|(_, gates)| gates),
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks: attend.sinks.is_some(),
+            prologue,
+            knobs: knobs(spec::Rows::Few),
+        };
+        let regimes = draft.regimes();
+        let variants = match draft.schedule {
+            Schedule::Decode => vec![(regimes, Spec::AttendSplit(spec))],
+            Schedule::Batch => vec![
+                (&regimes[..1], Spec::AttendSplit(spec.clone())),
+                (&regimes[1..], Spec::AttendTiled(spec::Attend { knobs: knobs(spec::Rows::Many), ..spec })),
+            ],
+        };
+        let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {
+            None => ("q", ""),
+            Some(KvSource::KeysAndValues | KvSource::KeysValuesAndGates) => {
+                ("qkv", "q, k, v of qkv prepared and k, v appended; ")
+            }
+            Some(KvSource::Keys) => ("qkv", "q, k of qkv prepared and k, v, both of k, appended; "),
+            Some(KvSource::Nothing) => ("q", "q prepared; "),
+        };
+        let gated = if attend.gated { "sigmoid(gates) · " } else { "" };
+        let general = format!(
+            "{prepare}heads = {gated}softmax(scale · q · keysᵀ) · values, over the positions of each row's slot up to its own"
+        );
+        let function = self.function(&draft.function_name("attend"), &general, &variants);
+        let mut arguments = vec![(source, Operand::Scratch(from))];
+        let norm = attend.prologue.as_ref().and_then(|prepare| prepare.norm);
+        arguments.extend(self.head_gains(draft, norm));
+        arguments.extend([
+            KEYS,
+            VALUES,
+            SLOTS,
+            POSITIONS,
+            ("partials", Operand::Scratch(partials)),
+            ("heads", Operand::Scratch(heads)),
+        ]);
+        arguments.extend(
+            attend
+                .sinks
+                .map(|sinks| ("sinks", Operand::Field(self.vector(draft, &[sinks], Layout::Rows, "")))),
+        );
+        let gates = gates.map(|(buffer, gates)| (("gates", Operand::Scratch(buffer)), gates));
+        arguments.extend(gates.map(|(argument, _)| argument));
+        draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
+        let gates_of_join = gates.map(|(_, gates)| gates);
+        let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width, gates: gates_of_join });
+        let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
+        let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
+        let comment = "A long cache was split among threadgroups: join what they found.";
+        let mut arguments =
+            vec![("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))];
+        arguments.extend(gates.map(|(argument, _)| argument));
+        draft.step("attend_join", comment, function, &arguments);
+        if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
+            step.condition = Condition::Split;
+        }
+    }
+}
+
+fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
+    prepare.norm.map(|HeadNorm { epsilon, turned, values, .. }| spec::HeadNorm { epsilon, turned, values })
+}
+
+/// What goes to the cache, in words.
+fn appended(prepare: &RotateAppend) -> String {
+    let value = if prepare.brings == KvSource::Keys { "as v what k was made of" } else { "v" };
+    let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normed" } else { "" };
+    format!("append k and {value}{normed}")
+}
+
+fn capitalised(text: &str) -> String {
+    text.chars().enumerate().map(|(index, c)| if index == 0 { c.to_ascii_uppercase() } else { c }).collect()
+}
+
+/// What attention computes, in the words of this model.
+fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
+    let mut text = String::new();
+    if let Some(prepare) = &attend.prologue {
+        let heads = if prepare.brings == KvSource::Nothing { "q" } else { "q and k" };
+        text += &match (prepare.norm, prepare.rotation.is_none()) {
+            (None, true) => String::new(),
+            (Some(_), true) => format!("Norm the heads of {heads}; "),
+            (None, false) => format!("Turn {heads}; "),
+            (Some(HeadNorm { turned: false, .. }), false) => {
+                format!("Norm the heads of {heads} and turn them; ")
+            }
+            (Some(HeadNorm { turned: true, .. }), false) => {
+                format!("Turn the heads of {heads} and norm them; ")
+            }
+        };
+        text += &match prepare.brings {
+            KvSource::Nothing => " ".to_owned(),
+            _ if text.is_empty() => format!("{};  ", capitalised(&appended(prepare))),
+            _ => format!("{};  ", appended(prepare)),
+        };
+    }
+    let scores = format!("{} · q · keysᵀ", attend.scale);
+    let scores = attend.softcap.map_or(scores.clone(), |cap| format!("cap({scores}, {cap})"));
+    let sinks = if attend.sinks.is_some() { ", beside each head's sink" } else { "" };
+    let gates = if attend.gated { "sigmoid(gates) · " } else { "" };
+    text += &format!("heads = {gates}softmax({scores}{sinks}) · values");
+    if let Some(window) = window {
+        text += &format!(", of the last {window} positions");
+    }
+    match group {
+        1 => text + ".",
+        _ => format!("{text}; {group} query heads share a key head."),
+    }
+}

@@ -1,0 +1,207 @@
+//! Projections as steps.
+
+use crate::fuse::list::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operation, UnaryOp};
+use crate::lower::section::Draft;
+use crate::lower::select::Select;
+use crate::lower::steps::of_each;
+use crate::plan::regime::Regime;
+use crate::plan::{Operand, RowsOf};
+use forge_ir::{Format, Layout, ParamId};
+use forge_kernels::{Spec, spec};
+
+impl Select<'_> {
+    pub(crate) fn project(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        project: &Linear,
+        from: usize,
+    ) {
+        let weights: Vec<ParamId> = project.parts.iter().map(|part| part.0).collect();
+        let biases: Vec<ParamId> = project.parts.iter().filter_map(|part| part.1).collect();
+        let name = if weights.len() > 1 { operation.name.clone() } else { draft.param_name(weights[0]) };
+        let (field, format, outputs) = self.matrix(draft, &weights, project.layout, project.folded, &name);
+        let inputs = list.widths[operation.inputs[0].0];
+        let bias = (!biases.is_empty())
+            .then(|| self.vector(draft, &biases, project.layout, &format!("{name}_bias")));
+        let x = self.normed_input(draft, list, operation, (project.norm, project.folded), from);
+        let y = match project.ending {
+            Epilogue::Add | Epilogue::AddSquares(_) => self.in_place(draft, list, operation),
+            Epilogue::Gate(_) => self.target(draft, list, operation, "inner"),
+            Epilogue::Store | Epilogue::Best | Epilogue::MultiplyTaken => {
+                self.target(draft, list, operation, &name)
+            }
+        };
+        let taken = match project.ending {
+            Epilogue::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
+            _ => None,
+        };
+        let bounded = self.bounded(list, operation);
+        let chooses = list.chooses(operation.output);
+        let variants: Vec<(&[Regime], Spec)> = draft
+            .regimes()
+            .chunks(1)
+            .map(|regime| {
+                let rows = match regime[0] {
+                    Regime::One => spec::Rows::One,
+                    Regime::Few => spec::Rows::Few,
+                    Regime::Many => spec::Rows::Many,
+                };
+                let shape = (format, outputs, inputs);
+                (regime, self.project_spec(rows, shape, project, (bias.is_some(), bounded, chooses)))
+            })
+            .collect();
+        let own_gain = project.own_norm.and_then(|norm| norm.gain);
+        let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
+        let words = Words::of(project, bias.is_some());
+        let function = self.function(&draft.function_name(&name), &words.general(), &variants);
+        let y_name = self.scratch_name(y);
+        let x_name =
+            self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(x));
+        let mut formula = words.formula(&name, &x_name, &y_name);
+        let mut arguments =
+            vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
+        arguments.extend(bias.map(|bias| ("bias", Operand::Field(bias))));
+        if let Some(gain) = own_gain {
+            formula += &format!(", x times {}", draft.section.fields[gain].name);
+            arguments.push(("x_gain", Operand::Field(gain)));
+        }
+        arguments.extend(taken.map(|aside| ("factors", Operand::Scratch(aside))));
+        if project.norm.is_some() {
+            let squares = self.scratch("squares", self.partials, RowsOf::Pass);
+            arguments.push(("squares", Operand::Scratch(squares)));
+        }
+        if let Epilogue::AddSquares(gain) = project.ending {
+            let width = list.widths[operation.output.0];
+            let (left, more) = self.leave(draft, operation.output, width, gain, &y_name);
+            formula += &left;
+            arguments.extend(more);
+        }
+        if project.ending == Epilogue::Best {
+            let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+            let pairs = outputs.div_ceil(knobs.outputs_of_group());
+            let candidates = self.scratch("candidates", 2 * pairs, RowsOf::Pass);
+            formula += ";  candidates = the best of every threadgroup";
+            arguments.push(("candidates", Operand::Scratch(candidates)));
+        }
+        draft.step(&name, &formula, function, &arguments);
+    }
+
+    /// Whether the operation's input has a bound. Norms bound what they give; what gates, sums and activations give knows none.
+    pub(crate) fn bounded(&self, list: &Fused, operation: &Operation) -> bool {
+        list.definition(operation.inputs[0]).is_some_and(|place| {
+            matches!(list.operations[place].kind, Kind::Norm { .. } | Kind::LayerNorm { .. })
+        })
+    }
+
+    /// What the products of a tile are computed from.
+    pub(crate) fn operand(&self, format: Format, bounded: bool) -> spec::Operand {
+        match format {
+            Format::F32 => spec::Operand::F32,
+            // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+            _ if self.plan.cache == Format::F32 => spec::Operand::F32,
+            // Halves do not hold every bfloat.
+            Format::Bf16 => spec::Operand::Ranged,
+            _ if bounded => spec::Operand::F16,
+            _ => spec::Operand::Ranged,
+        }
+    }
+
+    fn project_spec(
+        &self,
+        rows: spec::Rows,
+        (format, outputs, inputs): (Format, usize, usize),
+        project: &Linear,
+        (bias, bounded, chooses): (bool, bool, bool),
+    ) -> Spec {
+        let epilogue = match project.ending {
+            Epilogue::Store => spec::Epilogue::Store,
+            Epilogue::Add => spec::Epilogue::Add,
+            Epilogue::Gate(activation) => spec::Epilogue::Gate(activation),
+            Epilogue::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
+            Epilogue::Best => spec::Epilogue::Best,
+            Epilogue::MultiplyTaken => spec::Epilogue::Multiply {
+                of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
+            },
+        };
+        let operand = self.operand(format, bounded && rows == spec::Rows::Many);
+        Spec::Project(spec::Linear {
+            rows,
+            format,
+            outputs,
+            inputs,
+            norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
+            own_norm: project
+                .own_norm
+                .map(|InlineNorm { gain, epsilon }| spec::InlineNorm { gain: gain.is_some(), epsilon }),
+            bias,
+            each: project.each,
+            epilogue,
+            operand,
+            chooses,
+            knobs: self.knobs(rows, (format, outputs, inputs), project.ending),
+        })
+    }
+}
+
+/// How a projection is spoken of.
+struct Words<'a> {
+    project: &'a Linear,
+    bias: bool,
+}
+
+impl<'a> Words<'a> {
+    fn of(project: &'a Linear, bias: bool) -> Words<'a> {
+        Words { project, bias }
+    }
+
+    /// As a function of `weight`, `x` and `y`.
+    fn general(&self) -> String {
+        let left = match self.project.ending {
+            Epilogue::AddSquares(Gain::Folded) => "; squares_out = Σ y²",
+            Epilogue::AddSquares(_) => "; gained = gain · y; squares_out = Σ y²",
+            Epilogue::Best => "; candidates = the best of every threadgroup",
+            _ => "",
+        };
+        let product = self.product("weight", "x", "bias");
+        match self.project.ending {
+            Epilogue::Gate(activation) => {
+                format!("gate, up = {product}; y = {}(gate) · up", activation.name())
+            }
+            Epilogue::Add | Epilogue::AddSquares(_) => format!("y += {product}{left}"),
+            Epilogue::Store | Epilogue::Best => format!("y = {product}{left}"),
+            Epilogue::MultiplyTaken => format!("y = ({product}) · factors, from column first on"),
+        }
+    }
+
+    /// In the words of this model.
+    fn formula(&self, name: &str, x: &str, y: &str) -> String {
+        let product = self.product("W", x, &format!("{name}_bias"));
+        match self.project.ending {
+            Epilogue::Store if name == "qkv" => format!("q, k, v = {product}"),
+            Epilogue::Store if name == "qk" => format!("q, k = {product}"),
+            Epilogue::Store | Epilogue::Best => format!("{y} = {product}"),
+            Epilogue::MultiplyTaken => format!("{y} = ({product}) · this layer's columns of the aside"),
+            Epilogue::Add | Epilogue::AddSquares(_) => format!("{y} += {product}"),
+            Epilogue::Gate(activation) => {
+                format!("gate, up = {product};  {y} = {}(gate) · up", activation.name())
+            }
+        }
+    }
+
+    fn product(&self, weight: &str, x: &str, bias: &str) -> String {
+        let divided = match (self.project.norm, self.project.own_norm) {
+            (Some(_), _) => " / rms".to_owned(),
+            (None, Some(_)) => format!(" / rms({x})"),
+            (None, None) => String::new(),
+        };
+        let plus = if self.bias { format!(" + {bias}") } else { String::new() };
+        let sum = format!("{weight} · {x}{divided}{plus}");
+        match self.project.each {
+            None => sum,
+            Some(UnaryOp::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
+            Some(each) => of_each(each, &sum),
+        }
+    }
+}

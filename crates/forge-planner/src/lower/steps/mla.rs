@@ -1,0 +1,253 @@
+//! Attention over latents as steps: matrices of each head, lines to the cache, and attention over what is there. Queries, latents
+//! and keys may be columns of wider buffers, which these kernels are told.
+
+use crate::fuse::list::{EachHead, Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, Value};
+use crate::lower::section::Draft;
+use crate::lower::select::Select;
+use crate::plan::regime::{Regime, Schedule};
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf, State};
+use forge_ir::{LatentCache, Layout, ParamId};
+use forge_kernels::{Spec, spec};
+
+const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
+const POSITIONS: (&str, Operand) = ("positions", Operand::Batch(BatchColumn::Positions));
+const LATENTS: (&str, Operand) = ("latents", Operand::Latents);
+
+/// Columns of a buffer.
+pub(crate) struct Columns {
+    pub(crate) buffer: usize,
+    /// The first of them.
+    pub(crate) first: usize,
+    /// Numbers of a row.
+    pub(crate) pitch: usize,
+}
+
+impl Select<'_> {
+    /// Where a value is, which may be a slice of another.
+    pub(crate) fn columns(&self, draft: &Draft<'_>, list: &Fused, value: Value) -> Columns {
+        let buffer = draft.buffers.get(&value).copied().unwrap_or(self.stream);
+        let definition = list.definition(value).map(|place| &list.operations[place]);
+        match definition {
+            Some(Operation { kind: Kind::Slice { first }, inputs, .. }) => {
+                Columns { buffer, first: *first, pitch: list.widths[inputs[0].0] }
+            }
+            _ => Columns { buffer, first: 0, pitch: list.widths[value.0] },
+        }
+    }
+
+    /// What columns of a wider buffer are called: `query of inputs`.
+    pub(crate) fn columns_name(&self, draft: &Draft<'_>, list: &Fused, value: Value) -> Option<String> {
+        let slice = &list.operations[list.definition(value)?];
+        let Kind::Slice { .. } = slice.kind else { return None };
+        let buffer = draft.buffers.get(&value).copied()?;
+        Some(format!("{} of {}", slice.name, self.scratch_name(buffer)))
+    }
+
+    /// Where rows may meet keys and values in the place of latents, all that depends on it comes with attention.
+    pub(crate) fn each_head(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        each: &EachHead,
+    ) {
+        if !self.unfolding(draft, list).is_some_and(|unfolding| unfolding.has(operation)) {
+            self.heads_matrices(draft, list, operation, each);
+        }
+    }
+
+    pub(crate) fn heads_matrices(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        each: &EachHead,
+    ) {
+        let EachHead { weight, heads, turned } = *each;
+        let (field, format, all_rows) = self.matrix(draft, &[weight], Layout::Rows, None, "");
+        let (rows, columns) = (all_rows / heads, draft.shape(weight).last().copied().unwrap_or(0));
+        let Columns { buffer: x, pitch, .. } = self.columns(draft, list, operation.inputs[0]);
+        let y = self.target(draft, list, operation, &operation.name);
+        let shape = |regime: Regime| {
+            let together =
+                if regime == Regime::One { 1 } else { spec::PerHeadLinear::together(format, turned) };
+            let each = self.heads_knob(format, [heads, rows, columns], turned);
+            Spec::EachHead(spec::PerHeadLinear {
+                format,
+                heads,
+                rows,
+                columns,
+                turned,
+                pitch,
+                together,
+                each,
+            })
+        };
+        let regimes = draft.regimes();
+        let spec = shape(regimes[0]);
+        let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if turned { "ᵀ" } else { "" });
+        let general = format!("y = {}, of every head its own", product("weight", "x"));
+        let name = draft.param_name(weight);
+        let function = self.function(&draft.function_name(&name), &general, &[(regimes, spec)]);
+        let y_name = self.scratch_name(y);
+        let part =
+            self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(x));
+        let formula = format!("{y_name} = {}, of each head its own", product("W", &part));
+        draft.step(
+            &operation.name,
+            &formula,
+            function,
+            &[("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))],
+        );
+    }
+
+    pub(crate) fn latent_append(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        append: &LatentAppend,
+    ) {
+        let Some(LatentCache { width, turned }) = self.latents(draft, append.cache) else { return };
+        let cache = self.plan.cache;
+        let Some(prepare) = &append.prepare else {
+            let [latent, key] = operation.inputs[..] else { return };
+            let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
+            let (latent, key) = (buffer(latent), buffer(key));
+            let spec = Spec::LatentAppend(spec::LatentAppend { width, turned, cache, prepare: None });
+            let general = "cache[slots, positions] = latent, key";
+            let function = self.function("latent_append", general, &[(draft.regimes(), spec)]);
+            let arguments = [("latent", latent), ("key", key), SLOTS, POSITIONS, LATENTS];
+            draft.step(&operation.name, "Append latent and turned key to the cache.", function, &arguments);
+            return;
+        };
+        let [queries, latent, key] = operation.inputs[..] else { return };
+        let (prepare, mut arguments) = self.prepare(draft, list, prepare, [queries, latent, key]);
+        let to = self.target(draft, list, operation, "rotated_query");
+        let spec = Spec::LatentAppend(spec::LatentAppend { width, turned, cache, prepare: Some(prepare) });
+        let general =
+            "turned = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
+        let function = self.function("latent_rotate_append", general, &[(draft.regimes(), spec)]);
+        arguments.extend([SLOTS, POSITIONS, ("turned", Operand::Scratch(to)), LATENTS]);
+        let formula =
+            "Turn queries and key by their positions, norm the latent; append latent and key to the cache.";
+        draft.step(&operation.name, formula, function, &arguments);
+    }
+
+    /// What kernels that prepare rows are told of them: where queries that turn, latents and keys are.
+    fn prepare(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        prepare: &LatentPrepare,
+        values: [Value; 3],
+    ) -> (spec::LatentPrepare, Vec<(&'static str, Operand)>) {
+        let [queries, latent, key] = values.map(|value| self.columns(draft, list, value));
+        let gain = self.vector(draft, &[prepare.gain], Layout::Rows, "");
+        let columns = spec::LatentColumns {
+            queries_pitch: queries.pitch,
+            turned_first: queries.first,
+            latent_pitch: latent.pitch,
+            latent_first: latent.first,
+            key_pitch: key.pitch,
+            key_first: key.first,
+        };
+        let rotation = prepare.rotation.clone();
+        let (heads, epsilon, pairing) = (prepare.heads, prepare.epsilon, rotation.pairing);
+        let arguments = vec![
+            ("queries", Operand::Scratch(queries.buffer)),
+            ("latent", Operand::Scratch(latent.buffer)),
+            ("key", Operand::Scratch(key.buffer)),
+            ("gain", Operand::Field(gain)),
+        ];
+        (spec::LatentPrepare { heads, columns, epsilon, rotation, pairing }, arguments)
+    }
+
+    pub(crate) fn latent_attend(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        attend: &LatentAttend,
+    ) {
+        match self.unfolding(draft, list) {
+            Some(unfolding) => self.either_way(draft, list, &unfolding),
+            None => self.meet_latents(draft, list, operation, attend),
+        }
+    }
+
+    pub(crate) fn meet_latents(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        attend: &LatentAttend,
+    ) {
+        let Some(LatentCache { width, turned }) = self.latents(draft, attend.cache) else { return };
+        let LatentAttend { heads, scale, .. } = *attend;
+        let cache = self.plan.cache;
+        let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
+        let mut arguments = vec![("q", buffer(operation.inputs[0]))];
+        let prologue = match (&attend.prologue, &operation.inputs[1..]) {
+            (Some(prepare), &[queries, latent, key]) => {
+                let (prepare, more) = self.prepare(draft, list, prepare, [queries, latent, key]);
+                arguments.extend(more);
+                Some(prepare)
+            }
+            (_, rest) => {
+                arguments.extend(rest.iter().map(|turned| ("turned", buffer(*turned))));
+                None
+            }
+        };
+        let partials = self.scratch("partials", heads * (width + 2), RowsOf::Share);
+        let to = self.target(draft, list, operation, &operation.name);
+        arguments.extend([
+            LATENTS,
+            SLOTS,
+            POSITIONS,
+            ("partials", Operand::Scratch(partials)),
+            ("heads", Operand::Scratch(to)),
+        ]);
+        let prepares = prologue.is_some();
+        let spec = Spec::LatentAttend(spec::LatentAttend { heads, width, turned, cache, scale, prologue });
+        let general = format!(
+            "{}heads = softmax(scale · (q · latentsᵀ + turned · keysᵀ)) · latents, over the positions of each row's slot up to its own",
+            if prepares { "queries, latent and key of a row prepared and the latter appended; " } else { "" }
+        );
+        let regimes = draft.regimes();
+        let function = self.function(&draft.function_name("latent_attend"), &general, &[(regimes, spec)]);
+        let formula = format!(
+            "{}{} = softmax({scale} · ({} · latentsᵀ + turned · keysᵀ)) · latents; {heads} heads share them.",
+            if prepares { "Turn queries and key, norm the latent; append latent and key;  " } else { "" },
+            self.scratch_name(to),
+            match arguments[0].1 {
+                Operand::Scratch(q) => self.scratch_name(q),
+                _ => String::new(),
+            },
+        );
+        draft.step("latent_attend", &formula, function, &arguments);
+        let join = Spec::AttendJoin(spec::AttendJoin { query_heads: heads, width, gates: None });
+        let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
+        // Many rows are never split.
+        let few = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };
+        let function = self.function("attend_join", general, &[(few, join)]);
+        let comment = "A long cache was split among threadgroups: join what they found.";
+        draft.step(
+            "attend_join",
+            comment,
+            function,
+            &[("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(to))],
+        );
+        if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
+            step.condition = Condition::Split;
+        }
+    }
+
+    /// The latents that a section keeps.
+    fn latents(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<LatentCache> {
+        let latents = draft.body.latents(cache)?.clone();
+        let width = latents.width + latents.turned;
+        draft.section.state = Some(State { heads: 1, width, values: false, ring: None });
+        Some(latents)
+    }
+}

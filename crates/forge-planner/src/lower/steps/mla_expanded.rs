@@ -1,0 +1,193 @@
+//! Both ways in which many rows meet latents, as steps: as they are, heads' matrices before and after, or unfolded, share by share of the
+//! positions. Which of them a pass takes is decided when it is encoded ([`MlaExpand`]); both leave the same heads.
+
+use crate::fuse::list::{EachHead, Epilogue, Fused, Kind, LatentAttend, Operation};
+use crate::lower::mla_expand::MlaExpand;
+use crate::lower::section::Draft;
+use crate::lower::select::Select;
+use crate::plan::regime::{FEW, Regime, Schedule};
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
+use forge_ir::{Format, LatentCache, Layout};
+use forge_kernels::{Spec, spec};
+
+/// The operations of attention over latents, from a head's matrix of keys to that of its values, where rows may meet keys and
+/// values in their place.
+pub(crate) struct Unfolding<'a> {
+    absorb: (&'a Operation, &'a EachHead),
+    attend: (&'a Operation, &'a LatentAttend),
+    values: (&'a Operation, &'a EachHead),
+    latents: LatentCache,
+    /// Channels of a head's key and of its value.
+    widths: [usize; 2],
+    /// Positions of a tile.
+    tile: usize,
+    unfold: MlaExpand,
+}
+
+impl Unfolding<'_> {
+    /// Whether it stands for an operation.
+    pub(crate) fn has(&self, operation: &Operation) -> bool {
+        [self.absorb.0, self.attend.0, self.values.0].iter().any(|own| own.output == operation.output)
+    }
+}
+
+impl Select<'_> {
+    /// What can be unfolded of a list, if anything can.
+    pub(crate) fn unfolding<'l>(&self, draft: &Draft<'_>, list: &'l Fused) -> Option<Unfolding<'l>> {
+        if draft.schedule == Schedule::Decode {
+            return None;
+        }
+        let attend = list.operations.iter().find_map(|operation| match &operation.kind {
+            Kind::LatentAttend(attend) => Some((operation, attend)),
+            _ => None,
+        })?;
+        let by_heads = |operation: &'l Operation| match &operation.kind {
+            Kind::EachHead(each) => Some((operation, each)),
+            _ => None,
+        };
+        // Matrices that are stored as queries meet them, as converters for MLX have it, would have to be turned to make keys.
+        let absorb =
+            by_heads(&list.operations[list.definition(attend.0.inputs[0])?]).filter(|it| it.1.turned)?;
+        let values = by_heads(list.readers(attend.0.output).next()?)?;
+        let latents = draft.body.latents(attend.1.cache)?.clone();
+        let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
+        let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
+        let tile = spec::MlaAttentionExpanded::tile_for(keys, latents.turned, of_values)?;
+        let unfold = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
+        let alone = list.uses(absorb.0.output) == 1 && list.uses(attend.0.output) == 1;
+        alone.then_some(Unfolding { absorb, attend, values, latents, widths, tile, unfold })
+    }
+
+    /// The steps of both ways.
+    pub(crate) fn either_way(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
+        let Unfolding { absorb, attend, values, unfold, .. } = unfolding;
+        self.plan.unfold = Some(unfold.and(self.plan.unfold));
+        let first = draft.section.steps(draft.schedule).len();
+        self.heads_matrices(draft, list, absorb.0, absorb.1);
+        self.meet_latents(draft, list, attend.0, attend.1);
+        self.heads_matrices(draft, list, values.0, values.1);
+        for step in &mut draft.section.steps_mut(draft.schedule)[first..] {
+            if step.condition == Condition::Always {
+                step.condition = Condition::Folded;
+            }
+        }
+        self.unfolded(draft, list, unfolding);
+    }
+
+    /// Keys and values of a share of the positions, and what rows have of them.
+    fn unfolded(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
+        let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, .. } = *unfolding;
+        let LatentCache { width, turned } = unfolding.latents;
+        let (heads, cache) = (attend.1.heads, self.plan.cache);
+        let share = self.scratch("share", width, RowsOf::Position);
+        let turned_keys = self.scratch("turned_keys", turned, RowsOf::Position);
+        let spec = Spec::LatentShare(spec::MlaLoadLatents { width, turned, cache });
+        let general = "share, turned_keys = the latents and keys of rows positions from begin on, of the slot of all rows";
+        let function = self.function("latent_share", general, &[(MANY, spec)]);
+        let arguments = [
+            ("latents", Operand::Latents),
+            ("slots", Operand::Batch(BatchColumn::Slots)),
+            ("share", Operand::Scratch(share)),
+            ("turned_keys", Operand::Scratch(turned_keys)),
+        ];
+        self.of_share(
+            draft,
+            ("share", "share, turned_keys = the share's lines in the cache"),
+            function,
+            &arguments,
+        );
+        let [keys_of_heads, values_of_heads] = [("keys", absorb.1, keys), ("values", of_values.1, values)]
+            .map(|(name, each, width)| self.made_of_share(draft, name, each, (share, heads * width)));
+
+        let carried = self.scratch("carried", 2 * heads, RowsOf::Row);
+        let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
+        let queries = self.columns(draft, list, absorb.0.inputs[0]);
+        let operand = if cache == Format::F32 { spec::Operand::F32 } else { spec::Operand::Ranged };
+        let spec = Spec::AttendUnfolded(spec::MlaAttentionExpanded {
+            heads,
+            keys,
+            turned,
+            values,
+            queries_pitch: queries.pitch,
+            scale: attend.1.scale,
+            operand,
+            tile,
+        });
+        let general = "heads = softmax(scale · (q · keysᵀ + turned · turned_keysᵀ)) · values, over the positions up to each row's own \
+                       that have come so far; carried goes with it from share to share";
+        let arguments = [
+            ("q", Operand::Scratch(queries.buffer)),
+            ("turned", buffer(attend.0.inputs[1])),
+            ("keys", Operand::Scratch(keys_of_heads)),
+            ("turned_keys", Operand::Scratch(turned_keys)),
+            ("values", Operand::Scratch(values_of_heads)),
+            ("positions", Operand::Batch(BatchColumn::Positions)),
+            ("heads", buffer(of_values.0.output)),
+            ("carried", Operand::Scratch(carried)),
+        ];
+        let heads_name = draft.buffers.get(&of_values.0.output).map(|heads| self.scratch_name(*heads));
+        let query = self
+            .columns_name(draft, list, absorb.0.inputs[0])
+            .unwrap_or_else(|| self.scratch_name(queries.buffer));
+        let formula = format!(
+            "{} = softmax({} · ({query} · keysᵀ + turned · turned_keysᵀ)) · values, of the shares so far",
+            heads_name.unwrap_or_default(),
+            attend.1.scale,
+        );
+        let function = self.function("attend_unfolded", general, &[(MANY, spec)]);
+        draft.step("attend_unfolded", &formula, function, &arguments);
+        draft.last_where(Condition::Unfolded);
+    }
+
+    /// Keys or values of a share's positions: the buffer that they are in.
+    fn made_of_share(
+        &mut self,
+        draft: &mut Draft<'_>,
+        name: &str,
+        each: &EachHead,
+        (share, outputs): (usize, usize),
+    ) -> usize {
+        let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");
+        let inputs = self.plan.scratch[share].width;
+        let y = self.scratch(&format!("unfolded_{name}"), outputs, RowsOf::Position);
+        let spec = Spec::Project(spec::Linear {
+            rows: spec::Rows::Many,
+            format,
+            outputs,
+            inputs,
+            norm: None,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue: spec::Epilogue::Store,
+            // Latents were normed.
+            operand: self.operand(format, true),
+            chooses: false,
+            knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Epilogue::Store),
+        });
+        let function = self.function("unfold", "y = weight · x", &[(MANY, spec)]);
+        let arguments =
+            [("weight", Operand::Field(field)), ("x", Operand::Scratch(share)), ("y", Operand::Scratch(y))];
+        let name = self.scratch_name(y);
+        self.of_share(draft, (&name, &format!("{name} = W · share, of all heads")), function, &arguments);
+        y
+    }
+
+    /// A step whose rows are positions of a share.
+    fn of_share(
+        &self,
+        draft: &mut Draft<'_>,
+        (name, formula): (&str, &str),
+        function: usize,
+        arguments: &[(&str, Operand)],
+    ) {
+        draft.step(name, formula, function, arguments);
+        draft.last_where(Condition::Unfolded);
+        if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
+            step.of_share = true;
+        }
+    }
+}
+
+/// The regime whose passes may unfold.
+const MANY: &[Regime] = &[Regime::Many];

@@ -1,0 +1,461 @@
+//! Each kind of operation as a step: its kernels, its arguments, and what it says of itself.
+
+pub(crate) mod attend;
+pub(crate) mod experts;
+pub(crate) mod experts_grouped;
+pub(crate) mod linear;
+pub(crate) mod mla;
+pub(crate) mod mla_expanded;
+pub(crate) mod norms;
+pub(crate) mod recurrent;
+
+use crate::fuse::list::{Function, Fused, Gain, Kind, Operation, UnaryOp, Value};
+use crate::lower::section::{Draft, Place, Source};
+use crate::lower::select::{ASIDE, Select};
+use crate::plan::kv_cache::Ring;
+use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, RowsOf, State};
+use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, WeightId};
+use forge_kernels::{Spec, spec};
+
+impl Select<'_> {
+    pub(crate) fn operation(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
+        let from = operation.inputs.first().and_then(|value| draft.buffers.get(value)).copied();
+        let from = from.unwrap_or(self.stream);
+        match &operation.kind {
+            Kind::Embed { table, scale, leaves } => {
+                self.embed(draft, list, operation, (*table, *scale, *leaves));
+            }
+            Kind::Place { table } => self.place(draft, list, operation, *table),
+            Kind::LayerNorm { gain, bias, epsilon } => {
+                self.layer_norm(draft, list, operation, (*gain, *bias, *epsilon), from);
+            }
+            Kind::Norm { gain, parts, epsilon } => {
+                self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
+            }
+            Kind::NormAdd(norm) => self.norm_add(draft, list, operation, norm, from),
+            Kind::Project(project) => self.project(draft, list, operation, project, from),
+            Kind::Slice { .. } => {
+                draft.buffers.insert(operation.output, from);
+            }
+            Kind::Rotate { heads, rotation } => {
+                let width = list.widths[operation.output.0];
+                let to = self.target(draft, list, operation, &operation.name);
+                let spec = Spec::Rotate(spec::Rotate {
+                    heads: *heads,
+                    width: width / heads,
+                    rotation: rotation.clone(),
+                    pairing: rotation.pairing,
+                });
+                let function =
+                    self.function("rotate", "y = x, every head turned", &[(draft.regimes(), spec)]);
+                let formula = format!("{} = rotate({})", self.scratch_name(to), self.scratch_name(from));
+                draft.step(
+                    &operation.name,
+                    &formula,
+                    function,
+                    &[
+                        ("x", Operand::Scratch(from)),
+                        ("positions", Operand::Batch(BatchColumn::Positions)),
+                        ("y", Operand::Scratch(to)),
+                    ],
+                );
+            }
+            Kind::Append { cache } => self.append(draft, operation, *cache),
+            Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
+            Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
+            Kind::EachHead(each) => self.each_head(draft, list, operation, each),
+            Kind::LatentAppend(append) => self.latent_append(draft, list, operation, append),
+            Kind::LatentAttend(attend) => self.latent_attend(draft, list, operation, attend),
+            Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),
+            Kind::DeltaRule(rule) => self.delta_rule(draft, list, operation, rule),
+            Kind::Route(choice) => self.route(draft, list, operation, choice, from),
+            Kind::ExpertsInner(inner) => self.experts_inner(draft, list, operation, inner, from),
+            Kind::ExpertsSum(sum) => self.experts_sum(draft, list, operation, sum, from),
+            Kind::Unplanned => {
+                let at = format!("{}.{}", draft.section.name, operation.name);
+                let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));
+                self.faults.push(fault.note("docs/models.md tells which models are compiled"));
+            }
+            Kind::Elementwise(function) => {
+                self.number_by_number(draft, list, operation, *function, None);
+            }
+            Kind::ScaleBy { factor } => {
+                let factor = self.vector(draft, &[*factor], Layout::Rows, "");
+                self.number_by_number(draft, list, operation, Function::ScaleBy, Some(factor));
+            }
+            // What is left is where it was computed.
+            Kind::Leave => {
+                draft.buffers.insert(operation.output, from);
+            }
+            Kind::Take => self.take(draft, list, operation),
+        }
+    }
+
+    fn embed(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        (table, scale, leaves): (ParamId, f32, Option<Gain>),
+    ) {
+        let width = list.widths[operation.output.0];
+        // The stream begins with the first table's rows, others are looked up beside it.
+        let is_embedding = |other: &&Operation| matches!(other.kind, Kind::Embed { .. });
+        let to = match list.operations.iter().find(is_embedding) {
+            Some(first) if first.output != operation.output => {
+                self.target(draft, list, operation, &operation.name)
+            }
+            _ => self.stream,
+        };
+        let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
+        let squares = leaves.map(|gain| self.squares(gain));
+        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: false, squares });
+        let name = if leaves.is_some() { "embed_one" } else { "embed" };
+        let times = if scale == 1.0 { String::new() } else { format!(" · {scale}") };
+        let mut formula = format!("{} = table[ids]{times}", self.scratch_name(to));
+        let mut arguments = vec![
+            ("table", Operand::Field(field)),
+            ("ids", Operand::Batch(BatchColumn::Ids)),
+            ("stream", Operand::Scratch(to)),
+        ];
+        draft.buffers.insert(operation.output, to);
+        if let Some(gain) = leaves {
+            let (left, more) = self.leave(draft, operation.output, width, gain, "stream");
+            formula += &left;
+            arguments.extend(more);
+        }
+        let function = self.function(name, &formula, &[(draft.regimes(), spec)]);
+        let name = if to == self.stream { "embed" } else { &operation.name };
+        draft.step(name, &formula, function, &arguments);
+    }
+
+    /// Where positions are added, the stream alone is what they can be added to: it is updated in place.
+    fn place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, table: ParamId) {
+        let width = list.widths[operation.output.0];
+        let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
+        let is_stream = draft.buffers.get(&operation.inputs[0]) == Some(&self.stream);
+        if !is_stream || list.uses(operation.inputs[0]) != 1 {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            self.faults.push(
+                Diagnostic::new("F0501", format!("{at} adds positions to what is not the stream alone"))
+                    .note("forge plans learned positions as the first thing that is added to embeddings"),
+            );
+        }
+        let (scale, squares) = (1.0, None);
+        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: true, squares });
+        let general = "stream += table[positions]";
+        let function = self.function("place", general, &[(draft.regimes(), spec)]);
+        draft.buffers.insert(operation.output, self.stream);
+        let arguments = [
+            ("table", Operand::Field(field)),
+            ("ids", Operand::Batch(BatchColumn::Positions)),
+            ("stream", Operand::Scratch(self.stream)),
+        ];
+        draft.step(&operation.name, general, function, &arguments);
+    }
+
+    /// Columns of the aside: which, each layer is told.
+    fn take(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
+        let width = list.widths[operation.output.0];
+        let Some(aside) = self.taken(draft, operation, width) else { return };
+        let to = self.target(draft, list, operation, &operation.name);
+        let spec = Spec::Take(spec::SliceColumns { width, of: self.plan.scratch[aside].width });
+        let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
+        let formula = format!("{} = this layer's columns of the aside", self.scratch_name(to));
+        let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// The aside, of which an operation takes as many columns, those of its layer.
+    fn taken(&mut self, draft: &mut Draft<'_>, operation: &Operation, columns: usize) -> Option<usize> {
+        let aside = self.aside()?;
+        if draft.body.part_params().count() > 1 {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            let message = format!("{at} is not all that the layer takes of the aside");
+            self.faults.push(Diagnostic::new("F0506", message).note("forge plans layers that take one part"));
+        }
+        draft.section.takes = Some(columns);
+        Some(aside)
+    }
+
+    /// A function of each number of one value or two, or of a value and a number that is a weight.
+    fn number_by_number(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        function: Function,
+        factor: Option<usize>,
+    ) {
+        let width = list.widths[operation.output.0];
+        let to = self.target(draft, list, operation, &operation.name);
+        let operands: Vec<usize> = operation
+            .inputs
+            .iter()
+            .map(|value| draft.buffers.get(value).copied().unwrap_or(self.stream))
+            .collect();
+        let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
+        let (name, general, formula) = match function {
+            Function::Each(each) => {
+                let (name, general) = match each {
+                    UnaryOp::Activate(_) => ("activate", "y = activation(a)"),
+                    UnaryOp::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
+                    UnaryOp::Scale(_) => ("scale", "y = c · a"),
+                };
+                (name, general, of_each(each, &names[0]))
+            }
+            Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
+            Function::Times => {
+                ("times", "y = a · b, one number for each row", format!("{} · {}", names[0], names[1]))
+            }
+            Function::ScaleBy => {
+                let factor = factor.map_or("1", |field| &draft.section.fields[field].name);
+                ("scale_by", "y = b · a, of one number b", format!("{factor} · {}", names[0]))
+            }
+            Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
+        };
+        let spec = Spec::Elementwise(spec::Elementwise { function, width });
+        let function = self.function(name, general, &[(draft.regimes(), spec)]);
+        let mut arguments: Vec<(&str, Operand)> = ["a", "b"]
+            .into_iter()
+            .zip(&operands)
+            .map(|(name, buffer)| (name, Operand::Scratch(*buffer)))
+            .collect();
+        arguments.extend(factor.map(|factor| ("b", Operand::Field(factor))));
+        arguments.push(("y", Operand::Scratch(to)));
+        let formula = format!("{} = {formula}", self.scratch_name(to));
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// The search for the likeliest token, after the head.
+    pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
+        let Some(last) = list.operations.last() else { return };
+        let best = matches!(&last.kind, Kind::Project(project) if project.ending == crate::fuse::list::Epilogue::Best);
+        let candidates = self.plan.scratch.iter().position(|scratch| scratch.name == "candidates");
+        let (name, general, spec, from) = match candidates.filter(|_| best) {
+            Some(buffer) => {
+                let candidates = self.plan.scratch[buffer].width / 2;
+                let spec = Spec::ArgmaxJoin(spec::ArgmaxJoin { candidates });
+                ("argmax_join", "ids = the best of the candidates", spec, ("candidates", buffer))
+            }
+            None => {
+                let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
+                let spec = Spec::Argmax(spec::Argmax { vocabulary: self.graph.model.vocabulary });
+                ("argmax", "ids = the index of the largest of logits", spec, ("logits", logits))
+            }
+        };
+        let function = self.function(name, general, &[(draft.regimes(), spec)]);
+        let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Batch(BatchColumn::Next))];
+        draft.step(name, "next = the likeliest token.", function, &arguments);
+        draft.last_where(Condition::Greedy);
+    }
+
+    /// The token that is drawn by chance, where it is, in place of that search.
+    pub(crate) fn sample(&mut self, draft: &mut Draft<'_>, list: &Fused) {
+        let Some(last) = list.operations.last() else { return };
+        let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
+        let spec = Spec::Sample(spec::Sample { vocabulary: self.graph.model.vocabulary });
+        let general = "ids = an index of logits, drawn by what it weighs";
+        let function = self.function("sample", general, &[(draft.regimes(), spec)]);
+        let arguments = [
+            ("logits", Operand::Scratch(logits)),
+            ("draws", Operand::Batch(BatchColumn::Draws)),
+            ("ids", Operand::Batch(BatchColumn::Next)),
+        ];
+        draft.step("sample", "next = a token drawn by its probability.", function, &arguments);
+        draft.last_where(Condition::Drawn);
+    }
+
+    /// The buffer that an operation's result goes to, called `name` unless it is what flows out.
+    fn target(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, name: &str) -> usize {
+        let width = list.widths[operation.output.0];
+        let per = if draft.place == Place::Epilogue { RowsOf::Wanted } else { RowsOf::Row };
+        let flows_out = list.flows_out(operation.output);
+        let name = if list.is_aside(operation.output) { ASIDE } else { name };
+        let to = match (flows_out, draft.place) {
+            (true, Place::Epilogue) => self.scratch("logits", width, per),
+            (true, _) => self.stream,
+            // A sum on the way to the next stream, which must not be mistaken for it.
+            (false, _) if name == "stream" => {
+                let sum = self.scratch("sum", width, per);
+                if is_needed(draft, list, operation, sum) {
+                    self.scratch("other_sum", width, per)
+                } else {
+                    sum
+                }
+            }
+            (false, _) => self.scratch(name, width, per),
+        };
+        if is_needed(draft, list, operation, to) {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            let note = "forge plans sums with the stream one after the other; the fusion `residual` makes them in place";
+            self.faults.push(
+                Diagnostic::new("F0501", format!("{at} would overwrite what is still to be read")).note(note),
+            );
+        }
+        draft.buffers.insert(operation.output, to);
+        to
+    }
+
+    /// The buffer of the operation's last input, which it adds to. What flows out has to be the stream.
+    fn in_place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) -> usize {
+        let to = operation.inputs.last().and_then(|value| draft.buffers.get(value)).copied();
+        let to = to.unwrap_or(self.stream);
+        if list.flows_out(operation.output) && to != self.stream {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            let message = format!("{at} adds to {}, and what flows out is the stream", self.scratch_name(to));
+            let note = "fusions make sums with the stream in place one after the other, or none of them";
+            self.faults.push(Diagnostic::new("F0501", message).note(note));
+        }
+        draft.buffers.insert(operation.output, to);
+        to
+    }
+
+    /// What a product reads in the place of `from`: where a norm's division is left to it, the row times the gain, or the row
+    /// itself where the gain is folded.
+    fn normed_input(
+        &mut self,
+        draft: &Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        (norm, folded): (Option<f32>, Option<ParamId>),
+        from: usize,
+    ) -> usize {
+        let input = operation.inputs[0];
+        match (norm, folded) {
+            (None, _) => from,
+            // What the section before has left of the stream times this section's first gain.
+            (Some(_), None) if input == Value::INPUT => {
+                self.scratch("gained", list.widths[input.0], RowsOf::Pass)
+            }
+            (Some(_), _) => draft.gained.get(&input).copied().unwrap_or(from),
+        }
+    }
+
+    /// What the producer of `value` leaves for the deferred norm that reads it: words for its formula, and arguments.
+    fn leave(
+        &mut self,
+        draft: &mut Draft<'_>,
+        value: Value,
+        width: usize,
+        gain: Gain,
+        name: &str,
+    ) -> (String, Vec<(&'static str, Operand)>) {
+        let squares = self.scratch("squares", self.partials, RowsOf::Pass);
+        let written = if draft.place == Place::Prologue { "squares" } else { "squares_out" };
+        let mut arguments = vec![(written, Operand::Scratch(squares))];
+        let field = match gain {
+            Gain::Folded => None,
+            Gain::Own(param) => Some(self.vector(draft, &[param], Layout::Rows, "")),
+            Gain::Next => Some(self.next_gain(draft, width)),
+        };
+        let mut formula = String::new();
+        if let Some(field) = field {
+            let gained = self.scratch("gained", width, RowsOf::Pass);
+            draft.gained.insert(value, gained);
+            arguments.push(("gain", Operand::Field(field)));
+            arguments.push(("gained", Operand::Scratch(gained)));
+            formula = format!(";  gained = {} · {name}", draft.section.fields[field].name);
+        }
+        (format!("{formula};  squares = Σ {name}²"), arguments)
+    }
+
+    fn squares(&self, gain: Gain) -> spec::Squares {
+        spec::Squares { partials: self.partials, gain: gain != Gain::Folded }
+    }
+
+    /// The field of the gain that the next application's norm has.
+    fn next_gain(&self, draft: &mut Draft<'_>, width: usize) -> usize {
+        let (name, comment) = match draft.place {
+            Place::Prologue => ("first_gain", "of the norm that the first layer begins with"),
+            _ => ("next_gain", "of the norm that reads the stream next"),
+        };
+        let kind = FieldKind::Vector { width };
+        let field = Field { name: name.to_owned(), kind, comment: comment.to_owned(), of_next: true };
+        draft.field(Source::NextGain, field)
+    }
+
+    fn state(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<State> {
+        let state = draft.body.cache(cache)?;
+        // Rows may see it in more ways than one: it keeps what any of them sees.
+        let sees = draft.body.nodes.iter().filter_map(|node| match node.op {
+            Op::Attention { cache: seen, window, .. } if seen == cache => Some(window.unwrap_or(usize::MAX)),
+            _ => None,
+        });
+        let ring = sees.max().and_then(|window| Ring::of(window, self.plan.chunk, self.plan.context));
+        let state = State { heads: state.heads, width: state.width, values: true, ring };
+        draft.section.state = Some(state);
+        Some(state)
+    }
+
+    /// The field of a matrix made of these parameters, with its format and rows.
+    fn matrix(
+        &self,
+        draft: &mut Draft<'_>,
+        params: &[ParamId],
+        layout: Layout,
+        folded: Option<ParamId>,
+        name: &str,
+    ) -> (usize, Format, usize) {
+        let kind = |format, rows, columns| FieldKind::Matrix { format, rows, columns };
+        self.field(draft, params, (layout, folded), name, kind)
+    }
+
+    /// A field of matrices, their format, and rows of all of them.
+    fn field(
+        &self,
+        draft: &mut Draft<'_>,
+        params: &[ParamId],
+        (layout, folded): (Layout, Option<ParamId>),
+        name: &str,
+        kind: impl Fn(Format, usize, usize) -> FieldKind,
+    ) -> (usize, Format, usize) {
+        let weights = draft.weights(params);
+        let format = self.formats.of(&weights);
+        let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
+        let rows_of = |id: &WeightId| {
+            let weight = &self.graph.weights[id.0];
+            let blocks = if layout == Layout::Blocks { weight.columns() / columns.max(1) } else { 1 };
+            weight.rows() * blocks
+        };
+        let rows = weights.iter().map(rows_of).sum();
+        let name = draft.role(params, name);
+        let mut comment = draft.comment(params, layout, "rows");
+        if let Some(gain) = folded {
+            let times = format!("times {}", draft.param_name(gain));
+            comment = if comment.is_empty() { times } else { format!("{comment}; {times}") };
+        }
+        let source = Source::Own { params: params.to_vec(), layout, folded };
+        let kind = kind(format, rows, columns);
+        let field = draft.field(source, Field { name, kind, comment, of_next: false });
+        (field, format, rows)
+    }
+
+    fn vector(&self, draft: &mut Draft<'_>, params: &[ParamId], layout: Layout, name: &str) -> usize {
+        let width = draft.weights(params).iter().map(|id| self.graph.weights[id.0].columns()).sum();
+        let name = draft.role(params, name);
+        let comment = draft.comment(params, layout, "numbers");
+        let source = Source::Own { params: params.to_vec(), layout, folded: None };
+        draft.field(source, Field { name, kind: FieldKind::Vector { width }, comment, of_next: false })
+    }
+
+    fn scratch_name(&self, index: usize) -> String {
+        self.plan.scratch[index].name.clone()
+    }
+}
+
+/// Whether a buffer holds what the operation, or one after it, reads.
+fn is_needed(draft: &Draft<'_>, list: &Fused, operation: &Operation, buffer: usize) -> bool {
+    let rest = list.operations.iter().skip_while(|other| other.output != operation.output);
+    let mut read = rest.flat_map(|other| &other.inputs);
+    read.any(|value| draft.buffers.get(value) == Some(&buffer))
+}
+
+/// A function of a number, in words.
+fn of_each(each: UnaryOp, x: &str) -> String {
+    match each {
+        UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),
+        UnaryOp::Softcap(cap) => format!("cap({x}, {cap})"),
+        UnaryOp::Scale(factor) => format!("{factor} · {x}"),
+    }
+}

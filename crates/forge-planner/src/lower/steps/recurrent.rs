@@ -1,0 +1,210 @@
+//! Convolutions and delta rules as steps. What they remember of a slot has the same size however long its text is.
+
+use crate::fuse::list::{Convolve, DeltaRule, Fused, Operation};
+use crate::lower::section::Draft;
+use crate::lower::select::Select;
+use crate::plan::regime::Regime;
+use crate::plan::{BatchColumn, Operand, RecurrentState};
+use forge_ir::{Diagnostic, Layout, ParamId};
+use forge_kernels::{Spec, spec};
+
+const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
+const POSITIONS: (&str, Operand) = ("positions", Operand::Batch(BatchColumn::Positions));
+
+impl Select<'_> {
+    pub(crate) fn convolve(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        convolve: &Convolve,
+        from: usize,
+    ) {
+        let width = list.widths[operation.output.0];
+        let pitch = list.widths[operation.inputs[0].0];
+        let Some(Convolution { rows, taps, tail, kept }) = self.convolution(draft, convolve, width) else {
+            return;
+        };
+        let to = self.target(draft, list, operation, &operation.name);
+        let activation = convolve.activation;
+        let spec = Spec::Convolve(spec::CausalConv { width, taps: rows, pitch, activation });
+        let general =
+            "y = each channel's last values, those of the slot's tail and the row's own, times its taps";
+        let function = self.function("convolve", general, &[(draft.regimes(), spec)]);
+        let sum = format!(
+            "{} · the last {rows} rows of {}",
+            draft.section.fields[taps].name,
+            self.scratch_name(from)
+        );
+        let sum = activation.map_or(sum.clone(), |activation| format!("{}({sum})", activation.name()));
+        let formula = format!("{} = {sum};  {kept} keeps them", self.scratch_name(to));
+        let arguments = [
+            ("x", Operand::Scratch(from)),
+            ("taps", Operand::Field(taps)),
+            SLOTS,
+            POSITIONS,
+            ("tail", tail),
+            ("y", Operand::Scratch(to)),
+        ];
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// What a convolution of so many channels needs: its taps as a field, and its tail.
+    fn convolution(
+        &mut self,
+        draft: &mut Draft<'_>,
+        convolve: &Convolve,
+        width: usize,
+    ) -> Option<Convolution> {
+        let taps: Vec<ParamId> = convolve.parts.iter().map(|part| part.0).collect();
+        let first = convolve.parts.first()?.1;
+        let rows = draft.body.tail(first)?.rows + 1;
+        let alike =
+            |(_, tail): &(ParamId, ParamId)| draft.body.tail(*tail).is_some_and(|it| it.rows + 1 == rows);
+        if !convolve.parts.iter().all(alike) {
+            let at = format!("{}.{}", draft.section.name, draft.param_name(first));
+            let fault = Diagnostic::new("F0501", format!("{at} is as long as others beside it are not"));
+            self.faults
+                .push(fault.note("forge plans convolutions of as many taps for queries, keys and values"));
+            return None;
+        }
+        let (name, kept) = match convolve.parts.len() {
+            1 => (String::new(), draft.param_name(first)),
+            _ => ("taps".to_owned(), "tail".to_owned()),
+        };
+        let tail = draft.memory(RecurrentState { name: kept.clone(), shape: vec![rows, width] });
+        Some(Convolution { rows, taps: self.vector(draft, &taps, Layout::Rows, &name), tail, kept })
+    }
+
+    pub(crate) fn delta_rule(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        rule: &DeltaRule,
+    ) {
+        let Some(shape) = draft.body.memory(rule.memory).cloned() else { return };
+        let forge_ir::RecurrentState { heads, keys, values } = shape;
+        let key_heads = key_heads(list, operation, rule, &shape);
+        let (scale, epsilon) = (rule.scale, rule.epsilon);
+        let gated = rule.gated.map(|gated| gated.epsilon);
+        let spec = spec::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
+        let (channels, pitch) = (spec.channels(), spec.inputs());
+        let name = draft.param_name(rule.memory);
+        let memory = draft.memory(RecurrentState { name, shape: vec![heads, values, keys] });
+        let prologue =
+            rule.prologue.as_ref().and_then(|convolve| self.convolution(draft, convolve, spec.channels()));
+        let mut vector = |param| Operand::Field(self.vector(draft, &[param], Layout::Rows, ""));
+        let (rate, bias) = (vector(rule.rate), vector(rule.bias));
+        let gain = rule.gated.map(|gated| vector(gated.gain));
+        let buffer = |value| Operand::Scratch(draft.buffers.get(value).copied().unwrap_or(self.stream));
+        let inputs: Vec<Operand> = operation.inputs.iter().map(buffer).collect();
+        let to = self.target(draft, list, operation, "heads");
+
+        let names: &[&str] = match (rule.gated, &prologue) {
+            (None, _) => &["query", "key", "value", "time", "strength"],
+            (Some(_), None) => &["convolved", "inputs"],
+            (Some(_), Some(_)) => &["inputs"],
+        };
+        let mut arguments: Vec<(&str, Operand)> = names.iter().copied().zip(inputs).collect();
+        arguments.extend([("rate", rate), ("bias", bias), SLOTS, POSITIONS, ("memory", memory)]);
+        arguments.extend(gain.map(|gain| ("gain", gain)));
+        arguments.push(("heads", Operand::Scratch(to)));
+
+        let said =
+            "memories decay, learn by key what they do not know of value;  heads = scale · memory · query";
+        let through = if gated.is_some() { ", normed and gated" } else { "" };
+        let mut formula = format!(
+            "Memories decay, learn values by keys, and are asked;  heads = {scale} · memory · query{through}."
+        );
+        if heads > key_heads {
+            formula += &format!(" {} value heads share a key head.", heads / key_heads);
+        }
+        let regimes = draft.regimes();
+        let chunks = chunks(regimes, &spec);
+        let function = match prologue {
+            None => {
+                let general = format!("{said}{through}");
+                self.function(
+                    &draft.function_name("delta_rule"),
+                    &general,
+                    &variants(regimes, spec, chunks.clone()),
+                )
+            }
+            Some(Convolution { rows, taps, tail, kept }) => {
+                arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);
+                formula = format!("Convolve the last {rows} rows, which {kept} keeps. {formula}");
+                let general = format!("the last rows are convolved; {said}{through}");
+                let spec = Spec::DeltaStep(spec::DeltaStep { rule: spec, taps: rows });
+                self.function("delta_step", &general, &[(regimes, spec)])
+            }
+        };
+        draft.step(&operation.name, &formula, function, &arguments);
+        if chunks.is_some()
+            && let (Some(gated), Some(gain)) = (rule.gated, gain)
+            && let Some((_, inputs)) = arguments.iter().find(|(name, _)| *name == "inputs")
+        {
+            let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
+            let first = channels;
+            let spec = Spec::LetThrough(spec::GatedRmsNorm { heads, values, pitch, first, epsilon });
+            let general = "heads = gain · heads / rms(heads) · silu(gates), each head by itself";
+            let function = self.function("let_through", general, &[(MANY, spec)]);
+            let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
+            let arguments = [("inputs", *inputs), ("gain", gain), ("heads", Operand::Scratch(to))];
+            self.many(draft, "let_through", &formula, function, &arguments);
+        }
+    }
+}
+
+/// The regime whose passes take rows of a slot several at a time, so that a row of a prompt waits for a product with all of the
+/// memory no longer, but for what the rows beside it teach.
+const MANY: &[Regime] = &[Regime::Many];
+
+/// How passes of these regimes take rows at once: many rows, if queries and keys of 8 fit a threadgroup's memory.
+fn chunks(regimes: &[Regime], rule: &spec::DeltaRule) -> Option<spec::DeltaChunks> {
+    if !regimes.contains(&Regime::Many) {
+        return None;
+    }
+    spec::DeltaChunks::of(rule.clone())
+}
+
+/// A kernel for every number of rows, or one that leaves many rows to another.
+fn variants(
+    regimes: &'static [Regime],
+    rule: spec::DeltaRule,
+    chunks: Option<spec::DeltaChunks>,
+) -> Vec<(&'static [Regime], Spec)> {
+    let rule = Spec::DeltaRule(rule);
+    match chunks {
+        None => vec![(regimes, rule)],
+        Some(chunks) => vec![(&[Regime::Few], rule), (MANY, Spec::DeltaChunks(chunks))],
+    }
+}
+
+/// What a convolution needs.
+struct Convolution {
+    /// Rows that a result is made of.
+    rows: usize,
+    /// The field of its taps.
+    taps: usize,
+    tail: Operand,
+    /// What the tail is called.
+    kept: String,
+}
+
+/// Key heads: what is left of the widths of what the rule reads.
+fn key_heads(
+    list: &Fused,
+    operation: &Operation,
+    rule: &DeltaRule,
+    shape: &forge_ir::RecurrentState,
+) -> usize {
+    let forge_ir::RecurrentState { heads, keys, values } = *shape;
+    let width = |index: usize| list.widths[operation.inputs[index].0];
+    let of_keys = match (rule.gated, &rule.prologue) {
+        (None, _) => width(1),
+        (Some(_), None) => (width(0) - heads * values) / 2,
+        (Some(_), Some(_)) => (width(0) - 2 * heads * (values + 1)) / 2,
+    };
+    (of_keys / keys).max(1)
+}

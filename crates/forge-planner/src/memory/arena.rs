@@ -1,0 +1,224 @@
+//! Places scratch buffers in one arena: buffers alive at the same step never share a byte.
+//!
+//! Nor do buffers of a batch that have rows for the same, but not as wide ones. On a CPU a thread has the same rows from step to
+//! step; where the third of one buffer lies in the half of another, cores write what others have in their caches, row after row, and
+//! wait for it.
+//!
+//! A pass of one row uses the first row of every buffer, so two buffers that meet in such a pass alone need only keep those
+//! apart. Greedy: each buffer goes to the lowest offset that all its neighbours in time allow, in several orders, of
+//! which the best is kept. That is not optimal in general; the plan states the floor (the most bytes alive at one step)
+//! beside the result, so a gap is seen.
+
+use crate::plan::regime::Schedule;
+use crate::plan::{LiveRange, Plan, RowsOf, Scratch};
+use std::cmp::Reverse;
+
+/// Every buffer starts at a multiple of this: a Metal buffer offset that suits any element type, and a cache line pair.
+const ALIGNMENT: usize = 256;
+
+/// Sets every offset and the arena's size.
+pub(crate) fn assign(plan: &mut Plan) {
+    plan.arena_bytes = place(&mut plan.scratch);
+    plan.arena_floor = floor(plan);
+}
+
+impl Scratch {
+    /// Bytes that a pass of this schedule uses at most.
+    pub(crate) fn extent(&self, schedule: Schedule) -> usize {
+        let rows = match (schedule, self.per) {
+            (Schedule::Batch, _) | (_, RowsOf::Share) => self.rows,
+            (Schedule::Decode, _) => 1,
+        };
+        (self.width * rows * 4).next_multiple_of(ALIGNMENT)
+    }
+}
+
+/// Sets every buffer's bytes and offset; gives the arena's size.
+///
+/// Two orders of placing are tried, the largest first and in order of birth; then the better one with each buffer moved
+/// to its front, as long as that helps.
+fn place(buffers: &mut [Scratch]) -> usize {
+    for buffer in &mut *buffers {
+        buffer.bytes = buffer.extent(Schedule::Batch);
+    }
+    let mut by_size: Vec<usize> = (0..buffers.len()).collect();
+    by_size.sort_by_key(|index| Reverse(buffers[*index].bytes));
+    let mut by_birth: Vec<usize> = (0..buffers.len()).collect();
+    by_birth.sort_by_key(|index| buffers[*index].lifetimes.first().copied());
+    let sizes = [place_in(buffers, &by_size), place_in(buffers, &by_birth)];
+    let (mut best, mut order) = if sizes[0] <= sizes[1] { (sizes[0], by_size) } else { (sizes[1], by_birth) };
+    let mut turn = 0;
+    while turn < order.len() {
+        let mut moved = order.clone();
+        let first = moved.remove(turn);
+        moved.insert(0, first);
+        let size = place_in(buffers, &moved);
+        turn += 1;
+        if size < best {
+            (best, order, turn) = (size, moved, 0);
+        }
+    }
+    place_in(buffers, &order)
+}
+
+/// Places buffers in this order, each at the lowest offset that its neighbours in time allow.
+fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
+    let mut size = 0;
+    for (turn, &index) in order.iter().enumerate() {
+        // What it must stay clear of: how far it reaches itself in a schedule, and where another stands there.
+        let mut taken: Vec<(usize, usize, usize)> = Vec::new();
+        for other in order[..turn].iter().map(|other| &buffers[*other]) {
+            for schedule in Schedule::ALL {
+                if together(other, &buffers[index], schedule)
+                    || schedule == Schedule::Batch && change_hands(other, &buffers[index])
+                {
+                    let end = other.offset + other.extent(schedule);
+                    taken.push((buffers[index].extent(schedule), other.offset, end));
+                }
+            }
+        }
+        let fits = |offset: &usize| {
+            taken.iter().all(|(extent, start, end)| offset + extent <= *start || *end <= *offset)
+        };
+        let mut offsets: Vec<usize> = taken.iter().map(|(_, _, end)| *end).chain([0]).collect();
+        offsets.sort_unstable();
+        buffers[index].offset = offsets.into_iter().find(fits).unwrap_or(0);
+        size = size.max(buffers[index].offset + buffers[index].bytes);
+    }
+    size
+}
+
+/// Whether threads that have the same rows of both would not have the same bytes.
+fn change_hands(a: &Scratch, b: &Scratch) -> bool {
+    a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::Share)
+}
+
+/// Whether two buffers are ever alive at one step of a schedule.
+fn together(a: &Scratch, b: &Scratch, schedule: Schedule) -> bool {
+    let overlap = |a: &LiveRange, b: &LiveRange| {
+        a.schedule == schedule
+            && (a.schedule, a.section) == (b.schedule, b.section)
+            && a.first <= b.last
+            && b.first <= a.last
+    };
+    a.lifetimes.is_empty()
+        || b.lifetimes.is_empty()
+        || a.lifetimes.iter().any(|a| b.lifetimes.iter().any(|b| overlap(a, b)))
+}
+
+/// The most bytes alive at one step.
+fn floor(plan: &Plan) -> usize {
+    let alive = |scratch: &Scratch, (schedule, section, step): (Schedule, usize, usize)| {
+        let covers = |life: &LiveRange| {
+            (life.schedule, life.section) == (schedule, section) && (life.first..=life.last).contains(&step)
+        };
+        scratch.lifetimes.is_empty() || scratch.lifetimes.iter().any(covers)
+    };
+    let moments = plan.sections.iter().enumerate().flat_map(|(section, data)| {
+        let of = move |schedule| (0..data.steps(schedule).len()).map(move |step| (schedule, section, step));
+        Schedule::ALL.into_iter().flat_map(of)
+    });
+    moments
+        .map(|moment| {
+            let alive = plan.scratch.iter().filter(|scratch| alive(scratch, moment));
+            alive.map(|scratch| scratch.extent(moment.0)).sum()
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PER: [RowsOf; 5] = [RowsOf::Pass, RowsOf::Row, RowsOf::Wanted, RowsOf::Position, RowsOf::Share];
+
+    fn life(schedule: Schedule, (section, first, last): (usize, usize, usize)) -> LiveRange {
+        LiveRange { schedule, section, first, last }
+    }
+
+    fn scratch(name: &str, (width, per): (usize, RowsOf), lifetimes: &[LiveRange]) -> Scratch {
+        let (name, lifetimes) = (name.to_owned(), lifetimes.to_vec());
+        let rows = match per {
+            RowsOf::Pass => 1,
+            RowsOf::Row | RowsOf::Position => 10,
+            RowsOf::Wanted => 4,
+            RowsOf::Share => 3,
+        };
+        Scratch { name, width, per, rows, offset: 0, bytes: 0, lifetimes }
+    }
+
+    #[test]
+    fn lifetimes_decide_who_shares() {
+        let batch = |name, lifetime| scratch(name, (64, RowsOf::Pass), &[life(Schedule::Batch, lifetime)]);
+        let together = |a: &Scratch, b: &Scratch| together(a, b, Schedule::Batch);
+        let always = scratch("stream", (64, RowsOf::Pass), &[]);
+        let early = batch("normed", (1, 0, 1));
+        let late = batch("heads", (1, 2, 3));
+        assert!(together(&always, &early));
+        assert!(!together(&early, &late));
+        assert!(!together(&late, &batch("logits", (2, 0, 9))));
+        assert!(together(&early, &batch("qkv", (1, 1, 2))));
+        let decode = scratch("normed", (64, RowsOf::Pass), &[life(Schedule::Decode, (1, 0, 1))]);
+        assert!(!together(&early, &decode), "a pass is of one schedule");
+    }
+
+    #[test]
+    fn what_meets_in_a_pass_of_one_row_keeps_its_first_rows_apart() {
+        let lives = |decode, batch| [life(Schedule::Decode, decode), life(Schedule::Batch, batch)];
+        let mut buffers = [
+            scratch("qkv", (64, RowsOf::Row), &lives((1, 0, 1), (1, 0, 1))),
+            scratch("heads", (64, RowsOf::Row), &lives((1, 1, 2), (1, 2, 3))),
+        ];
+        assert_eq!(place(&mut buffers), 256 + 2560, "one row and all ten of the other");
+    }
+
+    #[test]
+    fn rows_of_a_batch_share_room_with_rows_as_wide() {
+        let batch = |name, size, first| scratch(name, size, &[life(Schedule::Batch, (1, first, first))]);
+        let room = |second| place(&mut [batch("normed", (64, RowsOf::Row), 0), second]);
+        assert_eq!(room(batch("heads", (64, RowsOf::Row), 1)), 2560);
+        assert_eq!(room(batch("inner", (128, RowsOf::Row), 1)), 2560 + 5120);
+        for per in [RowsOf::Pass, RowsOf::Wanted, RowsOf::Position, RowsOf::Share] {
+            assert_eq!(room(batch("others", (32, per), 1)), 2560, "threads have other {per:?}s");
+        }
+    }
+
+    #[test]
+    fn a_pass_of_one_row_has_all_shares_of_its_cache() {
+        let partials = scratch("partials", (64, RowsOf::Share), &[]);
+        assert_eq!(partials.extent(Schedule::Decode), 3 * 256);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn buffers_alive_together_never_share_a_byte(
+            lives in proptest::collection::vec(
+                (1usize..500, 0..PER.len(), proptest::bool::ANY, 0usize..3, 0usize..8, 0usize..4),
+                1..14,
+            )
+        ) {
+            let mut buffers: Vec<Scratch> = lives.iter().map(|(width, per, decode, section, first, length)| {
+                let schedule = if *decode { Schedule::Decode } else { Schedule::Batch };
+                // Every other buffer is alive in both schedules.
+                let other = life(Schedule::Batch, (*section, first + 1, first + 1 + length));
+                let own = life(schedule, (*section, *first, first + length));
+                let lives = [own, other];
+                scratch("any", (*width, PER[*per]), &lives[..2 - width % 2])
+            }).collect();
+            let size = place(&mut buffers);
+            for (index, a) in buffers.iter().enumerate() {
+                proptest::prop_assert!(a.offset.is_multiple_of(ALIGNMENT) && a.offset + a.bytes <= size);
+                for b in &buffers[..index] {
+                    for schedule in Schedule::ALL {
+                        let apart = a.offset + a.extent(schedule) <= b.offset
+                            || b.offset + b.extent(schedule) <= a.offset;
+                        proptest::prop_assert!(apart || !together(a, b, schedule), "{a:?} {b:?}");
+                        let stays = schedule == Schedule::Decode || !change_hands(a, b);
+                        proptest::prop_assert!(apart || stays, "{a:?} {b:?}");
+                    }
+                }
+            }
+        }
+    }
+}

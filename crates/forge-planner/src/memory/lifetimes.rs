@@ -1,0 +1,56 @@
+//! Where scratch buffers are alive: [`crate::memory::arena`] goes by it.
+
+use crate::lower::section::{Draft, Place};
+use crate::lower::select::Select;
+use crate::plan::regime::Schedule;
+use crate::plan::{LiveRange, Operand, Scratch, Section};
+
+impl Select<'_> {
+    /// A buffer that a step writes begins a life; one that is read lives on until then, also if it is added to.
+    pub(crate) fn lifetimes(&mut self, draft: &Draft<'_>, section: usize) {
+        let steps = draft.section.steps(draft.schedule);
+        for (index, step) in steps.iter().enumerate() {
+            for argument in &step.arguments {
+                if let Operand::Scratch(scratch) = argument.operand {
+                    let begins = self.plan.writes(step.function, &argument.parameter)
+                        && !self.plan.adds_to(step.function, &argument.parameter);
+                    // What a loop hands on to itself is alive throughout.
+                    let begin = match self.plan.carries(step.function, &argument.parameter) {
+                        true => steps.iter().position(|other| other.condition == step.condition),
+                        false => None,
+                    };
+                    self.alive(scratch, (draft.schedule, section, begin.unwrap_or(index)), begins);
+                    self.alive(scratch, (draft.schedule, section, index), false);
+                }
+            }
+        }
+        // The host reads logits after the pass.
+        let logits = self.plan.scratch.iter().position(|scratch| scratch.name == "logits");
+        if let (Place::Epilogue, Some(last), Some(logits)) = (draft.place, steps.len().checked_sub(1), logits)
+        {
+            self.alive(logits, (draft.schedule, section, last), false);
+        }
+    }
+
+    fn alive(&mut self, scratch: usize, (schedule, section, step): (Schedule, usize, usize), written: bool) {
+        let lifetimes = &mut self.plan.scratch[scratch].lifetimes;
+        let here = |life: &&mut LiveRange| (life.schedule, life.section) == (schedule, section);
+        match lifetimes.iter_mut().rev().find(here) {
+            Some(life) if !written => life.last = step,
+            _ => lifetimes.push(LiveRange { schedule, section, first: step, last: step }),
+        }
+    }
+
+    /// What deferred norms read is written by one section for the next: it is alive throughout.
+    pub(crate) fn lives_from_section_to_section(&mut self) {
+        let whole = |(section, data): (usize, &Section)| {
+            let last = data.decode.len().saturating_sub(1);
+            LiveRange { schedule: Schedule::Decode, section, first: 0, last }
+        };
+        let lives: Vec<LiveRange> = self.plan.sections.iter().enumerate().map(whole).collect();
+        let handed_on = |scratch: &&mut Scratch| ["gained", "squares"].contains(&scratch.name.as_str());
+        for scratch in self.plan.scratch.iter_mut().filter(handed_on) {
+            scratch.lifetimes = lives.clone();
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! How much a pass is given, and which steps of a plan run then: how often, with which kernels, over which positions.
+
+use crate::plan::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
+use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
+use forge_ir::Format;
+use forge_kernels::spec::AT_ONCE;
+use forge_kernels::{Instance, Spec};
+use serde::Serialize;
+use std::ops::Range;
+
+/// How much a pass is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Workload {
+    /// Rows of the pass, neighbours in one conversation.
+    pub rows: u64,
+    /// Rows that the head is applied to; none: it does not run.
+    pub wanted: u64,
+    /// Positions that the last row attends to, its own included; the row before it sees one less.
+    pub length: u64,
+    /// Threadgroups that share the cache of a row.
+    pub splits: u64,
+    /// Whether ids are drawn by chance, and not the likeliest.
+    pub drawn: bool,
+}
+
+impl Workload {
+    /// One token, the last of so many.
+    pub const fn decode(length: u64) -> Workload {
+        Workload { rows: 1, wanted: 1, length, splits: 1, drawn: false }
+    }
+
+    /// The first rows of a prompt, of which the last is continued.
+    pub const fn prefill(rows: u64) -> Workload {
+        Workload { rows, wanted: 1, length: rows, splits: 1, drawn: false }
+    }
+
+    /// The same, where the cache of a row is shared by as many threadgroups as a GPU of so many cores wants.
+    pub fn on(self, plan: &Plan, cores: u32) -> Workload {
+        Workload { splits: plan.splits(self, cores), ..self }
+    }
+
+    /// The regime of its kernels.
+    pub fn regime(self) -> Regime {
+        Regime::of(self.rows as usize)
+    }
+
+    /// Positions of a share that all rows attend to, one after another.
+    pub(crate) fn attended(self, window: Option<usize>, share: &Range<u64>) -> u64 {
+        let in_share = |end: u64| end.clamp(share.start, share.end) - share.start;
+        let seen =
+            |row: u64| in_share(self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
+        (0..self.rows.min(self.length)).map(seen).sum()
+    }
+
+    /// Positions of a share that any row attends to.
+    pub(crate) fn reached(self, window: Option<usize>, share: &Range<u64>) -> u64 {
+        let all = share.end - share.start;
+        window.map_or(all, |window| all.min(window as u64 + self.rows - 1))
+    }
+}
+
+impl Plan {
+    /// What a pass submits, head included.
+    pub fn counts(&self, load: Workload) -> Counts {
+        let mut counts = Counts::default();
+        let last = self.applications.len() - 1;
+        for (index, application) in self.applications.iter().enumerate() {
+            let section = &self.sections[application.section];
+            let steps = section.steps(load.regime().schedule()).iter();
+            let run: Vec<&Step> = steps.filter(|step| self.instance(section, step, load).is_some()).collect();
+            let times = |step: &&Step| self.shares(step, load).count();
+            let dispatches = run.iter().map(times).sum();
+            counts.dispatches += dispatches;
+            counts.barriers += run.iter().filter(|step| step.waits).map(times).sum::<usize>();
+            if index > 0 && index < last {
+                counts.dispatches_per_layer.push(dispatches);
+            }
+        }
+        counts
+    }
+
+    /// The steps that a pass takes, in order, each with its section.
+    pub fn steps_of(&self, load: Workload) -> impl Iterator<Item = (&Section, &Step)> {
+        let sections = self.applications.iter().map(|application| &self.sections[application.section]);
+        let steps = sections.flat_map(move |section| {
+            section.steps(load.regime().schedule()).iter().map(move |step| (section, step))
+        });
+        steps.filter(move |(section, step)| self.instance(section, step, load).is_some())
+    }
+
+    /// The kernel that a step runs under a load, if it runs.
+    pub fn instance(&self, section: &Section, step: &Step, load: Workload) -> Option<&Instance> {
+        let in_head = self.is_head(section);
+        let wanted = match step.condition {
+            Condition::Always => true,
+            Condition::Split => load.splits > 1,
+            Condition::Many => load.regime() == Regime::Many,
+            Condition::Folded => !self.unfolds(load),
+            Condition::Unfolded => self.unfolds(load),
+            Condition::Greedy => !load.drawn,
+            Condition::Drawn => load.drawn,
+        };
+        // The head is applied to a few rows, however many the pass has.
+        let regime = match load.regime() {
+            Regime::Many if in_head => Regime::Few,
+            regime => regime,
+        };
+        let kernel = self.functions[step.function].kernel(regime).filter(|_| wanted);
+        kernel.filter(|_| !in_head || load.wanted > 0).map(|kernel| &self.kernels[kernel])
+    }
+
+    /// Whether keys and values are made of latents.
+    fn unfolds(&self, load: Workload) -> bool {
+        self.unfold.is_some_and(|unfold| load.rows >= unfold.from as u64)
+    }
+
+    /// The positions that a step is run for, each time that it is: all of them, or a share.
+    pub fn shares(&self, step: &Step, load: Workload) -> impl Iterator<Item = Range<u64>> {
+        let share = match (step.condition, self.unfold) {
+            (Condition::Unfolded, Some(unfold)) => unfold.share as u64,
+            _ => load.length.max(1),
+        };
+        (0..load.length.max(1))
+            .step_by(share as usize)
+            .map(move |begin| begin..load.length.min(begin + share))
+    }
+
+    /// Rows that a section's steps are given.
+    pub(crate) fn rows_of(&self, section: &Section, load: Workload) -> u64 {
+        if self.is_head(section) { load.wanted } else { load.rows }
+    }
+
+    fn is_head(&self, section: &Section) -> bool {
+        self.sections.last().is_some_and(|last| last.name == section.name)
+    }
+
+    /// How many threadgroups share a row's cache: what generated programs compute, spelled once more.
+    pub fn splits(&self, load: Workload, cores: u32) -> u64 {
+        // Of latents, threadgroups that share the heads of a row.
+        let groups = self.kernels.iter().find_map(|kernel| match &kernel.spec {
+            Spec::LatentAttend(attend) => Some(attend.layout()[2]),
+            _ => None,
+        });
+        let heads = self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads);
+        let heads = groups.unwrap_or(heads) as u64;
+        if load.rows > FEW as u64 {
+            return 1;
+        }
+        let wanted = self.shares_at_once() * u64::from(cores) / (heads * load.rows);
+        wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
+    }
+
+    /// Threadgroups of attention of few rows that a core is given, of a pass that has as many: one more would begin when all others end.
+    pub fn shares_at_once(&self) -> u64 {
+        let of_kernel = self.kernels.iter().filter_map(|kernel| match &kernel.spec {
+            Spec::AttendSplit(attend) => Some(attend.knobs.at_once(attend.width)),
+            Spec::LatentAttend(_) => Some(AT_ONCE),
+            _ => None,
+        });
+        of_kernel.min().unwrap_or(AT_ONCE) as u64
+    }
+
+    /// Bytes by format over the weight file, widest format first.
+    pub fn bytes_by_format(&self) -> Vec<(Format, u64)> {
+        let of =
+            |format| self.weights.iter().filter(|packed| packed.format == format).map(packed_bytes).sum();
+        Format::ALL.into_iter().map(|format| (format, of(format))).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+}

@@ -1,0 +1,466 @@
+//! What a step costs: bytes moved and operations done, for any number of rows and any length of cache.
+//!
+//! Bytes are the least that the step's kernels must move: each byte of memory once for each step that reads or writes it.
+//! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
+//! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
+
+use crate::plan::workload::Workload;
+use crate::plan::{BatchColumn, Field, FieldKind, Operand, Plan, Section, State, Step};
+use forge_ir::{BLOCK, Format, PlaneElement};
+use forge_kernels::spec::{
+    DeltaChunks, DeltaRule, ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Prologue,
+    Rows,
+};
+use forge_kernels::{Instance, Spec};
+use serde::Serialize;
+use std::ops::{AddAssign, Range};
+
+/// Bytes and operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    /// Bytes of weights read.
+    pub weights_read: u64,
+    /// Bytes read of what slots remember: keys, values and memories.
+    pub cache_read: u64,
+    /// Bytes of it written.
+    pub cache_written: u64,
+    /// Bytes of scratch read.
+    pub scratch_read: u64,
+    /// Bytes of scratch written.
+    pub scratch_written: u64,
+    /// Bytes read of what the host says of rows and experts.
+    pub batch_read: u64,
+    /// Bytes written of what it is told of them: the next ids.
+    pub batch_written: u64,
+    /// Additions and multiplications.
+    pub operations: u64,
+}
+
+impl Cost {
+    /// All bytes read.
+    pub fn read(&self) -> u64 {
+        self.weights_read + self.cache_read + self.scratch_read + self.batch_read
+    }
+
+    /// All bytes written.
+    pub fn written(&self) -> u64 {
+        self.cache_written + self.scratch_written + self.batch_written
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> u64 {
+        self.read() + self.written()
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.weights_read += other.weights_read;
+        self.cache_read += other.cache_read;
+        self.cache_written += other.cache_written;
+        self.scratch_read += other.scratch_read;
+        self.scratch_written += other.scratch_written;
+        self.batch_read += other.batch_read;
+        self.batch_written += other.batch_written;
+        self.operations += other.operations;
+    }
+}
+
+/// The cost of one step under a load; nothing where the step does not run.
+pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) -> Cost {
+    let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
+    let mut cost = Cost::default();
+    for share in plan.shares(step, load) {
+        let rows = if step.of_share { share.end - share.start } else { plan.rows_of(section, load) };
+        cost += cost_of(plan, (section, step), instance, Amounts::of(&instance.spec, rows, load, share));
+    }
+    cost
+}
+
+/// The cost of a step that runs a kernel.
+pub(crate) fn cost_of(
+    plan: &Plan,
+    (section, step): (&Section, &Step),
+    instance: &Instance,
+    amounts: Amounts,
+) -> Cost {
+    let step_of = Counted { plan, instance, amounts };
+    let mut cost = Cost { operations: step_of.operations(), ..Cost::default() };
+    for argument in &step.arguments {
+        // A kernel takes of its step's arguments those that it has buffers for.
+        if !step_of.takes(&argument.parameter) {
+            continue;
+        }
+        match argument.operand {
+            Operand::Field(field) => {
+                cost.weights_read += step_of.field(&argument.parameter, &section.fields[field]);
+            }
+            Operand::Keys | Operand::Values => {
+                let (read, written) = step_of.positions();
+                let bytes = |state: State| state.heads * plan.record_bytes(state.width);
+                let bytes = section.state.map_or(0, bytes) as u64;
+                cost.cache_read += read * bytes;
+                cost.cache_written += written * bytes;
+            }
+            Operand::Latents => {
+                let (read, written) = step_of.positions();
+                let bytes = section.state.map_or(0, |state| plan.record_bytes(state.width)) as u64;
+                cost.cache_read += read * bytes;
+                cost.cache_written += written * bytes;
+            }
+            Operand::Memory(memory) => {
+                let numbers = section.memories[memory].numbers() as u64;
+                let (read, written) = step_of.memory(&argument.parameter, numbers);
+                cost.cache_read += read * 4;
+                cost.cache_written += written * 4;
+            }
+            Operand::Scratch(scratch) => {
+                let (read, written) = step_of.scratch(&argument.parameter, scratch);
+                cost.scratch_read += read;
+                cost.scratch_written += written;
+            }
+            Operand::Batch(BatchColumn::Next) => cost.batch_written += amounts.rows * 4,
+            // The words of a draw, but for the one that fills them up.
+            Operand::Batch(BatchColumn::Draws) => cost.batch_read += amounts.rows * 7 * 4,
+            // All rows are of one slot.
+            Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::LatentShare(_)) => {
+                cost.batch_read += 4;
+            }
+            Operand::Batch(_) => cost.batch_read += amounts.rows * 4,
+            Operand::Seats => {
+                cost.batch_read += step_of.experts_read(&instance.spec).map_or(0, |(read, _)| read * 4);
+            }
+        }
+    }
+    cost
+}
+
+/// What the names of a matrix's planes end with.
+const PLANES: [&str; 3] = ["_values", "_codes", "_scales"];
+
+/// What of a load a kernel's cost is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Amounts {
+    /// Rows.
+    pub(crate) rows: u64,
+    /// Positions that any row attends to.
+    pub(crate) reached: u64,
+    /// Positions that all rows attend to, one after another.
+    pub(crate) attended: u64,
+    /// Experts that are chosen by any row: as many as there can be.
+    pub(crate) chosen: u64,
+    /// Positions before the first row.
+    pub(crate) before: u64,
+    /// Positions before the share that is met, where they are met by shares.
+    pub(crate) shares_before: u64,
+    /// Threadgroups that share the cache of a row.
+    pub(crate) splits: u64,
+}
+
+impl Amounts {
+    fn of(spec: &Spec, rows: u64, load: Workload, share: Range<u64>) -> Amounts {
+        let window = window(spec);
+        let chosen = experts(spec).map_or(0, |Experts { free, chosen, .. }| free.min(rows as usize * chosen));
+        Amounts {
+            rows,
+            reached: load.reached(window, &share),
+            attended: load.attended(window, &share),
+            chosen: chosen as u64,
+            before: load.length.saturating_sub(load.rows),
+            shares_before: share.start,
+            splits: load.splits,
+        }
+    }
+}
+
+/// Positions that a row sees of a kernel of attention; none: all so far.
+pub(crate) fn window(spec: &Spec) -> Option<usize> {
+    match spec {
+        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.window,
+        _ => None,
+    }
+}
+
+/// Experts of a kernel: those that there are to choose from, those that a row chooses, and those that every row has.
+pub(crate) struct Experts {
+    pub(crate) free: usize,
+    pub(crate) chosen: usize,
+    shared: usize,
+}
+
+/// The experts of a kernel that reads any.
+pub(crate) fn experts(spec: &Spec) -> Option<Experts> {
+    let (experts, chosen, shared) = match spec {
+        Spec::ExpertsInner(inner) => (inner.experts, inner.chosen, inner.shared),
+        Spec::ExpertsSum(sum) => (sum.experts, sum.chosen, sum.shared),
+        Spec::ExpertsTiles(tiles) => (tiles.experts, tiles.chosen, tiles.shared),
+        _ => return None,
+    };
+    Some(Experts { free: experts - shared, chosen: chosen - shared, shared })
+}
+
+/// A step whose bytes are counted.
+struct Counted<'a> {
+    plan: &'a Plan,
+    instance: &'a Instance,
+    amounts: Amounts,
+}
+
+impl Counted<'_> {
+    /// Whether the kernel has a buffer of that name, or planes that share it.
+    fn takes(&self, parameter: &str) -> bool {
+        let planes = |name: &str| name.strip_prefix(parameter).is_some_and(|rest| PLANES.contains(&rest));
+        self.instance.decl.buffers.iter().any(|buffer| buffer.name == parameter || planes(&buffer.name))
+    }
+
+    /// Bytes of a weight: a table only at the rows looked up, anything else once.
+    fn field(&self, parameter: &str, field: &Field) -> u64 {
+        match (field.kind, &self.instance.spec) {
+            (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
+                self.amounts.rows * row_bytes(format, columns)
+            }
+            // Matrix operations take whole blocks, with the padding that a last one has.
+            (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
+                if project.rows != Rows::One =>
+            {
+                rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
+            }
+            (FieldKind::Matrix { format, rows, columns }, _) => rows as u64 * row_bytes(format, columns),
+            // Of experts those that are a row's.
+            (FieldKind::Experts { format, rows, columns, .. }, spec) => {
+                let (read, _) = self.experts_read(spec).unwrap_or((1, 1));
+                let of_tiles = matches!(spec, Spec::ExpertsTiles(_));
+                let columns = if of_tiles { columns.next_multiple_of(BLOCK) } else { columns };
+                rows as u64 * read * row_bytes(format, columns)
+            }
+            (FieldKind::Vector { width }, spec) => {
+                let (read, all) = self.experts_read(spec).filter(|_| parameter == "bias").unwrap_or((1, 1));
+                width as u64 / all * read * 4
+            }
+        }
+    }
+
+    /// How many experts are read, and of how many. Rows are taken to choose as differently as they can: it is the most.
+    fn experts_read(&self, spec: &Spec) -> Option<(u64, u64)> {
+        let Experts { free, shared, .. } = experts(spec)?;
+        Some((self.amounts.chosen + shared as u64, (free + shared) as u64))
+    }
+
+    /// Positions of keys, or of values, that are read and written.
+    fn positions(&self) -> (u64, u64) {
+        match &self.instance.spec {
+            Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
+            // What the row itself brings goes to the cache, and is used without being read back.
+            Spec::AttendSplit(attend) if attend.appends() => {
+                (self.amounts.reached.saturating_sub(1), self.amounts.rows)
+            }
+            Spec::LatentAttend(attend) if attend.prologue.is_some() => {
+                (self.amounts.reached.saturating_sub(1), self.amounts.rows)
+            }
+            Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => (self.amounts.reached, 0),
+            // Its rows are positions.
+            Spec::LatentShare(_) => (self.amounts.rows, 0),
+            _ => (0, 0),
+        }
+    }
+
+    /// Numbers of a memory that are read and written: nothing of it is read where a text begins.
+    fn memory(&self, parameter: &str, numbers: u64) -> (u64, u64) {
+        let before = self.amounts.before;
+        // A ring, of which the row's own place is written and all others are read.
+        let tail = |taps: usize| {
+            let (taps, width) = (taps as u64, numbers / taps as u64);
+            (before.min(taps - 1) * width, self.amounts.rows.min(taps) * width)
+        };
+        match (&self.instance.spec, parameter) {
+            (Spec::Convolve(convolve), _) => tail(convolve.taps),
+            (Spec::DeltaStep(step), "tail") => tail(step.taps),
+            (Spec::DeltaRule(_) | Spec::DeltaChunks(_) | Spec::DeltaStep(_), _) => {
+                (if before > 0 { numbers } else { 0 }, numbers)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// Bytes of a scratch buffer that are read and written.
+    fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
+        let all = self.amounts.rows * self.plan.scratch[scratch].width as u64 * 4;
+        let of_rows = |numbers: usize| self.amounts.rows * numbers as u64 * 4;
+        match (&self.instance.spec, parameter) {
+            (spec, _) if spec.adds_to(parameter) => (all, all),
+            // Of routes that are given, experts are asked for and not their weights.
+            (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
+            (Spec::ExpertsGroup(_), "routes") => (all / 2, 0),
+            // All that there may be, which is a number of rows.
+            (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.amounts.rows as usize) as u64 * 12),
+            (Spec::ExpertsTiles(tiles), "tiles") => {
+                let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = *tiles;
+                // Of one without pairs only that. Rows choose as differently as they can.
+                let (pairs, free) = (self.amounts.rows as usize * (chosen - shared), experts - shared);
+                let (each, more) = (pairs / free, pairs % free);
+                let filled = more * (each + 1).div_ceil(tile_rows)
+                    + (free - more) * each.div_ceil(tile_rows)
+                    + shared * (self.amounts.rows as usize).div_ceil(tile_rows);
+                let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.amounts.rows as usize);
+                (4 * all as u64 + 8 * filled as u64, 0)
+            }
+            // And of routes that are joined, weights and not experts.
+            (Spec::ExpertsJoin(_), "routes") => (all / 2, 0),
+            (spec, _) if spec.carries(parameter) => {
+                (if self.amounts.shares_before > 0 { all } else { 0 }, all)
+            }
+            (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.heads * attend.keys), 0),
+            (Spec::AttendUnfolded(_), "keys" | "turned_keys" | "values") => {
+                (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
+            }
+            // One share is the result; several are partial results, which another step joins.
+            (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {
+                (0, self.partial_bytes(attend.query_heads, attend.width))
+            }
+            (Spec::LatentAttend(attend), "partials") if self.amounts.splits > 1 => {
+                (0, self.partial_bytes(attend.heads, attend.width))
+            }
+            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "partials") => (0, 0),
+            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.amounts.splits > 1 => (0, 0),
+            // Gates are for whoever has the result.
+            (Spec::AttendSplit(_), "gates") if self.amounts.splits > 1 => (0, 0),
+            (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
+                (of_rows(attend.query_heads * attend.width), 0)
+            }
+            (Spec::AttendJoin(join), "gates") => (of_rows(join.query_heads * join.width), 0),
+            (Spec::RotateAppend(rotate), "qkv") => {
+                let heads = rotate.query_heads + rotate.brings.cached_heads(rotate.key_heads);
+                (of_rows(heads * rotate.width), 0)
+            }
+            (Spec::AttendSplit(attend), "qkv") => {
+                let cached = |prologue: &Prologue| prologue.brings.cached_heads(attend.key_heads);
+                let heads = attend.query_heads + attend.prologue.as_ref().map_or(0, cached);
+                (of_rows(heads * attend.width), 0)
+            }
+            // Columns of wider rows.
+            (Spec::Project(project), "x") => (of_rows(project.inputs), 0),
+            (Spec::Project(project), "factors") => (of_rows(project.outputs), 0),
+            (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
+            (Spec::EachHead(each), "x") => {
+                (of_rows(each.heads * if each.turned { each.rows } else { each.columns }), 0)
+            }
+            (
+                Spec::LatentAppend(LatentAppend {
+                    width,
+                    turned,
+                    prepare: Some(LatentPrepare { heads, .. }),
+                    ..
+                })
+                | Spec::LatentAttend(LatentAttend { heads, width, turned, prologue: Some(_), .. }),
+                "queries" | "latent" | "key",
+            ) => match parameter {
+                "queries" => (of_rows(heads * turned), 0),
+                "latent" => (of_rows(*width), 0),
+                _ => (of_rows(*turned), 0),
+            },
+            (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
+            (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
+            (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
+            // Gates are for whoever norms the heads.
+            (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.rule.heads), 0),
+            (Spec::LetThrough(through), "inputs") => (of_rows(through.heads * through.values), 0),
+            (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
+            _ if self
+                .instance
+                .decl
+                .buffers
+                .iter()
+                .any(|buffer| buffer.name == parameter && buffer.written) =>
+            {
+                (0, all)
+            }
+            _ => (all, 0),
+        }
+    }
+
+    /// Sums, a maximum and a weight for every share of every head.
+    fn partial_bytes(&self, heads: usize, width: usize) -> u64 {
+        self.amounts.rows * self.amounts.splits * (heads * (width + 2)) as u64 * 4
+    }
+
+    fn operations(&self) -> u64 {
+        let attention = |heads: usize, width: usize| 4 * self.amounts.attended * (heads * width) as u64;
+        let of_rows = |operations: usize| self.amounts.rows * operations as u64;
+        let learning = |rule: &DeltaRule| 8 * rule.heads * rule.keys * rule.values;
+        match &self.instance.spec {
+            Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
+            Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
+                attention(attend.query_heads, attend.width)
+            }
+            Spec::EachHead(each) => of_rows(2 * each.heads * each.rows * each.columns),
+            Spec::LatentAppend(append) => {
+                let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
+                of_rows(4 * append.width + 3 * heads * append.turned)
+            }
+            Spec::LatentAttend(attend) => {
+                let line = 2 * attend.width + attend.turned;
+                2 * self.amounts.attended * (attend.heads * line) as u64
+            }
+            Spec::AttendUnfolded(attend) => {
+                let widths = attend.keys + attend.turned + attend.values;
+                2 * self.amounts.attended * (attend.heads * widths) as u64
+            }
+            Spec::AttendJoin(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),
+            Spec::LayerNorm(norm) => of_rows(6 * norm.width),
+            Spec::NormAdd(norm) => of_rows(5 * norm.width),
+            Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
+            Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
+            Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
+            Spec::Route(route) => of_rows(2 * route.logits()),
+            Spec::ExpertsInner(inner) => of_rows(2 * inner.chosen * inner.outputs * inner.inputs),
+            Spec::ExpertsSum(sum) => of_rows(2 * sum.chosen * sum.outputs * sum.inputs),
+            Spec::ExpertsGroup(group) => of_rows(group.chosen),
+            Spec::ExpertsTiles(tiles) => of_rows(2 * tiles.chosen * tiles.outputs * tiles.inputs),
+            Spec::ExpertsJoin(join) => of_rows(2 * join.chosen * join.width),
+            Spec::Elementwise(elementwise) => of_rows(elementwise.width),
+            Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
+            Spec::DeltaRule(rule) => of_rows(learning(rule)),
+            // Products with the memory, three for each number of it; with rows of the chunk, those before a row and the half of the
+            // matrix that it is in.
+            Spec::DeltaChunks(DeltaChunks { rule, rows }) => {
+                let DeltaRule { heads, keys, values, .. } = *rule;
+                of_rows(heads * (6 * keys * values + (rows + 8) * (2 * keys + 2 * values)))
+            }
+            Spec::LetThrough(through) => of_rows(6 * through.heads * through.values),
+            Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
+            // A weight for each logit.
+            Spec::Sample(sample) => of_rows(8 * sample.vocabulary),
+            Spec::Embed(_)
+            | Spec::Append(_)
+            | Spec::LatentShare(_)
+            | Spec::Take(_)
+            | Spec::Argmax(_)
+            | Spec::ArgmaxJoin(_) => 0,
+        }
+    }
+}
+
+/// Bytes of a stored row that a kernel reads: packets of 16 bytes as far as the row's columns reach, and the scales of
+/// their groups. Padding beyond them stays unread.
+fn row_bytes(format: Format, columns: usize) -> u64 {
+    let plane = |plane: &forge_ir::Plane| {
+        let group = plane.per_group * plane.element.bytes();
+        match plane.element {
+            PlaneElement::F16 if plane.name == "scales" => columns.div_ceil(format.group()) * group,
+            PlaneElement::U8 if plane.name == "scales" && format.group() == BLOCK => {
+                columns.div_ceil(BLOCK) * group
+            }
+            _ => (columns * group).div_ceil(format.group()).next_multiple_of(16),
+        }
+    };
+    format.planes().iter().map(plane).sum::<usize>() as u64
+}
+
+/// The cost of a whole pass, head included.
+pub fn pass_cost(plan: &Plan, load: Workload) -> Cost {
+    let mut cost = Cost::default();
+    for (section, step) in plan.steps_of(load) {
+        cost += step_cost(plan, section, step, load);
+    }
+    cost
+}

@@ -1,0 +1,229 @@
+//! Predictions as tables for people and as JSON for scripts.
+
+use crate::plan::Plan;
+use crate::plan::workload::Workload;
+use crate::predict::chips::Chip;
+use crate::predict::{Prediction, StepTime, predict, predict_prompt};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::fmt::{Display, Formatter, Result};
+
+/// Lengths of a conversation at which a token is predicted, its own position included.
+pub const LENGTHS: [u64; 4] = [1, 1024, 4096, 32768];
+
+/// Tokens of the prompts that are predicted.
+pub const PROMPTS: [u64; 2] = [512, 4096];
+
+/// What every prediction says of itself.
+const PREDICTED: &str =
+    "predicted from specifications and published figures; nothing here was measured on this chip";
+
+/// A plan's predictions for one chip: as far as the plan's context goes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Forecast {
+    /// The model's name.
+    pub model: String,
+    /// The chip.
+    pub chip: Chip,
+    /// A token at each length.
+    pub decode: Vec<Prediction>,
+    /// A prompt of each number of tokens.
+    pub prefill: Vec<Prediction>,
+}
+
+impl Forecast {
+    /// Predicts everything.
+    pub fn of(plan: &Plan, chip: &Chip) -> Forecast {
+        let context = plan.context as u64;
+        let fits = |length: &u64| *length <= context;
+        // A short context is shown at its end.
+        let end = (context < LENGTHS[1]).then_some(context);
+        let token = |length| predict(plan, chip, Workload::decode(length));
+        Forecast {
+            model: plan.model.name.clone(),
+            chip: *chip,
+            decode: LENGTHS.into_iter().filter(fits).chain(end).map(token).collect(),
+            prefill: PROMPTS
+                .into_iter()
+                .filter(fits)
+                .map(|tokens| predict_prompt(plan, chip, tokens))
+                .collect(),
+        }
+    }
+
+    /// The token whose steps are shown: at 1024 positions, or at the most below.
+    pub fn typical(&self) -> Option<&Prediction> {
+        self.decode.iter().rev().find(|token| token.load.length <= 1024)
+    }
+
+    /// For scripts.
+    pub fn to_json(&self) -> Value {
+        let loads = |predictions: &[Prediction]| predictions.iter().map(load_json).collect::<Vec<_>>();
+        json!({
+            "note": PREDICTED,
+            "model": self.model,
+            "chip": chip_json(&self.chip),
+            "decode": loads(&self.decode),
+            "prefill": loads(&self.prefill),
+        })
+    }
+}
+
+fn chip_json(chip: &Chip) -> Value {
+    let mut value = json!(chip);
+    value["f32_rate"] = json!(chip.f32_rate());
+    value["matrix_rate"] = json!(chip.matrix_rate());
+    value
+}
+
+fn load_json(prediction: &Prediction) -> Value {
+    let mut value = json!(prediction);
+    value["seconds"] = json!(prediction.time.seconds());
+    value["tokens_per_second"] = json!(prediction.load.rows as f64 / prediction.time.seconds());
+    value["limit"] = json!(prediction.time.limit());
+    value
+}
+
+impl Display for Forecast {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        writeln!(f, "{} on {}: {PREDICTED}", self.model, about(&self.chip))?;
+        for prediction in self.typical().into_iter().chain(self.prefill.first()) {
+            match prediction.load.rows {
+                1 => writeln!(f, "\na token at {} positions, in µs", prediction.load.length)?,
+                rows => writeln!(f, "\nthe last pass of a prompt of {rows} tokens, in µs")?,
+            }
+            steps(f, &prediction.steps)?;
+        }
+        writeln!(
+            f,
+            "\n{:<22} {:>10} {:>8} {:>14} {:>10} {:>9} {:>10} {:>8} {:>8} {:>11}  bound by",
+            "in ms",
+            "dispatches",
+            "barriers",
+            "bytes",
+            "memory",
+            "arithm.",
+            "tails",
+            "launches",
+            "all",
+            "tokens/s"
+        )?;
+        for prediction in self.decode.iter().chain(&self.prefill) {
+            let what = match prediction.load.rows {
+                1 => format!("token at {}", prediction.load.length),
+                rows => format!("prompt of {rows}"),
+            };
+            let (time, ms) = (prediction.time, |seconds: f64| format!("{:.3}", seconds * 1e3));
+            writeln!(
+                f,
+                "{what:<22} {:>10} {:>8} {:>14} {:>10} {:>9} {:>10} {:>8} {:>8} {:>11.1}  {}",
+                prediction.dispatches,
+                prediction.barriers,
+                prediction.cost.bytes(),
+                ms(time.memory),
+                ms(time.arithmetic),
+                ms(time.tail),
+                ms(time.launches),
+                ms(time.seconds()),
+                prediction.load.rows as f64 / time.seconds(),
+                time.limit().name(),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn steps(f: &mut Formatter<'_>, steps: &[StepTime]) -> Result {
+    writeln!(
+        f,
+        "{:<22} {:>5}  {:<22} {:>12} {:>14} {:>7} {:>5} {:>9} {:>9} {:>7} {:>8} {:>9}  bound by",
+        "step",
+        "times",
+        "kernel",
+        "bytes",
+        "operations",
+        "groups",
+        "waves",
+        "memory",
+        "arithm.",
+        "tail",
+        "launch",
+        "all"
+    )?;
+    for step in steps {
+        let (time, us) = (step.time, |seconds: f64| format!("{:.2}", seconds * 1e6));
+        writeln!(
+            f,
+            "{:<22} {:>5}  {:<22} {:>12} {:>14} {:>7} {:>5} {:>9} {:>9} {:>7} {:>8} {:>9}  {}",
+            format!("{}.{}", step.section, step.step),
+            step.times,
+            step.kernel,
+            step.cost.bytes(),
+            step.cost.operations,
+            step.groups,
+            step.waves,
+            us(time.memory),
+            us(time.arithmetic),
+            us(time.tail),
+            us(time.launches),
+            us(time.seconds()),
+            time.limit().name(),
+        )?;
+    }
+    Ok(())
+}
+
+fn about(chip: &Chip) -> String {
+    format!(
+        "{} ({}, {} cores, {} GB/s, {:.1} TFLOPS)",
+        chip.name,
+        chip.family.name(),
+        chip.cores,
+        chip.bandwidth,
+        chip.f32_rate() / 1e12
+    )
+}
+
+/// Every chip side by side: what it is, and the totals of a plan on it.
+pub fn chip_table(plan: &Plan) -> String {
+    let mut text = format!("{}: {PREDICTED}\n\n", plan.model.name);
+    let forecasts: Vec<Forecast> = Chip::ALL.iter().map(|chip| Forecast::of(plan, chip)).collect();
+    let lengths =
+        forecasts[0].decode.iter().map(|token| format!("{:>9}", format!("at {}", token.load.length)));
+    let prompts =
+        forecasts[0].prefill.iter().map(|prompt| format!("{:>9}", format!("pp {}", prompt.load.rows)));
+    let heads: Vec<String> = lengths.chain(prompts).collect();
+    text += &format!(
+        "{:<10} {:<8} {:>5} {:>5} {:>5} {:>6} {:>6} {:>5}  tokens/s:{}  a token is bound by\n",
+        "chip",
+        "family",
+        "cores",
+        "GB/s",
+        "GHz",
+        "TFLOPS",
+        "cache",
+        "µs",
+        heads.join(" ")
+    );
+    for forecast in &forecasts {
+        let chip = &forecast.chip;
+        let speed = |prediction: &Prediction| {
+            format!("{:>9.1}", prediction.load.rows as f64 / prediction.time.seconds())
+        };
+        let speeds: Vec<String> = forecast.decode.iter().chain(&forecast.prefill).map(speed).collect();
+        text += &format!(
+            "{:<10} {:<8} {:>5} {:>5} {:>5} {:>6.1} {:>6} {:>5}           {}  {}\n",
+            chip.name,
+            chip.family.name(),
+            chip.cores,
+            chip.bandwidth,
+            chip.clock,
+            chip.f32_rate() / 1e12,
+            chip.system_cache,
+            chip.dispatch,
+            speeds.join(" "),
+            forecast.typical().map_or("", |token| token.time.limit().name()),
+        );
+    }
+    text
+}

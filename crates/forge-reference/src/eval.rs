@@ -1,0 +1,414 @@
+//! Evaluates the graph's applications in order.
+
+use crate::attention::{Heads, attention, capped, rotate};
+use crate::experts::{Stacks, Vectors, experts, route};
+use crate::kv_rounding::cached;
+use crate::linear::linear;
+use crate::mla;
+use crate::recurrent::{convolve, decay, delta_rule};
+use crate::rows::{Row, Values};
+use forge_ir::{
+    Activation, Apply, Body, Diagnostic, Format, Gating, Graph, Node, Op, ParamId, ParamKind, StateId,
+    WeightId, WeightRows,
+};
+use std::collections::BTreeMap;
+
+/// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their
+/// slots from position 0 on; all slots have room for the longest of them, and no more.
+pub(crate) fn run(
+    graph: &Graph,
+    numbers: &dyn WeightRows,
+    cache: Format,
+    rows: &[Row],
+    wanted: &[usize],
+) -> Result<Vec<Vec<f32>>, Diagnostic> {
+    let vocabulary = graph.model.vocabulary;
+    if rows.is_empty() {
+        return Err(Diagnostic::new("F0402", "a text of no tokens has no logits"));
+    }
+    if let Some(row) = rows.iter().find(|row| row.id as usize >= vocabulary) {
+        let message = format!("the token {} is outside the vocabulary of {vocabulary}", row.id);
+        return Err(Diagnostic::new("F0402", message));
+    }
+    let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+    let run = Run { graph, numbers, cache, context };
+    let beside = &mut Beside::default();
+    let mut stream = run.apply(&graph.prologue, rows, Values::default(), beside)?;
+    for layer in &graph.layers {
+        stream = run.apply(layer, rows, stream, beside)?;
+    }
+    // Rows see each other by states alone: without any, the others' logits need not be computed.
+    let is_alone = graph.epilogue.states.is_empty();
+    let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
+    let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
+    let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
+    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, beside)?;
+    let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
+    Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
+}
+
+struct Run<'a> {
+    graph: &'a Graph,
+    numbers: &'a dyn WeightRows,
+    /// Of keys and values.
+    cache: Format,
+    /// Positions of every slot.
+    context: usize,
+}
+
+/// What passes from one application to later ones beside the stream.
+#[derive(Default)]
+struct Beside {
+    /// What the prologue has left for the layers.
+    aside: Values,
+    /// Keys and values that a later layer reads.
+    kept: BTreeMap<StateId, [Values; 2]>,
+}
+
+impl Run<'_> {
+    fn apply(
+        &self,
+        apply: &Apply,
+        rows: &[Row],
+        input: Values,
+        beside: &mut Beside,
+    ) -> Result<Values, Diagnostic> {
+        let body = self.graph.body(apply);
+        let mut values = vec![input];
+        for node in &body.nodes {
+            let inputs: Vec<&Values> = node.inputs.iter().map(|value| &values[value.0]).collect();
+            let value = self.node(apply, body, node, rows, &inputs, beside)?;
+            values.push(value);
+        }
+        Ok(values.pop().unwrap_or_default())
+    }
+
+    fn node(
+        &self,
+        apply: &Apply,
+        body: &Body,
+        node: &Node,
+        rows: &[Row],
+        inputs: &[&Values],
+        beside: &mut Beside,
+    ) -> Result<Values, Diagnostic> {
+        let nothing = Values::default();
+        let x = inputs.first().copied().unwrap_or(&nothing);
+        Ok(match &node.op {
+            Op::Embed { table, scale } => {
+                let table = bound(apply, body, *table)?;
+                let width = self.graph.weights[table.0].columns();
+                let mut numbers = vec![0.0; rows.len() * width];
+                for (row, out) in rows.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
+                    self.numbers.rows(table, row.id as usize..row.id as usize + 1, out)?;
+                    out.iter_mut().for_each(|x| *x *= scale);
+                }
+                Values { width, numbers }
+            }
+            Op::RmsNorm { gain, parts, epsilon } => {
+                let gain = gain.map(|gain| self.vector(bound(apply, body, gain)?)).transpose()?;
+                rms_norm(x, *parts, gain.as_deref(), *epsilon)
+            }
+            Op::Place { table } => {
+                let table = bound(apply, body, *table)?;
+                let mut placed = x.clone();
+                let mut place = vec![0.0; x.width];
+                for (row, out) in rows.iter().zip(placed.numbers.chunks_exact_mut(x.width.max(1))) {
+                    self.numbers.rows(table, row.position..row.position + 1, &mut place)?;
+                    out.iter_mut().zip(&place).for_each(|(x, place)| *x += place);
+                }
+                placed
+            }
+            Op::LayerNorm { gain, bias, epsilon } => {
+                let gain = self.vector(bound(apply, body, *gain)?)?;
+                let bias = bias.map(|bias| self.vector(bound(apply, body, bias)?)).transpose()?;
+                layer_norm(x, &gain, bias.as_deref(), *epsilon)
+            }
+            Op::Linear { weight, bias } => {
+                let weight = bound(apply, body, *weight)?;
+                let bias = match bias {
+                    Some(bias) => Some(self.vector(bound(apply, body, *bias)?)?),
+                    None => None,
+                };
+                let outputs = self.graph.weights[weight.0].rows();
+                linear(self.numbers, weight, 0..outputs, bias.as_deref(), x)?
+            }
+            Op::Rotate { width, rotation, .. } => rotate(x, rows, self.context, *width, rotation),
+            Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
+            Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
+            Op::Scale(factor) => x.map(|x| factor * x),
+            Op::ScaleBy { factor } => {
+                let factor = self.vector(bound(apply, body, *factor)?)?;
+                x.map(|x| factor[0] * x)
+            }
+            Op::Multiply if inputs[1].width != x.width => x.times(inputs[1]),
+            Op::Multiply => x.zip(inputs[1], |a, b| a * b),
+            Op::Add => x.zip(inputs[1], |a, b| a + b),
+            Op::Leave => {
+                beside.aside = inputs[1].clone();
+                x.clone()
+            }
+            Op::Take { part } => {
+                let Some(ParamKind::Part(width)) = body.params.get(part.0).map(|param| &param.kind) else {
+                    return Err(unbound(body, *part));
+                };
+                let first = apply.part(body, *part).ok_or_else(|| unbound(body, *part))?;
+                let taken = |row: &[f32]| row[first..first + width].to_vec();
+                Values { width: *width, numbers: beside.aside.rows().flat_map(taken).collect() }
+            }
+            Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
+                let (Some(state), Some(id)) = (body.cache(*cache), apply.state(body, *cache)) else {
+                    return Err(unbound(body, *cache));
+                };
+                let sinks = sinks.map(|sinks| self.vector(bound(apply, body, sinks)?)).transpose()?;
+                let heads = Heads {
+                    queries: *query_heads,
+                    keys: state.heads,
+                    width: state.width,
+                    scale: *scale,
+                    window: window.unwrap_or(usize::MAX),
+                    softcap: *softcap,
+                    sinks,
+                };
+                if let [_, keys, values] = inputs {
+                    let both = [keys, values].map(|x| cached(x, self.cache).into_owned());
+                    beside.kept.insert(id, both);
+                }
+                let [keys, values] = beside.kept.get(&id).ok_or_else(|| unbound(body, *cache))?;
+                let heads = attention(&heads, rows, [x, keys, values]);
+                if self.last_to_read(id) == Some(apply) {
+                    beside.kept.remove(&id);
+                }
+                heads
+            }
+            Op::EachHead { weight, heads, turned } => {
+                let weight = bound(apply, body, *weight)?;
+                let of = &self.graph.weights[weight.0];
+                let of = [of.rows(), of.columns()];
+                mla::each_head(self.numbers, weight, of, (*heads, *turned), x)?
+            }
+            Op::LatentAttention { heads, scale, cache } => {
+                let latents = body.latents(*cache).ok_or_else(|| unbound(body, *cache))?;
+                mla::attention(latents, (*heads, *scale), rows, inputs)
+            }
+            Op::Convolve { taps, tail } => {
+                let tail = body.tail(*tail).ok_or_else(|| unbound(body, *tail))?;
+                convolve(x, rows, &self.vector(bound(apply, body, *taps)?)?, tail.rows + 1)
+            }
+            Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
+                let memory = body.memory(*memory).ok_or_else(|| unbound(body, *memory))?;
+                let [rate, bias] = [*rate, *bias].map(|param| self.vector(bound(apply, body, param)?));
+                let decay = decay(inputs[3], &rate?, &bias?);
+                let inputs = [x, inputs[1], inputs[2], &decay, inputs[4]];
+                delta_rule(memory, [*scale, *epsilon], rows, inputs)
+            }
+            Op::Route(routing) => {
+                let vector = |param: Option<ParamId>| -> Result<Option<Vec<f32>>, Diagnostic> {
+                    param.map(|param| self.vector(bound(apply, body, param)?)).transpose()
+                };
+                let (correction, scale) = (vector(routing.correction)?, vector(routing.scale)?);
+                let vectors = Vectors { correction: correction.as_deref(), scale: scale.as_deref() };
+                route(x, routing, vectors)
+            }
+            Op::Experts(of) => {
+                let [gate, up, down] = [of.gate, of.up, of.down].map(|param| bound(apply, body, param));
+                let (gate, up, down) = (gate?, up?, down?);
+                let each = |weight: WeightId| self.graph.weights[weight.0].rows() / inputs[1].width.max(1);
+                let biases = match of.biases.map(|biases| biases.map(|bias| bound(apply, body, bias))) {
+                    None => None,
+                    Some([gate, up, down]) => {
+                        Some([self.vector(gate?)?, self.vector(up?)?, self.vector(down?)?])
+                    }
+                };
+                let (inner, width) = (each(gate), each(down));
+                let stacks = Stacks { gate, up, down, biases: biases.as_ref(), inner, width };
+                experts(self.numbers, stacks, |gate, up| gated(of.gating, gate, up), [x, inputs[1]])?
+            }
+        })
+    }
+
+    /// The last application that a state is bound to.
+    fn last_to_read(&self, state: StateId) -> Option<&Apply> {
+        self.graph.applications().filter(|apply| apply.states.contains(&state)).last()
+    }
+
+    fn vector(&self, weight: WeightId) -> Result<Vec<f32>, Diagnostic> {
+        let mut out = vec![0.0; self.graph.weights[weight.0].columns()];
+        self.numbers.rows(weight, 0..1, &mut out)?;
+        Ok(out)
+    }
+}
+
+fn bound(apply: &Apply, body: &Body, param: ParamId) -> Result<WeightId, Diagnostic> {
+    apply.weight(body, param).ok_or_else(|| unbound(body, param))
+}
+
+/// A validated graph binds every parameter, so this is never seen.
+fn unbound(body: &Body, param: ParamId) -> Diagnostic {
+    Diagnostic::new("F0402", format!("parameter {} of {} is not bound", param.0, body.name))
+}
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => x * share_below(x),
+        Activation::Relu => x.max(0.0),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+    }
+}
+
+/// What becomes of a gate and its up. What is no number stays none.
+fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
+    match gating {
+        Gating::Plain(activation) => activate(activation, gate) * up,
+        Gating::Clamped { limit, sharpness } => {
+            let (limit, sharpness) = (f64::from(limit), f64::from(sharpness));
+            let gate = if gate > limit { limit } else { gate };
+            let up = if up.is_nan() { up } else { up.clamp(-limit, limit) };
+            gate * activate(Activation::Sigmoid, sharpness * gate) * (up + 1.0)
+        }
+    }
+}
+
+/// The normal distribution's share below x.
+fn share_below(x: f64) -> f64 {
+    if x < -3.0 {
+        // A continued fraction, as no digits may cancel where little is left.
+        let fraction = (1..=60).rev().fold(-x, |rest, term| -x + f64::from(term) / rest);
+        return (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() / fraction;
+    }
+    if x > 3.0 {
+        return 1.0 - share_below(-x);
+    }
+    // x + x³ / 3 + x⁵ / (3 · 5) + ..., times the density.
+    let (mut term, mut sum) = (x, x);
+    for odd in (3..120).step_by(2) {
+        term *= x * x / f64::from(odd);
+        sum += term;
+    }
+    0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
+}
+
+/// Each of the equal parts of a row over its root mean square, times the gain.
+fn rms_norm(x: &Values, parts: usize, gain: Option<&[f32]>, epsilon: f32) -> Values {
+    let norm = |part: &[f32]| -> Vec<f32> {
+        let squares: f64 = part.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let scale = (squares / part.len() as f64 + f64::from(epsilon)).sqrt().recip();
+        let gain = |index: usize| gain.map_or(1.0, |gain| f64::from(gain[index]));
+        part.iter().enumerate().map(|(index, x)| (f64::from(*x) * scale * gain(index)) as f32).collect()
+    };
+    let width = (x.width / parts).max(1);
+    Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
+}
+
+/// Every row less its mean, over the root of its variance, times the gain, plus a bias.
+fn layer_norm(x: &Values, gain: &[f32], bias: Option<&[f32]>, epsilon: f32) -> Values {
+    let norm = |row: &[f32]| -> Vec<f32> {
+        let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64;
+        let squares: f64 = row.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum();
+        let scale = (squares / row.len() as f64 + f64::from(epsilon)).sqrt().recip();
+        let one = |(index, x): (usize, &f32)| {
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[index]));
+            ((f64::from(*x) - mean) * scale * f64::from(gain[index]) + bias) as f32
+        };
+        row.iter().enumerate().map(one).collect()
+    };
+    Values { width: x.width, numbers: x.rows().flat_map(norm).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_their_definitions() {
+        let near = |activation, x: f64, y: f64| {
+            let found = activate(activation, x);
+            assert!((found - y).abs() < 1e-6, "{activation:?} of {x} is {found}");
+        };
+        for (x, silu, gelu) in [
+            (0.0, 0.0, 0.0),
+            (1.0, 0.731_058_6, 0.841_192),
+            (-1.0, -0.268_941_4, -0.158_808),
+            (3.0, 2.857_722_4, 2.996_362_7),
+            (-50.0, 0.0, 0.0),
+            (50.0, 50.0, 50.0),
+        ] {
+            near(Activation::Silu, x, silu);
+            near(Activation::GeluTanh, x, gelu);
+        }
+        // Shares as tables of the normal distribution have them.
+        for (x, share) in [
+            (0.0, 0.5),
+            (1.0, 0.841_344_746_068_543),
+            (-1.0, 0.158_655_253_931_457),
+            (-3.0, 0.001_349_898_031_630_1),
+            (3.5, 0.999_767_370_920_965),
+            (-6.0, 9.865_876_450_377e-10),
+        ] {
+            let found = share_below(x);
+            assert!((found - share).abs() < 1e-9 * share, "{x}: {found}");
+            near(Activation::Gelu, x, x * share);
+        }
+        // Either way of summing up gives the same where they meet.
+        let (sum, fraction) = (share_below(-3.0), share_below(-3.0 - 1e-12));
+        assert!((sum - fraction).abs() < 1e-10 * sum, "{sum} {fraction}");
+        near(Activation::Relu, 2.5, 2.5);
+        near(Activation::Relu, -2.5, 0.0);
+        near(Activation::Sigmoid, 0.0, 0.5);
+        near(Activation::Sigmoid, -1.0, 0.268_941_4);
+        near(Activation::Sigmoid, 800.0, 1.0);
+        near(Activation::Sigmoid, -800.0, 0.0);
+    }
+
+    #[test]
+    fn gates_and_ups_are_clamped() {
+        let clamped = |gate, up| gated(Gating::Clamped { limit: 2.0, sharpness: 1.5 }, gate, up);
+        let open = |gate: f64| gate / (1.0 + (-1.5 * gate).exp());
+        for (gate, up, expected) in [
+            (1.0, 0.5, 1.5 * open(1.0)),
+            (3.0, 0.5, 1.5 * open(2.0)),
+            (-3.0, 0.5, 1.5 * open(-3.0)),
+            (1.0, 9.0, 3.0 * open(1.0)),
+            (1.0, -9.0, -open(1.0)),
+        ] {
+            assert!((clamped(gate, up) - expected).abs() < 1e-12, "{gate} {up}: {}", clamped(gate, up));
+        }
+        assert!(clamped(f64::NAN, 1.0).is_nan() && clamped(1.0, f64::NAN).is_nan());
+        assert_eq!(gated(Gating::Plain(Activation::Relu), 3.0, -2.0), -6.0);
+    }
+
+    #[test]
+    fn layer_norms_take_the_mean_off() {
+        let x = Values { width: 4, numbers: vec![1., 2., 3., 6., 5., 5., 5., 5.] };
+        let scale = 1.0 / (3.5_f64 + 0.25).sqrt();
+        let first = [-2., -1., 0., 3.].map(|d| d * scale);
+        let norm = |bias| layer_norm(&x, &[1., 2., 3., -1.], bias, 0.25).numbers;
+        let gained = [first[0], 2. * first[1], 0., -first[3]].map(|x| x as f32);
+        assert_eq!(norm(None), [gained, [0.; 4]].concat());
+        let bias = [0.5, 0., -1., 2.];
+        let biased = [first[0] + 0.5, 2. * first[1], -1., 2. - first[3]].map(|x| x as f32);
+        assert_eq!(norm(Some(&bias)), [biased, bias].concat());
+    }
+
+    #[test]
+    fn parts_are_normed_each_by_itself() {
+        let x = Values { width: 4, numbers: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
+        let norm = |parts: usize| {
+            let gain: Vec<f32> = (1..=4 / parts).map(|gain| gain as f32).collect();
+            rms_norm(&x, parts, Some(&gain), 0.5).numbers
+        };
+        let by = |x: f64, squares: f64, width: f64| (x / (squares / width + 0.5).sqrt()) as f32;
+        let first = [1., 4., 9., 16.].map(|x| by(x, 30., 4.));
+        assert_eq!(norm(1), [first, [by(-1., 1., 4.), 0., 0., 0.]].concat());
+        let first = [by(1., 5., 2.), by(4., 5., 2.), by(3., 25., 2.), by(8., 25., 2.)];
+        assert_eq!(norm(2), [first, [by(-1., 1., 2.), 0., 0., 0.]].concat());
+        let first = [1., 2., 3., 4.].map(|x| by(x, x * x, 1.));
+        assert_eq!(norm(4), [first, [by(-1., 1., 1.), 0., 0., 0.]].concat());
+        assert_eq!(rms_norm(&x, 4, None, 0.5).numbers, norm(4), "a gain of 1 is none");
+    }
+}

@@ -1,0 +1,217 @@
+//! Where threads wait for one another: barriers of the threadgroup and of a simdgroup, and the meetings at which lanes
+//! of a simdgroup exchange values.
+
+use crate::checker::site;
+use crate::engine::{Engine, LANES, State};
+use std::ffi::c_void;
+
+/// Where the lanes of a simdgroup put their values: `forge_meeting` of `hooks.h`.
+#[repr(C, align(64))]
+pub(crate) struct Rendezvous {
+    ready: u32,
+    lanes: u32,
+    lane: u32,
+    padding: u32,
+    result: Aligned<512>,
+    value: Aligned<1024>,
+}
+
+#[repr(C, align(64))]
+struct Aligned<const N: usize>([u8; N]);
+
+/// One simdgroup of the running threadgroup.
+pub(crate) struct Simdgroup {
+    /// Two, used by turns: a lane may bring its next value before another has read the last.
+    meetings: [Rendezvous; 2],
+    turn: usize,
+    lanes: usize,
+    arrived: usize,
+    /// When it passed its last barrier, for device and for threadgroup memory.
+    clocks: [u32; 2],
+}
+// SAFETY, of all that takes a pointer: it is the executor of this system thread, and the caller is one of its fibres.
+// References into the engine end before a fibre is left, because others use the engine meanwhile.
+
+impl Engine {
+    /// A barrier of the threadgroup.
+    pub(crate) unsafe fn threadgroup_barrier(engine: *mut Engine, flags: u32, place: *const c_void) {
+        unsafe {
+            let site = site((*engine).watch.program, place);
+            (*engine).wait(State::Barrier, site);
+            (*engine).arrived += 1;
+            if (*engine).arrived < (*engine).threads.len() {
+                return Engine::pause(engine);
+            }
+            if !(*engine).together(0..(*engine).threads.len()) {
+                Engine::give_up(engine);
+            }
+            (*engine).pass_barrier(flags);
+        }
+    }
+
+    /// A barrier of the simdgroup.
+    pub(crate) unsafe fn simdgroup_barrier(engine: *mut Engine, flags: u32, place: *const c_void) {
+        unsafe {
+            let site = site((*engine).watch.program, place);
+            if (*engine).arrive(State::SimdgroupBarrier, site) {
+                let lanes = (*engine).own_lanes();
+                if !(*engine).together(lanes.clone()) {
+                    Engine::give_up(engine);
+                }
+                (*engine).pass_simdgroup_barrier(flags, lanes);
+            } else {
+                Engine::pause(engine);
+            }
+        }
+    }
+
+    /// An operation between the lanes of a simdgroup.
+    pub(crate) unsafe fn meet(
+        engine: *mut Engine,
+        value: *const u8,
+        size: usize,
+        place: *const c_void,
+    ) -> *mut Rendezvous {
+        unsafe {
+            let site = site((*engine).watch.program, place);
+            let lane = (*engine).current % LANES;
+            let meeting = (*engine).meeting();
+            let slot = (&raw mut (*meeting).value).cast::<u8>().add(lane * 32);
+            std::ptr::copy_nonoverlapping(value, slot, size.min(32));
+            if (*engine).arrive(State::Meeting, site) {
+                let lanes = (*engine).own_lanes();
+                if !(*engine).together(lanes.clone()) {
+                    Engine::give_up(engine);
+                }
+                (*meeting).ready = 0;
+                (*meeting).lanes = lanes.len() as u32;
+                (*engine).pass_meeting(lanes);
+            } else {
+                Engine::pause(engine);
+            }
+            (*meeting).lane = lane as u32;
+            meeting
+        }
+    }
+
+    /// An operation that all lanes must reach, but at which none has to wait.
+    pub(crate) unsafe fn pass(engine: *mut Engine, place: *const c_void) -> u32 {
+        unsafe {
+            let site = site((*engine).watch.program, place);
+            let lane = (*engine).current % LANES;
+            let thread = (*engine).thread();
+            thread.trail = thread.trail.wrapping_mul(31).wrapping_add(site);
+            thread.passed = site;
+            lane as u32
+        }
+    }
+
+    /// Where the running thread's simdgroup meets next.
+    fn meeting(&mut self) -> *mut Rendezvous {
+        let simdgroup = &mut self.simdgroups[self.current / LANES];
+        &mut simdgroup.meetings[simdgroup.turn]
+    }
+
+    fn wait(&mut self, state: State, site: u32) {
+        let thread = &mut self.threads[self.current];
+        (thread.state, thread.site) = (state, site);
+    }
+
+    /// Notes that a lane waits for its simdgroup. Says whether it was the last.
+    fn arrive(&mut self, state: State, site: u32) -> bool {
+        self.wait(state, site);
+        let simdgroup = &mut self.simdgroups[self.current / LANES];
+        simdgroup.arrived += 1;
+        simdgroup.arrived == simdgroup.lanes
+    }
+
+    fn own_lanes(&self) -> std::ops::Range<usize> {
+        let first = self.current / LANES * LANES;
+        first..(first + LANES).min(self.threads.len())
+    }
+
+    fn release(&mut self, threads: std::ops::Range<usize>) {
+        for thread in &mut self.threads[threads] {
+            thread.state = State::Ready;
+        }
+    }
+
+    fn pass_barrier(&mut self, flags: u32) {
+        let clock = self.tick();
+        self.watch.counters.barriers += 1;
+        self.arrived = 0;
+        if flags & 1 != 0 {
+            self.watch.device.barrier = clock;
+        }
+        if flags & 2 != 0 {
+            self.watch.group.barrier = clock;
+        }
+        for simdgroup in &mut self.simdgroups {
+            simdgroup.pass(flags, clock);
+        }
+        self.refresh();
+        self.release(0..self.threads.len());
+    }
+
+    fn pass_simdgroup_barrier(&mut self, flags: u32, lanes: std::ops::Range<usize>) {
+        let clock = self.tick();
+        self.watch.counters.simd += 1;
+        let simdgroup = &mut self.simdgroups[self.current / LANES];
+        simdgroup.arrived = 0;
+        simdgroup.pass(flags, clock);
+        self.refresh();
+        self.release(lanes);
+    }
+
+    fn pass_meeting(&mut self, lanes: std::ops::Range<usize>) {
+        self.watch.counters.simd += 1;
+        let simdgroup = &mut self.simdgroups[self.current / LANES];
+        simdgroup.turn ^= 1;
+        simdgroup.arrived = 0;
+        self.release(lanes);
+    }
+
+    /// The running thread's time, after a barrier.
+    fn refresh(&mut self) {
+        let clocks = self.simdgroups[self.current / LANES].clocks;
+        (self.watch.device.clock, self.watch.group.clock) = (clocks[0], clocks[1]);
+    }
+}
+
+impl Simdgroup {
+    pub(crate) fn new() -> Simdgroup {
+        let meetings = [Rendezvous::new(), Rendezvous::new()];
+        Simdgroup { meetings, turn: 0, lanes: 0, arrived: 0, clocks: [0; 2] }
+    }
+
+    /// A threadgroup starts.
+    pub(crate) fn start(&mut self, lanes: usize, clock: u32) {
+        (self.lanes, self.arrived, self.clocks) = (lanes, 0, [clock; 2]);
+    }
+
+    /// When it passed its last barrier, for device and for threadgroup memory.
+    pub(crate) fn clocks(&self) -> [u32; 2] {
+        self.clocks
+    }
+
+    fn pass(&mut self, flags: u32, clock: u32) {
+        for (kind, own) in self.clocks.iter_mut().enumerate() {
+            if flags & (1 << kind) != 0 {
+                *own = clock;
+            }
+        }
+    }
+}
+
+impl Rendezvous {
+    fn new() -> Rendezvous {
+        Rendezvous {
+            ready: 0,
+            lanes: 0,
+            lane: 0,
+            padding: 0,
+            result: Aligned([0; 512]),
+            value: Aligned([0; 1024]),
+        }
+    }
+}
