@@ -57,7 +57,8 @@ fn convolutions_see_the_last_rows_of_their_slot() {
             Argument::Output(bytes_of(&before)),
             Argument::Output(NAN.repeat(ROWS.len() * width)),
         ];
-        *SHAPE.write().unwrap() = Some(cpu::CausalConv { width, taps: count, pitch: width, activation: None });
+        *SHAPE.write().unwrap() =
+            Some(cpu::CausalConv { width, taps: count, pitch: width, activation: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
             compare(&format!("tail {level:?} {width}"), &numbers_of(&left[0]), &tail);
