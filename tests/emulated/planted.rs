@@ -120,7 +120,7 @@ pub const PLANTED: [Planted; 26] = [
         "views_side_by_side",
         "most.saturating_sub(longest.next_multiple_of(PAGE))",
         "most",
-        "another of Metal's buffers",
+        "cross the end of a Metal buffer",
     ),
     fault(
         "bytes_further_in_the_next_view",

@@ -298,26 +298,26 @@ fn every_way_to_pipelines_leads_to_the_same_and_says_so() {
     };
     let plain = Site { cache: Some(&cache), ..Site::default() };
     let compiled = Site { metallib: true, ..plain.clone() };
-    let ids = check("the first start", plain.clone(), ["of their text", "pipelines kept in"]);
+    let ids = check("the first start", plain.clone(), ["compiled from source", "pipelines saved to"]);
     assert_eq!(kept().len(), 1);
-    assert_eq!(check("the second start", plain.clone(), ["of their text", "pipelines from"]), ids);
+    assert_eq!(check("the second start", plain.clone(), ["compiled from source", "pipelines from"]), ids);
     std::fs::write(&kept()[0], "not an archive").expect("the folder is ours");
-    assert_eq!(check("a broken archive", plain.clone(), ["of their text", "pipelines kept in"]), ids);
+    assert_eq!(check("a broken archive", plain.clone(), ["compiled from source", "pipelines saved to"]), ids);
     let whole = std::fs::read_to_string(&kept()[0]).expect("it was just written");
     let but_one: Vec<&str> = whole.lines().rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect();
     std::fs::write(&kept()[0], but_one.join("\n")).expect("the folder is ours");
     assert_eq!(
-        check("an archive that lacks one", plain.clone(), ["of their text", "pipelines kept in"]),
+        check("an archive that lacks one", plain.clone(), ["compiled from source", "pipelines saved to"]),
         ids
     );
     assert_eq!(std::fs::read_to_string(&kept()[0]).expect("it was just written"), whole);
-    assert_eq!(check("compiled before", compiled.clone(), ["xcrun metal made", "pipelines kept in"]), ids);
-    assert_eq!(check("compiled before, again", compiled, ["xcrun metal made", "pipelines from"]), ids);
+    assert_eq!(check("compiled before", compiled.clone(), ["xcrun metal at build time", "pipelines saved to"]), ids);
+    assert_eq!(check("compiled before, again", compiled, ["xcrun metal at build time", "pipelines from"]), ids);
     assert_eq!(kept().len(), 2, "each has its own, and nothing is left half written");
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("the folder is ours");
     let nowhere = Site { cache: Some(&file), ..Site::default() };
-    assert_eq!(check("nowhere to keep it", nowhere, ["of their text", "pipelines not kept: "]), ids);
+    assert_eq!(check("nowhere to keep it", nowhere, ["compiled from source", "pipelines not saved: "]), ids);
 }
 
 /// Of a device whose buffers are shorter than the weight file.

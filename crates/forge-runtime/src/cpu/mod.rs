@@ -1,16 +1,17 @@
-//! The CPU device: the same passes as on a GPU, dispatch after dispatch, each spread over a few threads.
+//! CPU device: the same passes as on a GPU, with each dispatch spread over a few threads.
 //!
-//! A kernel here is one function per family that takes a [`Call`] (the buffers and scalars of a dispatch) and a shape
-//! (what the compiler decided). It finds its buffers by the names of the Metal kernel's signature, so the two cannot
-//! drift apart in silence. Its work is shared item by item among the threads; every item is computed by one thread
-//! in a fixed order, so results do not depend on how many threads there are.
+//! Each kernel family is one function that takes [`KernelArgs`] (the buffers and scalars of a dispatch) and a
+//! shape (constants from the compiler). It looks its buffers up by the names in the Metal kernel's signature,
+//! so the two cannot diverge unnoticed. Threads share the items of a dispatch. One thread computes each item
+//! in a fixed order, so results do not depend on the number of threads.
 //!
-//! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Isa`] of vector
-//! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
-//! but for products with codes, for which rows are encoded (`coded`).
+//! Vector code is written once, over the trait `Simd` in `simd::vectors`, and compiled for each
+//! [`simd::isa::Isa`]. The device selects the instruction set at startup. Arithmetic is f32 and weights are
+//! widened exactly. The exception is the int8 dot product, for which activations are quantized
+//! (`matmul::int8`).
 //!
-//! A model uses few of the kernels, of one format or two, and they take most of the time that a build takes. So families and
-//! formats are features of this crate, and a generated crate enables those that its model needs.
+//! A model uses few kernels and one or two weight formats, and they dominate build time. Families and formats
+//! are therefore crate features, and a generated crate enables those its model needs.
 
 pub(crate) mod attention;
 pub(crate) mod device;

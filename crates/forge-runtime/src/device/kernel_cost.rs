@@ -1,14 +1,15 @@
-//! What a dispatch does at least: bytes that it reads and writes, and operations. Its kernel knows it as sums, which the
-//! compiler made: so much once, and so much for each of what a pass has more or less of.
+//! Lower bound of the memory traffic and operations of a dispatch. The compiler generates each amount as a
+//! linear function of the pass size.
 //!
-//! Each byte of memory counts once a dispatch, whether one thread loads it or all do. Rows are taken to be neighbours in one
-//! conversation, to choose experts as differently as they can, and to have their cache to themselves.
+//! Each byte of memory counts once per dispatch, even if several threads load it. Rows are assumed to be
+//! consecutive positions of one sequence, to choose distinct experts where possible, and not to share their
+//! KV cache.
 
-/// So much once, for each row, for each position whose keys are read, for each position that a row attends to (one that
-/// three rows attend to is three of them), and for each expert that is chosen by any row.
+/// Coefficients of a linear cost: constant, per row, per cached position read, per attended (row, position)
+/// pair, and per distinct chosen expert.
 pub type LinearCost = [i64; 5];
 
-/// What a kernel's dispatches do.
+/// Cost functions of a kernel's dispatches.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCost {
     /// Bytes read.
@@ -17,13 +18,13 @@ pub struct KernelCost {
     pub written: LinearCost,
     /// Additions and multiplications.
     pub operations: LinearCost,
-    /// Positions that a row sees, its own included; none: all so far.
+    /// Sliding-window length, the row's own position included; none: full attention.
     pub window: Option<u32>,
-    /// Experts that there are to choose from, and those that a row chooses.
+    /// Number of experts, and experts per token.
     pub experts: [u32; 2],
 }
 
-/// What one dispatch does.
+/// Cost of one dispatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DispatchCost {
     /// Bytes read.
@@ -35,11 +36,11 @@ pub struct DispatchCost {
 }
 
 impl KernelCost {
-    /// Nothing that is known.
+    /// Unknown cost.
     pub const NONE: KernelCost =
         KernelCost { read: [0; 5], written: [0; 5], operations: [0; 5], window: None, experts: [0; 2] };
 
-    /// What a dispatch of so many rows does, the last of which attends to `length` positions.
+    /// The cost of a dispatch of `rows` rows, the last of which attends to `length` positions.
     pub fn of(&self, rows: u32, length: u32) -> DispatchCost {
         let window = u64::from(self.window.unwrap_or(u32::MAX));
         let (rows, length) = (u64::from(rows), u64::from(length));
@@ -56,7 +57,7 @@ impl KernelCost {
 }
 
 impl DispatchCost {
-    /// All bytes.
+    /// Bytes read and written.
     pub fn bytes(&self) -> u64 {
         self.read + self.written
     }
@@ -71,7 +72,7 @@ mod tests {
         let work = KernelCost { read: [1000, 10, 0, 0, 0], written: [0, 0, 1, 0, 0], ..KernelCost::NONE };
         assert_eq!(work.of(3, 8), DispatchCost { read: 1030, written: 8, operations: 0 });
         let work = KernelCost { operations: [0, 0, 0, 1, 0], ..KernelCost::NONE };
-        // Rows at positions 5, 6 and 7, which see 6, 7 and 8.
+        // Rows at positions 5, 6 and 7 attend to 6, 7 and 8 positions.
         assert_eq!(work.of(3, 8).operations, 21);
         let work = KernelCost { window: Some(4), written: [0, 0, 1, 0, 0], ..work };
         assert_eq!(work.of(3, 8), DispatchCost { read: 0, written: 6, operations: 12 });

@@ -1,12 +1,14 @@
-//! What a device is, to the model: buffers, spans of them, and passes that run kernels over spans.
+//! Device interface: buffers, typed byte ranges of buffers, and passes that dispatch kernels.
 //!
-//! A device owns four buffers. `Weights` is the weight file, mapped and never written. `State` holds what slots
-//! remember. `Scratch` is one arena for everything that lives as long as a pass. `Rows` holds what the host says
-//! of a batch, ids, slots and positions, and what it is told of it, the next ids. The model names bytes by [`Span`]; a device turns them into its own addresses.
+//! A device owns four buffers. `Weights` is the mapped weight file, read-only. `State` holds the KV caches
+//! and recurrent states of all slots. `Scratch` is one arena for everything that lives as long as a pass.
+//! `Rows` holds the batch's token ids, slots and positions from the host, and the next token ids from the
+//! device. The model refers to bytes by [`Span`], and a device translates them to its own addresses.
 //!
-//! A [`Pass`] is what one submission does: dispatches in order, and barriers. Dispatches between two barriers may
-//! run in any order or at once; a barrier makes all writes before it visible to everything after it. The model
-//! places barriers itself, so every device sees the same program. One pass may have several ids written, one after the other.
+//! A [`Pass`] is one submission: dispatches and barriers in order. Dispatches between two barriers may run in
+//! any order or concurrently. A barrier makes all earlier writes visible to everything after it. The model
+//! places the barriers, so every device runs the same schedule. One pass may decode several tokens, one after
+//! another.
 
 pub mod kernel_cost;
 pub(crate) mod offload_stats;
@@ -16,24 +18,24 @@ use crate::offload::CacheStats;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// One of a device's buffers.
+/// A device buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
-    /// The weight file, whole.
+    /// The whole weight file.
     Weights,
-    /// What slots remember.
+    /// KV caches and recurrent states of all slots.
     State,
-    /// What lives as long as a pass.
+    /// The arena of data that lives as long as a pass.
     Scratch,
-    /// What the host says of a batch, and is told of it.
+    /// Batch inputs from the host and next token ids from the device.
     Rows,
 }
 
 impl Buffer {
-    /// Every buffer, in order.
+    /// All buffers, by index.
     pub const ALL: [Buffer; 4] = [Buffer::Weights, Buffer::State, Buffer::Scratch, Buffer::Rows];
 
-    /// Its place in [`Buffer::ALL`].
+    /// The index in [`Buffer::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -49,14 +51,14 @@ impl Buffer {
     }
 }
 
-/// A typed range of bytes of a buffer. Offset and length are in bytes.
+/// A typed byte range of a buffer. Offset and length are in bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Span<T> {
-    /// Which buffer.
+    /// The buffer.
     pub buffer: Buffer,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: usize,
     element: PhantomData<T>,
 }
@@ -70,30 +72,30 @@ impl<T> Clone for Span<T> {
 impl<T> Copy for Span<T> {}
 
 impl<T> Span<T> {
-    /// `bytes` bytes of `buffer` from `offset`.
+    /// Creates the span of `bytes` bytes at `offset` of `buffer`.
     pub const fn new(buffer: Buffer, offset: usize, bytes: usize) -> Span<T> {
         Span { buffer, offset, bytes, element: PhantomData }
     }
 
-    /// The same bytes, to be read by a kernel.
+    /// A read-only kernel argument for this span.
     pub const fn read(self) -> Binding {
         Binding { buffer: self.buffer, offset: self.offset, bytes: self.bytes, written: false }
     }
 
-    /// The same bytes, to be written (and perhaps read) by a kernel.
+    /// A kernel argument for this span that the kernel may write (and read).
     pub const fn write(self) -> Binding {
         Binding { buffer: self.buffer, offset: self.offset, bytes: self.bytes, written: true }
     }
 
-    /// The same bytes, as bytes.
+    /// The same range as untyped bytes.
     pub const fn plane(self) -> Span<u8> {
         Span::new(self.buffer, self.offset, self.bytes)
     }
 
-    /// The elements from `first` on, `count` of them.
+    /// The `count` elements that start at element `first`.
     pub const fn part(self, first: usize, count: usize) -> Span<T> {
         let (start, bytes) = (first * size_of::<T>(), count * size_of::<T>());
-        assert!(start + bytes <= self.bytes, "a span was asked for more than it has");
+        assert!(start + bytes <= self.bytes, "span range out of bounds");
         Span::new(self.buffer, self.offset + start, bytes)
     }
 
@@ -103,125 +105,128 @@ impl<T> Span<T> {
     }
 }
 
-/// A span as a kernel's argument.
+/// A span bound as a kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// Which buffer.
+    /// The buffer.
     pub buffer: Buffer,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: usize,
     /// Whether the kernel may write it.
     pub written: bool,
 }
 
-/// One kernel of `kernels.metal`, as the host knows it. Made from the kernel's own signature.
+/// Host-side description of one kernel of `kernels.metal`, generated from the kernel's signature.
 pub struct Kernel {
-    /// Its name in `kernels.metal`.
+    /// The name in `kernels.metal`.
     pub name: &'static str,
-    /// The names of its buffers, slot by slot; its scalars follow in the next slot as one struct of `uint`s.
+    /// Buffer names by slot. The scalars follow in the next slot, as one struct of `uint`s.
     pub buffers: &'static [&'static str],
-    /// Threads of a threadgroup.
+    /// Threads per threadgroup.
     pub threads: u32,
-    /// Rows and stored columns of its matrix, where its CPU version can read that in strips.
+    /// Rows and stored columns of the kernel's matrix, if its CPU version can read repacked weights.
     pub strips: Option<[usize; 2]>,
-    /// What its dispatches do at least.
+    /// Lower bound of the memory traffic and operations of a dispatch.
     pub work: KernelCost,
-    /// The same mathematics on a CPU.
+    /// The CPU implementation of the same kernel.
     pub cpu: fn(&crate::cpu::KernelArgs<'_>),
 }
 
-/// Which of a model's two programs a pass is of. They round differently.
+/// The schedule that a pass belongs to. The two schedules round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// That of one row, which is as fast as one row can be.
+    /// The schedule for one row, optimized for latency.
     Decode,
-    /// That of any number of rows, where what a row comes to does not depend on which others come with it.
+    /// The schedule for any number of rows. It is batch-invariant: a row's result does not depend on the
+    /// other rows.
     Batch,
 }
 
-/// What one submission does.
+/// Encoder of one submission.
 pub trait Pass {
-    /// Runs `kernel` over `groups` threadgroups. `bindings` are in the order of `kernel.buffers`.
+    /// Dispatches `kernel` over `groups` threadgroups. `bindings` are in the order of `kernel.buffers`.
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]);
 
-    /// Everything after sees what everything before wrote.
+    /// Makes all earlier writes visible to all later dispatches.
     fn barrier(&mut self);
 
-    /// GPU cores that it runs on, roughly: a row's cache is shared among threadgroups so that none is idle. 0 where one
-    /// dispatch fills the device however it is cut.
+    /// Approximate number of GPU cores, used to choose the KV split. 0 if one dispatch fills the device at
+    /// any split.
     fn cores(&self) -> u32;
 
-    /// Positions that a share of a row's cache has at least, or one that is unfolded at most, where the plan says `planned`. A device
-    /// that is there to be watched takes fewer, so that short texts are shared out too.
+    /// Minimum number of positions in a KV split, or maximum number in an MLA expansion tile, where the plan
+    /// has `planned`. Checking devices return less, so that short sequences are split too.
     fn least_share(&self, planned: u32) -> u32 {
         planned
     }
 
-    /// From how many rows of one slot on keys and values are made of latents, where the plan says `planned`; none where rows meet
-    /// latents as they are, however many they are. The one is not the other to the bit, so a device on which what a row comes to
-    /// must not depend on how many come with it never does; one that is there to be watched does from fewer rows on.
+    /// Minimum number of rows of one slot from which MLA expands latents to keys and values, where the plan
+    /// has `planned`. None: always use the absorbed form. The two forms are not bitwise identical, so a
+    /// batch-invariant device never expands. Checking devices expand from fewer rows on.
     fn unfolds_from(&self, planned: u32) -> Option<u32> {
         Some(planned)
     }
 }
 
-/// Additions and multiplications a second.
+/// Peak arithmetic throughput, in additions plus multiplications per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeakOps {
-    /// Of codes of a byte.
+    /// With int8 operands.
     pub codes: f64,
-    /// Of singles.
+    /// With f32 operands.
     pub singles: f64,
 }
 
-/// How far a device writes ahead of the host, where ids are chosen on it.
+/// How far a device decodes ahead of the host when it samples tokens itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunAhead {
-    /// Ids of a pass.
+    /// Tokens per pass.
     pub ids: u32,
-    /// Passes that have begun before the host looks at the first of them.
+    /// Passes in flight before the host reads the first one.
     pub passes: usize,
 }
 
 impl RunAhead {
-    /// The host sees each id before another is begun.
+    /// No run-ahead: the host reads each token before the next pass begins.
     pub const NONE: RunAhead = RunAhead { ids: 1, passes: 1 };
 }
 
-/// Something that runs passes.
+/// A compute device that runs passes.
 pub trait Device {
-    /// What it is, for people: `CPU, 2 threads, AVX-512`.
+    /// A short description for users: `CPU, 2 threads, AVX-512`.
     fn describe(&self) -> String;
 
-    /// Where its kernels come from, for people, if that is not always the same.
+    /// The origin of the kernels, for users, if a device has more than one.
     fn kernels(&self) -> Option<String> {
         None
     }
 
-    /// Copies bytes into a buffer. Never called for bytes that a pass on its way touches.
+    /// Copies `bytes` into a buffer. Never called for bytes that a pass in flight uses.
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]);
 
-    /// Copies bytes out of a buffer. Never called for bytes that a pass on its way writes.
+    /// Copies bytes out of a buffer. Never called for bytes that a pass in flight writes.
     fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]);
 
-    /// Runs one pass of `program` to its end.
+    /// Runs one pass of `program` and waits for its end.
     fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
 
-    /// Begins a pass, which comes after all that have begun. A device that works by itself has it on its way and returns.
+    /// Submits a pass, to run after all submitted ones. An asynchronous device returns while the pass is in
+    /// flight.
     fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.run(program, encode)
     }
 
-    /// Waits until at most `left` passes are on their way.
+    /// Waits until at most `left` passes are in flight.
     fn wait(&mut self, left: usize) -> Result<(), String> {
         let _ = left;
         Ok(())
     }
 
-    /// Runs stretches of a pass one after another, each when all of the one before has ended; gives when each began and ended, in
-    /// seconds of one clock: the device's own, where it works by itself.
+    /// Runs the `stretches` parts of a pass one after another, each after the end of the previous one.
+    /// Returns the begin and end time of each part in seconds. The clock is the device's own on an
+    /// asynchronous device.
     fn timed(
         &mut self,
         program: Schedule,
@@ -238,39 +243,41 @@ pub trait Device {
         Ok(times)
     }
 
-    /// Does for about so long what later passes are faster for, and what it otherwise does as passes go on; gives how many bytes of
-    /// that are done, and of how many, as long as there are more. What passes come to is the same.
+    /// Continues background work that makes later passes faster, for about `within`. Otherwise the work
+    /// advances as passes run. Returns the finished and total bytes while work remains. Results of passes do
+    /// not change.
     fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
         let _ = within;
         Ok(None)
     }
 
-    /// How far it is well for it to be ahead.
+    /// The preferred run-ahead depth.
     fn lead(&self) -> RunAhead {
         RunAhead::NONE
     }
 
-    /// Bytes of weights a second that it reads where it does nothing else, measured; none where it cannot tell.
+    /// Measured read bandwidth of the weights in bytes per second; none if it cannot be measured.
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         Ok(None)
     }
 
-    /// Additions and multiplications a second that it does at best, measured; none where it cannot tell.
+    /// Measured peak arithmetic throughput; none if it cannot be measured.
     fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
         Ok(None)
     }
 
-    /// Bytes a second of its memory as its maker tells, where it is known and [`Device::read_speed`] cannot tell.
+    /// The vendor's memory bandwidth in bytes per second, if it is known and [`Device::read_speed`] returns
+    /// none.
     fn published_speed(&self) -> Option<f64> {
         None
     }
 
-    /// What has been read of experts so far, where they are streamed from disk.
+    /// Expert cache counters, if experts are streamed from disk.
     fn streamed(&self) -> Option<CacheStats> {
         None
     }
 
-    /// Bytes of experts a second that the disk gives at best, measured, where they are streamed.
+    /// Measured peak disk bandwidth for expert reads in bytes per second, if experts are streamed.
     fn disk_speed(&mut self) -> Result<Option<f64>, String> {
         Ok(None)
     }

@@ -1,43 +1,44 @@
-//! What streaming experts has come to: how many were found, and what was read and waited for.
+//! Counters of the expert cache: requests, hits, bytes read and stall time.
 
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// What has been read, and what for.
+/// Counters of the expert cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Experts that layers asked for, but for those that keep their seats.
+    /// Requests, without those for pinned experts.
     pub asked: u64,
-    /// Those of them that had a seat, and not because they were foreseen.
+    /// Hits that were not prefetched.
     pub found: u64,
-    /// Those of them that were foreseen.
+    /// Prefetch hits.
     pub foreseen: u64,
-    /// Bytes of those that were not found.
+    /// Bytes of misses.
     pub wanted: u64,
-    /// Bytes read, those of experts among them that were foreseen and that nobody asked for.
+    /// Bytes read, wasted prefetches included.
     pub bytes: u64,
-    /// Time in which nothing was computed because of reads.
+    /// Time in which compute waited for reads.
     pub stalled: Duration,
 }
 
 impl CacheStats {
-    /// The share of experts asked for that had a seat.
+    /// The hit rate, without prefetch hits.
     pub fn hits(&self) -> f64 {
         if self.asked == 0 { 1.0 } else { self.found as f64 / self.asked as f64 }
     }
 
-    /// The share of experts asked for that had been foreseen.
+    /// The prefetch hit rate.
     pub fn guesses(&self) -> f64 {
         if self.asked == 0 { 0.0 } else { self.foreseen as f64 / self.asked as f64 }
     }
 
-    /// Rows a second that a disk permits which gives so many bytes in it, where this many rows took what was counted: it reads what is
-    /// wanted and no more, and nothing else takes time. None where nothing was wanted.
+    /// The disk-bound limit in tokens per second: `disk` is the bandwidth in bytes per second, and `rows` is
+    /// the number of rows the counters cover. It assumes that only misses are read and that all other work is
+    /// free. None without misses.
     pub fn permitted(&self, disk: f64, rows: u64) -> Option<f64> {
         (self.wanted > 0).then(|| disk * rows as f64 / self.wanted as f64)
     }
 
-    /// What has been counted since `before`.
+    /// The difference to the earlier counters `before`.
     pub fn since(&self, before: &CacheStats) -> CacheStats {
         CacheStats {
             asked: self.asked - before.asked,

@@ -1,6 +1,7 @@
-//! What Apple tells of its chips' memory, by the name that Metal has for them.
+//! Memory bandwidth of Apple chips, by Metal's device name.
 
-/// Bytes a second, by Apple's technical specifications of Macs; of chips that are sold with more and with less the most.
+/// Bandwidth in bytes per second, from Apple's technical specifications; the maximum for chips with several
+/// configurations.
 pub fn bandwidth(name: &str) -> Option<f64> {
     let gigabytes = match name.strip_prefix("Apple ")? {
         "M1" => 68.0,

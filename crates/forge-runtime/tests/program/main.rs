@@ -535,7 +535,11 @@ fn what_goes_wrong_is_said_and_counted() {
     assert!(text(&output.stderr).contains("--ctx-size 2 or more"), "{}", text(&output.stderr));
     let output = program(&folder, "logits --token-ids 3").env("FORGE_ISA", "mmx").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("FORGE_ISA=mmx: this machine has"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("FORGE_ISA=mmx is not available: this machine supports"),
+        "{}",
+        text(&output.stderr)
+    );
     for name in ["golden.json", "tokenizer.json", "weights.safetensors"] {
         std::fs::write(folder.path().join(name), "no").unwrap();
         for line in ["verify", "generate -p hello"] {

@@ -1,12 +1,14 @@
-//! Attention with an online softmax: each query head over the cached keys and values of its slot, positions
-//! `first..=position`, where first is 0 or follows from a window.
+//! Attention with online softmax: each query head attends to the cached keys and values of its slot. A row
+//! attends to positions `first..=position`, where `first` is 0 or given by the sliding window.
 //!
-//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values[, sinks][, gates], slots, positions, heads[, partials]; with a prologue
-//! qkv[, query_gain, key_gain] in place of q, and keys and values are written; where its row brings nothing q[, query_gain], and
-//! they are read. Serves the GPU's split and tiled kernels
-//! alike: a thread takes some rows of one key head and goes through the cache in steps, so that each cached number is
-//! loaded once for all queries that need it. It takes a cache whole, whatever the number of splits, so `partials` is not
-//! needed.
+//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values[, sinks][, gates], slots,
+//! positions, heads[, partials].
+//! - With a prologue: qkv[, query_gain, key_gain] instead of q; keys and values are written.
+//! - With a prologue of rows without keys and values: q[, query_gain]; keys and values are read.
+//!
+//! It replaces both the split-KV and the tiled GPU kernels. A thread takes some rows of one KV head and steps
+//! through the cache, so that each cached element is loaded once for all its queries. The cache is not split,
+//! whatever the number of splits, so `partials` is not used.
 
 use crate::cpu::attention::attention_tile::{Attention, AttentionTile};
 use crate::cpu::attention::kv_append::KvExtent;
@@ -21,73 +23,73 @@ use crate::cpu::simd::vectors::Simd;
 use half::f16;
 use std::marker::PhantomData;
 
-/// What the compiler decided.
+/// Shape and options of attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend {
-    /// Query heads.
+    /// Number of query heads.
     pub query_heads: usize,
-    /// Key and value heads.
+    /// Number of KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Head dimension.
     pub width: usize,
-    /// As in [`crate::cpu::Append`].
+    /// KV cache format; see [`crate::cpu::Append`].
     pub cache: Format,
-    /// As in [`crate::cpu::Append`], a multiple of 64.
+    /// Ring capacity, as in [`crate::cpu::Append`]; a multiple of 64.
     pub ring: Option<usize>,
-    /// Multiplies q·k.
+    /// Factor of q·k.
     pub scale: f32,
-    /// Positions that a row sees, itself included; `None`: all so far.
+    /// Sliding-window length, the row's own position included; none: full attention.
     pub window: Option<usize>,
-    /// c, where a score s becomes c · tanh(s / c).
+    /// Softcap c: a score s becomes c · tanh(s / c).
     pub softcap: Option<f32>,
-    /// Whether heads have sinks: each one more score, without a value.
+    /// Whether heads have attention sinks: one more score per head, without a value.
     pub sinks: bool,
-    /// What multiplies the heads that it gives.
+    /// Sigmoid gates of the output heads, if any.
     pub gates: Option<Gates>,
-    /// What prepares rows, if that is left to this kernel. No two rows may be of one slot then.
+    /// Fused preparation of rows, if any. Each slot may then have only one row.
     pub prologue: Option<Prologue>,
 }
 
-/// Where the gates of a row's heads are, of which sigmoids multiply what attention gives.
+/// Location of the output gates; heads are multiplied by their sigmoids.
 #[derive(Clone, Copy, Debug)]
 pub struct Gates {
-    /// Numbers of a row.
+    /// Row stride in elements.
     pub pitch: usize,
-    /// The first gate of its first head.
+    /// Offset of the first head's gates in a row.
     pub first: usize,
 }
 
-/// What [`crate::cpu::attention::rope_append()`] does, done by [`attend`].
+/// The work of [`crate::cpu::rotate_append()`], fused into [`attend`].
 #[derive(Clone, Copy, Debug)]
 pub struct Prologue {
-    /// What its row has beside queries.
+    /// What a row contains in addition to queries.
     pub brings: KvSource,
-    /// Of queries and keys.
+    /// Norm of queries and keys.
     pub norm: Option<HeadNorm>,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub rotation: Rotation,
 }
 
-/// What the compiler decided.
+/// Shape of the split-KV combine kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendJoin {
-    /// Query heads.
+    /// Number of query heads.
     pub query_heads: usize,
-    /// Width of a head.
+    /// Head dimension.
     pub width: usize,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn attend(call: &KernelArgs<'_>, shape: &Attend) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
         Format::Q8_0 => call.level().run(Heads::<u8> { call, shape, cache: PhantomData }),
-        other => panic!("a cache in {other:?} has no CPU kernel"),
+        other => panic!("unsupported KV cache format on the CPU: {other:?}"),
     }
 }
 
-/// Nothing: [`attend`] has written the heads, whatever the number of splits.
+/// Does nothing: [`attend`] does not split the KV cache.
 pub fn attend_join(_call: &KernelArgs<'_>, _shape: &AttendJoin) {}
 
 struct Heads<'a, C> {
@@ -96,15 +98,15 @@ struct Heads<'a, C> {
     cache: PhantomData<C>,
 }
 
-/// Where the rows' queries come from.
+/// Source of the rows' queries.
 pub(crate) enum Queries<'a, C> {
-    /// `[row, query head, width]`, ready.
+    /// Prepared queries, `[row, query head, width]`.
     Ready(&'a [f32]),
-    /// `[row, heads, width]`, to be prepared, with what goes to the cache.
+    /// Raw heads, `[row, heads, width]`, to be normed and rotated, with keys and values for the cache.
     Raw { heads: &'a [f32], prologue: Prologue, query_gain: &'a [f32], own: Option<Own<'a, C>> },
 }
 
-/// Where the keys and values of the rows go that bring them.
+/// Destination of the rows' own keys and values.
 pub(crate) struct Own<'a, C> {
     pub(crate) key_gain: &'a [f32],
     pub(crate) cache: [Output<'a, C>; 2],
@@ -123,8 +125,9 @@ impl<C: KvElement> Task for Heads<'_, C> {
         for item in call.share_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {
             let (first, head) = (item / key_heads * at_once, item % key_heads);
             let rows = first..(first + at_once).min(rows);
-            // SAFETY: this thread alone has this key head of these rows, and so of their slots, as no other row is of a slot where the
-            // cache is written. The cache has these positions, by the check of its buffers and the positions'.
+            // SAFETY: this KV head of these rows belongs to this thread. Where the cache is written, each
+            // slot has one row. The buffer check and the position check ensure that the cache has these
+            // positions.
             unsafe {
                 share.begin::<S, C>(&of, rows.clone(), head);
                 for start in of.steps(rows) {
@@ -137,15 +140,18 @@ impl<C: KvElement> Task for Heads<'_, C> {
 }
 
 impl<'a, C: KvElement> Heads<'a, C> {
-    /// Finds the buffers.
+    /// Looks up the buffers.
     #[inline(always)]
     fn attention(&self) -> Attention<'a, C> {
         let Heads { call, shape, .. } = *self;
         let Attend { query_heads, key_heads, width, ring, sinks, gates, prologue, .. } = *shape;
         let (rows, context) = (call.scalar(0), call.scalar(1));
         let room = KvExtent::of(call, ring);
-        // Steps are of positions that are neighbours in memory.
-        assert!(ring.is_none_or(|ring| ring.is_multiple_of(STEP)), "a ring of {ring:?} positions");
+        // The positions of a step must be contiguous in memory.
+        assert!(
+            ring.is_none_or(|ring| ring.is_multiple_of(STEP)),
+            "ring capacity {ring:?} is not a multiple of the step length"
+        );
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let cached = last * key_heads * room.positions * C::record(width);
@@ -165,7 +171,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
                     (Queries::Raw { heads, prologue, query_gain, own: None }, cache[0], cache[1])
                 } else {
                     let twice = (0..rows).any(|row| slots[..row].contains(&slots[row]));
-                    assert!(!twice, "two rows of a slot, where rows append what they attend to: {slots:?}");
+                    assert!(!twice, "fused KV append supports one row per slot: {slots:?}");
                     let heads = call.input::<f32>("qkv", count);
                     let cache = ["keys", "values"].map(|part| call.output::<C>(part, cached));
                     let (keys, values) = (cache[0].start(), cache[1].start());

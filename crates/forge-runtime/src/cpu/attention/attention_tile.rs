@@ -1,7 +1,8 @@
-//! A thread's share of attention: some rows of one key head, their queries, and what has been summed for them so far.
+//! A thread's tile of attention: some rows of one KV head, their queries, and their running sums.
 //!
-//! A share is begun (queries are prepared, what rows bring goes to the cache), meets the cache step by step, and is finished: sums are
-//! divided by totals, and gated. Of a step the rows of one slot meet together what any of them sees.
+//! `begin` prepares queries and appends the rows' keys and values to the cache. `meet` processes one step of
+//! cached positions. `finish` divides sums by totals and applies gates. The rows of one slot share the
+//! positions of a step that any of them attends to.
 
 use crate::cpu::attention::attend::{Attend, Gates, Own, Prologue, Queries};
 use crate::cpu::attention::kv_append::{KvExtent, store};
@@ -15,15 +16,15 @@ use crate::cpu::device::kernel_args::Output;
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
-/// The most rows that a thread takes at once: a step is widened once for all of them.
+/// Maximum number of rows per tile: a step is converted to f32 once for all of them.
 const ROWS: usize = 32;
-/// Queries that it takes with more than half as many rows: what is kept of them is to fit into the second cache.
+/// Maximum number of queries per tile with more than half as many rows, so that their state fits in L2.
 const QUERIES: usize = 128;
 
-/// What all shares of a dispatch go by.
+/// Shape and buffers of a dispatch, shared by all tiles.
 pub(crate) struct Attention<'a, C> {
     pub(crate) shape: &'a Attend,
-    /// Whether there is one row that no others will be compared with.
+    /// Whether this is a decode step, where results need not be batch-invariant.
     pub(crate) alone: bool,
     pub(crate) context: usize,
     pub(crate) room: KvExtent,
@@ -38,30 +39,30 @@ pub(crate) struct Attention<'a, C> {
 }
 
 impl<C: KvElement> Attention<'_, C> {
-    /// Query heads that read one key head.
+    /// Query heads per KV head.
     pub(crate) fn group(&self) -> usize {
         self.shape.query_heads / self.shape.key_heads
     }
 
-    /// Where the cache has a position of a row's slot.
+    /// Offset in the cache of a position of a row's slot.
     fn place(&self, row: usize, head: usize, position: usize) -> usize {
         let of_head = (self.slots[row] as usize * self.shape.key_heads + head) * self.room.positions;
         (of_head + self.room.of_position(position)) * C::record(self.shape.width)
     }
 
-    /// The first position that a row sees.
+    /// The first position that a row attends to.
     fn seen_from(&self, row: usize) -> usize {
         let seen = self.positions[row] as usize + 1;
         self.shape.window.map_or(0, |window| seen.saturating_sub(window))
     }
 
-    /// Positions of the step from `start` on that a row sees.
+    /// The positions of the step at `start` that a row attends to.
     fn seen(&self, row: usize, start: usize) -> Range<usize> {
         self.seen_from(row).max(start)..(self.positions[row] as usize + 1).min(start + STEP)
     }
 
-    /// Where the steps that rows meet begin: at multiples of their length for all rows, so that what a row is computed from does not
-    /// depend on which rows come with it.
+    /// Starts of the steps of some rows. They are multiples of the step length for all rows, so that results
+    /// are batch-invariant.
     pub(crate) fn steps(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
         let shortest = rows.clone().map(|row| self.seen_from(row)).min().unwrap_or(0) / STEP * STEP;
         let longest = rows.map(|row| self.positions[row] as usize + 1).max().unwrap_or(0);
@@ -69,37 +70,37 @@ impl<C: KvElement> Attention<'_, C> {
     }
 }
 
-/// The rows that a thread has at once.
+/// The rows that a thread processes together.
 pub(crate) struct AttentionTile<'s> {
     rows: Range<usize>,
-    /// Their key head.
+    /// The KV head.
     head: usize,
-    /// Query heads of a row.
+    /// Query heads per row.
     group: usize,
-    /// Numbers of a head here: whole vectors.
+    /// Head dimension, padded to whole vectors.
     padded: usize,
-    /// `[query, padded]`, as are sums.
+    /// `[query, padded]`, for queries and sums.
     queries: &'s mut [f32],
     sums: &'s mut [f32],
-    /// `[query, STEP]`: scores, then weights.
+    /// `[query, STEP]`: scores, then softmax weights.
     weights: &'s mut [f32],
-    /// A key and the turns of a position, while a row is begun.
+    /// A key and its RoPE factors, while a row is prepared.
     prepared: &'s mut [f32],
-    /// The largest score of each query so far, and the total of its weights.
+    /// Maximum score of each query so far, and total of its weights.
     largest: &'s mut [f32],
     totals: &'s mut [Total],
-    /// What sums of queries are multiplied by before a step is added to them: of whole vectors.
+    /// Factors that rescale the sums before a step is added, padded to whole vectors.
     corrections: &'s mut [f32],
-    beside: KvTile<'s>,
+    tile: KvTile<'s>,
 }
 
 impl<'s> AttentionTile<'s> {
-    /// The most rows of so many queries each.
+    /// Maximum number of rows, for `group` queries per row.
     pub(crate) fn most_rows(group: usize) -> usize {
         (QUERIES / group).clamp(ROWS / 2, ROWS)
     }
 
-    /// Numbers of the room that it needs for so many queries.
+    /// Workspace elements for `queries` queries.
     pub(crate) fn room(queries: usize, padded: usize) -> usize {
         queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
             + 2 * padded
@@ -107,10 +108,10 @@ impl<'s> AttentionTile<'s> {
             + KvTile::room(padded)
     }
 
-    /// In such room.
+    /// Creates a tile in a workspace of that size.
     pub(crate) fn new(room: &'s mut [f32], queries: usize, group: usize, padded: usize) -> AttentionTile<'s> {
         let (widened, room) = room.split_at_mut(KvTile::room(padded));
-        let beside = KvTile::new(widened, padded);
+        let tile = KvTile::new(widened, padded);
         let (of_queries, room) = room.split_at_mut(queries * padded);
         let (sums, room) = room.split_at_mut(queries * padded);
         let (weights, room) = room.split_at_mut(queries * STEP);
@@ -130,20 +131,20 @@ impl<'s> AttentionTile<'s> {
             largest,
             totals,
             corrections,
-            beside,
+            tile,
         }
     }
 
-    /// The queries of a row, by their number among those that there is room for.
+    /// Indices of a row's queries in the tile.
     fn queries_of(&self, row: usize) -> Range<usize> {
         let first = (row - self.rows.start) * self.group;
         first..first + self.group
     }
 
-    /// Takes other rows.
+    /// Starts a tile with other rows.
     ///
     /// # Safety
-    /// This thread alone has this key head of the rows' slots, where rows bring keys.
+    /// If rows have keys, this KV head of the rows' slots must belong to this thread.
     #[inline(always)]
     pub(crate) unsafe fn begin<S: Simd, C: KvElement>(
         &mut self,
@@ -157,18 +158,21 @@ impl<'s> AttentionTile<'s> {
         self.sums[..count * self.padded].fill(0.0);
         for row in self.rows.clone() {
             let (position, context) = (of.positions[row] as usize, of.context);
-            assert!(position < context, "row {row} is at position {position} of a context of {context}");
+            assert!(
+                position < context,
+                "row {row}: position {position} exceeds the context length {context}"
+            );
             for (member, query) in self.queries_of(row).enumerate() {
                 let sink = of.sinks.map(|sinks| sinks[head * self.group + member]);
                 self.largest[query] = sink.unwrap_or(f32::NEG_INFINITY);
                 self.totals[query] = total_from(if sink.is_some() { 1.0 } else { 0.0 });
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe { self.prepare::<S, C>(of, row) };
         }
     }
 
-    /// Has the queries of a row, scaled, and gives what it brings to the cache.
+    /// Prepares and scales the queries of a row, and appends its key and value to the cache.
     #[inline(always)]
     unsafe fn prepare<S: Simd, C: KvElement>(&mut self, of: &Attention<'_, C>, row: usize) {
         let Attend { query_heads, key_heads, width, scale, .. } = *of.shape;
@@ -191,7 +195,7 @@ impl<'s> AttentionTile<'s> {
                 let (made, turns) = self.prepared.split_at_mut(padded);
                 let (made, turns) = (&mut made[..width], &mut turns[..rotation.room()]);
                 rotation.turns(position, of.context, turns);
-                // SAFETY: heads are as wide as `made`; the caller's promise of the cache.
+                // SAFETY: heads are as wide as `made`; for the cache, the caller's contract.
                 unsafe {
                     for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
                         let from = from(head * group + member);
@@ -212,27 +216,27 @@ impl<'s> AttentionTile<'s> {
         }
     }
 
-    /// Has all rows meet what they see of the step from `start` on.
+    /// Processes the step at `start` for all rows.
     ///
     /// # Safety
-    /// The cache has the positions of all rows.
+    /// The cache must have the positions of all rows.
     #[inline(always)]
     pub(crate) unsafe fn meet<S: Simd, C: KvElement>(&mut self, of: &Attention<'_, C>, start: usize) {
         let mut next = self.rows.start;
         while next < self.rows.end {
-            // Rows of one slot are neighbours.
+            // Rows of one slot are adjacent.
             let others = (next..self.rows.end).find(|row| of.slots[*row] != of.slots[next]);
             let of_slot = next..others.unwrap_or(self.rows.end);
             next = of_slot.end;
             let seen = of_slot.clone().map(|row| of.seen(row, start)).filter(|seen| !seen.is_empty());
             if let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe { self.meet_together::<S, C>(of, of_slot, start, seen) };
             }
         }
     }
 
-    /// The rows of one slot, of which one or another sees each of the positions `all`.
+    /// Processes the rows of one slot; `all` are the positions that any of them attends to.
     #[inline(always)]
     unsafe fn meet_together<S: Simd, C: KvElement>(
         &mut self,
@@ -246,7 +250,7 @@ impl<'s> AttentionTile<'s> {
         let mine = self.queries_of(rows.start).start..self.queries_of(rows.end).start;
         let queries = &self.queries[mine.start * padded..mine.end * padded];
         let is_shared = rows.len() > 1;
-        // SAFETY: the cache has these positions from `at`; queries and sums are padded to whole vectors.
+        // SAFETY: the cache has these positions from `at` on; queries and sums are padded to whole vectors.
         unsafe {
             let (keys, values) = (of.keys.add(at), of.values.add(at));
             let step = KvBlock::<C> { keys, values, positions: all.len(), width, valued: width, padded };
@@ -254,13 +258,13 @@ impl<'s> AttentionTile<'s> {
             if of.alone {
                 step.scores::<S>(queries, self.weights);
             } else {
-                self.beside.take_keys::<S, C>(&step, in_step.clone());
-                self.beside.scores::<S>(queries, width, all.end - start, self.weights);
+                self.tile.take_keys::<S, C>(&step, in_step.clone());
+                self.tile.scores::<S>(queries, width, all.end - start, self.weights);
             }
             if is_shared {
-                self.beside.take_values::<S, C>(&step, in_step);
+                self.tile.take_values::<S, C>(&step, in_step);
             }
-            // A row that is alone is scored from the first position that it sees on.
+            // In decode, scores begin at the first attended position.
             let origin = if of.alone { all.start } else { start };
             let seen: [Range<usize>; ROWS] = std::array::from_fn(|i| {
                 let seen = of.seen((rows.start + i).min(rows.end - 1), start);
@@ -273,7 +277,7 @@ impl<'s> AttentionTile<'s> {
                 let sums = &mut self.sums[mine.start * padded..mine.end * padded];
                 let weights = &self.weights[first + seen.start..first + group * STEP];
                 if is_shared {
-                    self.beside.step(seen.start, seen.len(), width).add_values::<S>(weights, sums);
+                    self.tile.step(seen.start, seen.len(), width).add_values::<S>(weights, sums);
                 } else {
                     step.add_values::<S>(weights, sums);
                 }
@@ -281,7 +285,8 @@ impl<'s> AttentionTile<'s> {
         }
     }
 
-    /// Turns scores of queries, of which those of a row see the same, into weights, and has their sums so far weigh as these do.
+    /// Converts scores to softmax weights, and rescales the queries' sums. Queries of one row have the same
+    /// positions.
     #[inline(always)]
     unsafe fn weigh<S: Simd>(&mut self, queries: Range<usize>, seen: &[Range<usize>], softcap: Option<f32>) {
         let scores = &mut self.weights[..queries.len() * STEP];
@@ -304,10 +309,10 @@ impl<'s> AttentionTile<'s> {
         }
     }
 
-    /// Writes what has become of the rows' queries.
+    /// Writes the output heads of the rows.
     ///
     /// # Safety
-    /// This thread alone has this key head of these rows.
+    /// This KV head of these rows must belong to this thread.
     #[inline(always)]
     pub(crate) unsafe fn finish<S: Simd, C: KvElement>(&self, of: &Attention<'_, C>) {
         let width = of.shape.width;
@@ -315,7 +320,7 @@ impl<'s> AttentionTile<'s> {
             for (member, query) in self.queries_of(row).enumerate() {
                 let query_head = self.head * self.group + member;
                 let at = (row * of.shape.query_heads + query_head) * width;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 let (out, total) =
                     unsafe { (of.heads.part(at..at + width), total_of::<S>(&self.totals[query])) };
                 for (out, sum) in out.iter_mut().zip(&self.sums[query * self.padded..]) {

@@ -1,34 +1,35 @@
-//! Keys and values to the cache. Scalars: rows, context[, capacity]. Buffers: key, value, slots, positions,
-//! keys, values.
+//! Appends keys and values to the KV cache. Scalars: rows, context[, capacity]. Buffers: key, value, slots,
+//! positions, keys, values.
 //!
-//! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, record]` of one layer; a row's go
-//! to its slot and position. A ring has `capacity` positions instead of the context's.
+//! `key` and `value` are `[row, head, width]`. `keys` and `values` are `[slot, head, context, record]` for
+//! one layer. A row is stored at its slot and position. A ring cache has `capacity` positions instead of
+//! `context`.
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::format::matrix::Format;
 use half::f16;
 
-/// What the compiler decided.
+/// Shape of the append kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Append {
-    /// Key and value heads.
+    /// Number of KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Head dimension.
     pub width: usize,
-    /// Of keys and values in the cache: `F32`, `F16`, or `Q8_0` where widths are multiples of 32.
+    /// KV cache format: `F32`, `F16`, or `Q8_0` if the head dimension is a multiple of 32.
     pub cache: Format,
-    /// R, where the cache is a ring, in which position p lies at p % R.
+    /// Ring capacity R, if the cache is a ring: position p is stored at p % R.
     pub ring: Option<usize>,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn append(call: &KernelArgs<'_>, shape: &Append) {
     match shape.cache {
         Format::F32 => rows::<f32>(call, shape),
         Format::F16 => rows::<f16>(call, shape),
         Format::Q8_0 => rows::<u8>(call, shape),
-        other => panic!("a cache in {other:?} has no CPU kernel"),
+        other => panic!("unsupported KV cache format on the CPU: {other:?}"),
     }
 }
 
@@ -42,7 +43,7 @@ fn rows<C: KvElement>(call: &KernelArgs<'_>, shape: &Append) {
         for head in 0..key_heads {
             let range = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
             let at = cache.place(row, head, cache.position(row));
-            // SAFETY: this thread alone has this row, and no other row has its slot and position.
+            // SAFETY: this row belongs to this thread, and no other row has its slot and position.
             unsafe {
                 store(cache.keys, at, &key[range.clone()]);
                 store(cache.values, at, &value[range]);
@@ -51,7 +52,7 @@ fn rows<C: KvElement>(call: &KernelArgs<'_>, shape: &Append) {
     }
 }
 
-/// The cache of one layer, and where in it each row is.
+/// The KV cache of one layer, and the rows' slots and positions.
 pub(crate) struct Cache<'a, C> {
     pub(crate) keys: Output<'a, C>,
     pub(crate) values: Output<'a, C>,
@@ -63,28 +64,28 @@ pub(crate) struct Cache<'a, C> {
     width: usize,
 }
 
-/// Positions of a slot, and where each lies.
+/// Capacity of a slot, and the mapping of positions.
 #[derive(Clone, Copy)]
 pub(crate) struct KvExtent {
-    /// How many there is room for.
+    /// Number of positions.
     pub(crate) positions: usize,
     ring: Option<usize>,
 }
 
 impl KvExtent {
-    /// Scalar 1 is the context, and scalar 2 the capacity of a ring.
+    /// Reads the capacity from scalar 1 (context) or scalar 2 (ring).
     pub(crate) fn of(call: &KernelArgs<'_>, ring: Option<usize>) -> KvExtent {
         KvExtent { positions: call.scalar(if ring.is_some() { 2 } else { 1 }), ring }
     }
 
-    /// Where a position lies among those of its head.
+    /// Index of a position within its head.
     pub(crate) fn of_position(self, position: usize) -> usize {
         self.ring.map_or(position, |ring| position % ring)
     }
 }
 
 impl<'a, C: KvElement> Cache<'a, C> {
-    /// The buffers keys, values, slots and positions; scalar 1 is the context.
+    /// Looks up the buffers keys, values, slots and positions; scalar 1 is the context.
     pub(crate) fn find(
         call: &KernelArgs<'a>,
         rows: usize,
@@ -112,24 +113,24 @@ impl<'a, C: KvElement> Cache<'a, C> {
         let position = self.positions[row] as usize;
         assert!(
             position < self.context,
-            "row {row} is at position {position} of a context of {}",
+            "row {row}: position {position} exceeds the context length {}",
             self.context
         );
         position
     }
 
-    /// Where a position of a row's slot begins.
+    /// Offset of a position of a row's slot.
     pub(crate) fn place(&self, row: usize, head: usize, position: usize) -> usize {
         let of_head = (self.slots[row] as usize * self.key_heads + head) * self.room.positions;
         (of_head + self.room.of_position(position)) * C::record(self.width)
     }
 }
 
-/// Makes a record of `from`, at `at`.
+/// Stores `from` as a record at `at`.
 ///
 /// # Safety
-/// No other thread touches these elements of `to`.
+/// No other thread may access these elements of `to`.
 pub(crate) unsafe fn store<C: KvElement>(to: Output<'_, C>, at: usize, from: &[f32]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     C::store(unsafe { to.part(at..at + C::record(from.len())) }, from);
 }

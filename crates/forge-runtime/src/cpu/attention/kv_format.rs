@@ -1,32 +1,32 @@
-//! Records of a cache: the numbers of a head at a position, as they are stored.
+//! Element formats of the KV cache: a record holds one head at one position.
 
 use crate::cpu::format::matrix::BLOCK;
 use crate::cpu::simd::vectors::Simd;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// How a cache keeps the numbers of a head: as a record of these elements for each position.
+/// An element type of the KV cache. A head at one position is a record of such elements.
 pub(crate) trait KvElement: crate::cpu::device::kernel_args::Pod {
-    /// Elements of a record of a head of so many channels.
+    /// Elements of a record, for a head dimension of `width`.
     fn record(width: usize) -> usize {
         width
     }
 
-    /// `LANES` numbers of a record, from `channel`, which is a multiple of `LANES`.
+    /// Loads `LANES` channels of a record as f32; `channel` is a multiple of `LANES`.
     unsafe fn load<S: Simd>(record: *const Self, width: usize, channel: usize) -> S::V;
 
-    /// The same of a record that ends before: zeros past the width.
+    /// Loads the last, partial vector of a record, padded with zeros.
     unsafe fn load_last<S: Simd>(record: *const Self, width: usize, channel: usize) -> S::V;
 
-    /// Makes a record of a head's numbers, each rounded to the nearest.
+    /// Converts a head to a record, rounding to nearest.
     fn store(record: &mut [Self], from: &[f32]);
 }
 
-/// `count < LANES` numbers as they are stored, and zeros.
+/// Copies `count < LANES` elements and pads with zeros.
 #[inline(always)]
 unsafe fn some<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
     let mut some = [zero; 16];
-    // SAFETY: the caller promises `count` numbers, and `some` has room for any vector.
+    // SAFETY: the caller ensures `count` elements, and the array holds any vector.
     unsafe { std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16)) };
     some
 }
@@ -34,13 +34,13 @@ unsafe fn some<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
 impl KvElement for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(record: *const f32, _width: usize, channel: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load(record.add(channel)) }
     }
 
     #[inline(always)]
     unsafe fn load_last<S: Simd>(record: *const f32, width: usize, channel: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load(some(record.add(channel), width - channel, 0.0).as_ptr()) }
     }
 
@@ -52,13 +52,13 @@ impl KvElement for f32 {
 impl KvElement for f16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(record: *const f16, _width: usize, channel: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_f16(record.add(channel)) }
     }
 
     #[inline(always)]
     unsafe fn load_last<S: Simd>(record: *const f16, width: usize, channel: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_f16(some(record.add(channel), width - channel, f16::ZERO).as_ptr()) }
     }
 
@@ -67,8 +67,8 @@ impl KvElement for f16 {
     }
 }
 
-/// [`Format::Q8_0`](crate::cpu::format::matrix::Format::Q8_0): a code of a byte for each number, and after them a half for each 32: their scale. Widths are
-/// multiples of 32.
+/// [`Format::Q8_0`](crate::cpu::format::matrix::Format::Q8_0): int8 quants, followed by an f16 scale per 32.
+/// Head dimensions are multiples of 32.
 impl KvElement for u8 {
     fn record(width: usize) -> usize {
         width + width / BLOCK * size_of::<f16>()
@@ -76,7 +76,8 @@ impl KvElement for u8 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(record: *const u8, width: usize, channel: usize) -> S::V {
-        // SAFETY: the caller's promise; `LANES` divides 16, so they have one scale, and loads take any alignment.
+        // SAFETY: the caller's contract; `LANES` divides 16, so all lanes have one scale, and loads allow any
+        // alignment.
         unsafe {
             let scale = S::splat_f16(record.add(width + channel / BLOCK * size_of::<f16>()).cast());
             S::mul(scale, S::load_i8(record.add(channel).cast()))
@@ -85,8 +86,7 @@ impl KvElement for u8 {
 
     #[inline(always)]
     unsafe fn load_last<S: Simd>(record: *const u8, width: usize, channel: usize) -> S::V {
-        // No record of whole blocks ends within a vector.
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract; records are whole blocks, so a vector is never partial.
         unsafe { Self::load::<S>(record, width, channel) }
     }
 
@@ -99,7 +99,7 @@ impl KvElement for u8 {
             let step = scale.to_f32();
             to.copy_from_slice(&scale.to_ne_bytes());
             for (code, x) in codes.iter_mut().zip(from) {
-                // Zeros have a scale of 0, and whatever they are divided by they stay zeros.
+                // All-zero blocks have the scale 0; any nonzero divisor keeps them zero.
                 let rounded = (x / step.max(f32::MIN_POSITIVE)).round_ties_even().clamp(-127.0, 127.0);
                 *code = (rounded as i8).cast_unsigned();
             }

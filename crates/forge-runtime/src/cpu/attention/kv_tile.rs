@@ -1,9 +1,9 @@
-//! Cached positions of a head side by side, for rows of a batch: positions are lanes, so that a score is a lane's own sum, and keys and
-//! values are widened once for all rows of a slot.
+//! KV tile: the keys of a step transposed and the values widened, once for all rows of a slot.
 //!
-//! Rows of a batch take this way however few they are, and so a row comes to the same bits whatever rows come with it.
+//! Lanes are positions, so a score is the sum of one lane. All batch passes use this layout, even with one
+//! row, so that results are batch-invariant.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+// Index loops over lanes and rows of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::attention::kv_format::KvElement;
@@ -11,32 +11,32 @@ use crate::cpu::attention::online_softmax::{KvBlock, STEP};
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
-/// Queries that meet a position at once.
+/// Queries per register tile.
 const QUERIES: usize = 4;
 
-/// Positions of a step, widened.
+/// The positions of a step as f32.
 pub(crate) struct KvTile<'a> {
     /// `[channel, STEP]`
     keys: &'a mut [f32],
     /// `[STEP, padded]`
     values: &'a mut [f32],
-    /// Of a head: a multiple of 16.
+    /// Head dimension, padded to a multiple of 16.
     padded: usize,
 }
 
 impl<'a> KvTile<'a> {
-    /// Numbers of the room that it needs.
+    /// Workspace elements of a tile.
     pub(crate) fn room(padded: usize) -> usize {
         2 * STEP * padded
     }
 
-    /// In such room.
+    /// Creates a tile in a workspace of that size.
     pub(crate) fn new(room: &'a mut [f32], padded: usize) -> KvTile<'a> {
         let (keys, values) = room.split_at_mut(STEP * padded);
         KvTile { keys, values, padded }
     }
 
-    /// Takes the keys of some positions of a step; `cached` begins with the first of them.
+    /// Loads and transposes the keys of some positions of a step; `cached` starts at the first of them.
     #[inline(always)]
     pub(crate) unsafe fn take_keys<S: Simd, C: KvElement>(
         &mut self,
@@ -44,7 +44,7 @@ impl<'a> KvTile<'a> {
         positions: Range<usize>,
     ) {
         let whole = cached.whole::<S>();
-        // SAFETY: the caller promises that the positions are there.
+        // SAFETY: the caller ensures that the positions exist.
         unsafe {
             for channel in (0..whole).step_by(S::LANES) {
                 self.take_keys_from::<S, C, true>(cached, positions.clone(), channel);
@@ -55,7 +55,7 @@ impl<'a> KvTile<'a> {
         }
     }
 
-    /// The vector of theirs from `channel` on.
+    /// Loads the vector of each key that starts at `channel`.
     #[inline(always)]
     unsafe fn take_keys_from<S: Simd, C: KvElement, const WHOLE: bool>(
         &mut self,
@@ -65,15 +65,15 @@ impl<'a> KvTile<'a> {
     ) {
         let mut square = [[0.0_f32; 16]; 16];
         for first in (positions.start / S::LANES * S::LANES..positions.end).step_by(S::LANES) {
-            // Lanes of other positions are anything: nobody looks at their scores.
+            // Lanes of other positions are unspecified; their scores are unused.
             for position in positions.start.max(first)..positions.end.min(first + S::LANES) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe {
                     let key = cached.load::<S, WHOLE>(cached.keys, position - positions.start, channel);
                     S::store(square[position - first].as_mut_ptr(), key);
                 }
             }
-            // SAFETY: a square has room for every level's lanes.
+            // SAFETY: the tile holds all lanes of every instruction set.
             unsafe {
                 S::turn(
                     square.each_ref().map(|row| row.as_ptr()),
@@ -84,7 +84,7 @@ impl<'a> KvTile<'a> {
         }
     }
 
-    /// Takes the values of the same positions.
+    /// Loads the values of the same positions.
     #[inline(always)]
     pub(crate) unsafe fn take_values<S: Simd, C: KvElement>(
         &mut self,
@@ -94,7 +94,7 @@ impl<'a> KvTile<'a> {
         let whole = cached.whole::<S>();
         for position in positions.clone() {
             let to = &mut self.values[position * self.padded..][..self.padded];
-            // SAFETY: the caller promises that the positions are there.
+            // SAFETY: the caller ensures that the positions exist.
             unsafe {
                 for channel in (0..whole).step_by(S::LANES) {
                     let value = cached.load::<S, true>(cached.values, position - positions.start, channel);
@@ -108,14 +108,14 @@ impl<'a> KvTile<'a> {
         }
     }
 
-    /// Where values are that were taken, as a step from position `first` on.
+    /// The loaded values from position `first` on, as a block.
     pub(crate) fn step(&self, first: usize, positions: usize, width: usize) -> KvBlock<f32> {
         let values = self.values[first * self.padded..].as_ptr();
         let padded = self.padded;
         KvBlock { keys: values, values, positions, width: padded, valued: width, padded }
     }
 
-    /// `weights[query][position]` = query · key, of the first `end` positions of the step at least.
+    /// Computes `weights[query][position]` = query · key for at least the first `end` positions of the step.
     #[inline(always)]
     pub(crate) unsafe fn scores<S: Simd>(
         &self,
@@ -124,8 +124,8 @@ impl<'a> KvTile<'a> {
         end: usize,
         weights: &mut [f32],
     ) {
-        // Sums, keys and a query are to fit registers: there are 16 of eight lanes, and 32 of others.
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract. Sums, keys and a query must fit in registers: 16 with eight lanes,
+        // otherwise 32.
         unsafe {
             match S::LANES {
                 8 => self.scores_by::<S, 2>(queries, width, end, weights),
@@ -135,7 +135,7 @@ impl<'a> KvTile<'a> {
         }
     }
 
-    /// `VECTORS` of positions at once.
+    /// With `VECTORS` vectors of positions per register tile.
     #[inline(always)]
     unsafe fn scores_by<S: Simd, const VECTORS: usize>(
         &self,
@@ -147,7 +147,7 @@ impl<'a> KvTile<'a> {
         let count = queries.len() / self.padded;
         for query in (0..count).step_by(QUERIES) {
             let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 match count - query {
                     1 => self.scores_of::<S, VECTORS, 1>(queries, width, end, weights),
@@ -168,7 +168,7 @@ impl<'a> KvTile<'a> {
         weights: &mut [f32],
     ) {
         for first in (0..end).step_by(VECTORS * S::LANES) {
-            // SAFETY: the caller promises rows of queries and weights as long as they are here.
+            // SAFETY: the caller ensures the lengths of queries and weights.
             unsafe {
                 let mut sums = [[S::splat(0.0); VECTORS]; Q];
                 for channel in 0..width {

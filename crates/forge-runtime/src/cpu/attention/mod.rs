@@ -1,4 +1,4 @@
-//! Attention with grouped query heads: RoPE, the KV cache, online softmax.
+//! Grouped-query attention: RoPE, KV cache and online softmax.
 
 #[cfg(feature = "attention")]
 pub(crate) mod attend;

@@ -1,6 +1,6 @@
-//! Some cached positions of a head: scores of queries, what becomes of scores, and the weighted sum of values.
+//! Attention kernels over a block of cached positions: scores, online softmax and the weighted sum of values.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+// Index loops over lanes and rows of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::attention::kv_format::KvElement;
@@ -9,13 +9,13 @@ use crate::cpu::matmul::f32::microkernel::totals;
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
-/// Positions of a step.
+/// Positions per step.
 pub(crate) const STEP: usize = 64;
 
-/// Scores s become cap · tanh(s / cap).
+/// Softcap: scores s become cap · tanh(s / cap).
 #[inline(always)]
 pub(crate) unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: f32) {
-    // SAFETY: scores are a whole number of vectors.
+    // SAFETY: scores are whole vectors.
     unsafe {
         for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
             let at = scores.as_mut_ptr().add(i);
@@ -24,21 +24,21 @@ pub(crate) unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: 
     }
 }
 
-/// Some cached positions of one head.
+/// A block of cached positions of one head.
 #[derive(Clone, Copy)]
 pub(crate) struct KvBlock<C> {
     pub(crate) keys: *const C,
     pub(crate) values: *const C,
     pub(crate) positions: usize,
     pub(crate) width: usize,
-    /// Channels that have values: the first of them.
+    /// Number of leading channels that have values.
     pub(crate) valued: usize,
     pub(crate) padded: usize,
 }
 
 impl<C: KvElement> KvBlock<C> {
-    /// `LANES` numbers of a position, from `channel`; zeros past the width, if they are not `WHOLE`. Which they are is asked outside of
-    /// loops: a loop with a choice in it keeps sums in memory.
+    /// Loads `LANES` channels of a position from `channel` on, with zeros past the width unless `WHOLE`.
+    /// `WHOLE` is a constant, because a branch in the loop would keep the sums in memory.
     #[inline(always)]
     pub(crate) unsafe fn load<S: Simd, const WHOLE: bool>(
         &self,
@@ -46,7 +46,7 @@ impl<C: KvElement> KvBlock<C> {
         position: usize,
         channel: usize,
     ) -> S::V {
-        // SAFETY: the caller promises that the position exists and that `channel` is below the width.
+        // SAFETY: the caller ensures that the position exists and that `channel` is below the width.
         unsafe {
             let record = from.add(position * C::record(self.width));
             match WHOLE {
@@ -56,20 +56,20 @@ impl<C: KvElement> KvBlock<C> {
         }
     }
 
-    /// Channels of whole vectors.
+    /// Number of channels in whole vectors.
     #[inline(always)]
     pub(crate) fn whole<S: Simd>(&self) -> usize {
         self.width / S::LANES * S::LANES
     }
 
-    /// `weights[query][position]` = query · key.
+    /// Computes `weights[query][position]` = query · key.
     #[inline(always)]
     pub(crate) unsafe fn scores<S: Simd>(&self, queries: &[f32], weights: &mut [f32]) {
         let group = queries.len() / self.padded;
         let mut query = 0;
         while query < group {
             let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 match group - query {
                     1 => self.scores_of::<S, 1>(queries, weights),
@@ -86,7 +86,7 @@ impl<C: KvElement> KvBlock<C> {
     unsafe fn scores_of<S: Simd, const G: usize>(&self, queries: &[f32], weights: &mut [f32]) {
         let whole = self.whole::<S>();
         for position in 0..self.positions {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 let mut sums = [S::splat(0.0); G];
                 for channel in (0..whole).step_by(S::LANES) {
@@ -110,14 +110,14 @@ impl<C: KvElement> KvBlock<C> {
         }
     }
 
-    /// `sums[query] += weights[query][position] * value`, over all positions.
+    /// Computes `sums[query] += weights[query][position] * value` over all positions.
     #[inline(always)]
     pub(crate) unsafe fn add_values<S: Simd>(&self, weights: &[f32], sums: &mut [f32]) {
         let group = sums.len() / self.padded;
         let mut query = 0;
         while query < group {
             let (weights, sums) = (&weights[query * STEP..], &mut sums[query * self.padded..]);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 match group - query {
                     1 => self.add_values_to::<S, 1>(weights, sums),
@@ -132,8 +132,8 @@ impl<C: KvElement> KvBlock<C> {
 
     #[inline(always)]
     unsafe fn add_values_to<S: Simd, const G: usize>(&self, weights: &[f32], sums: &mut [f32]) {
-        // Sums, values and a weight are to fit registers: there are 16 of eight lanes, and 32 of others.
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract. Sums, values and a weight must fit in registers: 16 with eight
+        // lanes, otherwise 32.
         unsafe {
             match S::LANES {
                 8 => self.add_values_by::<S, G, 2>(weights, sums),
@@ -142,7 +142,7 @@ impl<C: KvElement> KvBlock<C> {
         }
     }
 
-    /// `V` vectors of channels at once, as far as there are so many.
+    /// With `V` vectors of channels per register tile as far as possible.
     #[inline(always)]
     unsafe fn add_values_by<S: Simd, const G: usize, const V: usize>(
         &self,
@@ -151,7 +151,7 @@ impl<C: KvElement> KvBlock<C> {
     ) {
         let whole = self.valued.min(self.whole::<S>());
         let together = whole / (V * S::LANES) * V * S::LANES;
-        // SAFETY: the caller's promise; sums are padded to whole vectors.
+        // SAFETY: the caller's contract; sums are padded to whole vectors.
         unsafe {
             for channel in (0..together).step_by(V * S::LANES) {
                 self.add_channels::<S, G, V, true>(channel, weights, sums);
@@ -165,7 +165,7 @@ impl<C: KvElement> KvBlock<C> {
         }
     }
 
-    /// The same of `V` vectors of channels, which share a weight that is loaded.
+    /// Adds `V` vectors of channels, which share each loaded weight.
     #[inline(always)]
     unsafe fn add_channels<S: Simd, const G: usize, const V: usize, const WHOLE: bool>(
         &self,
@@ -173,7 +173,7 @@ impl<C: KvElement> KvBlock<C> {
         weights: &[f32],
         sums: &mut [f32],
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let place = |g: usize, v: usize| g * self.padded + channel + v * S::LANES;
             let mut of = [[S::splat(0.0); V]; G];
@@ -203,46 +203,47 @@ impl<C: KvElement> KvBlock<C> {
     }
 }
 
-/// The weights of a query added up: those of each lane for itself, until all is done.
+/// A query's sum of softmax weights, one partial sum per lane.
 pub(crate) type Total = [f32; 16];
 
-/// A total that begins with a number.
+/// A total that starts at `number`.
 pub(crate) fn total_from(number: f32) -> Total {
     std::array::from_fn(|lane| if lane == 0 { number } else { 0.0 })
 }
 
-/// All lanes together.
+/// The horizontal sum of a total.
 #[inline(always)]
 pub(crate) unsafe fn total_of<S: Simd>(total: &Total) -> f32 {
-    // SAFETY: there are as many lanes at least.
+    // SAFETY: a total has at least that many lanes.
     unsafe { S::sum(S::load(total.as_ptr())) }
 }
 
-/// Queries whose scores become weights, all at once: what one of them would wait for, others have done meanwhile.
+/// Online-softmax update of several queries together, which hides the latency of each.
 pub(crate) struct SoftmaxUpdate<'a> {
     /// `[query, STEP]`
     pub(crate) scores: &'a mut [f32],
-    /// The largest score of each so far.
+    /// Running maximum of each query's scores.
     pub(crate) largest: &'a mut [f32],
-    /// Of each, counts its weights.
+    /// Running total of each query's weights.
     pub(crate) totals: &'a mut [Total],
-    /// What sums that were made with the `largest` of before have to be multiplied by, afterwards: of each, and of whole vectors.
+    /// Output: factors that rescale earlier sums to the new maximum, padded to whole vectors.
     pub(crate) corrections: &'a mut [f32],
 }
 
 impl SoftmaxUpdate<'_> {
-    /// Turns the scores of the positions that are seen to exp(score - largest), and others to 0, where `largest` counts these scores
-    /// too. As many queries as there are for each of `seen` see the same.
+    /// Replaces scores of attended positions by exp(score - largest), and others by 0, where `largest`
+    /// includes these scores. Queries are divided evenly among the ranges `seen`.
     #[inline(always)]
     pub(crate) unsafe fn soften<S: Simd>(self, seen: &[Range<usize>]) {
         let SoftmaxUpdate { scores, largest, totals, corrections } = self;
         let group = largest.len() / seen.len();
-        // SAFETY: scores and corrections are whole numbers of vectors.
+        // SAFETY: scores and corrections are whole vectors.
         unsafe {
             for (row, seen) in seen.iter().enumerate() {
                 for query in row * group..(row + 1) * group {
                     let scores = &mut scores[query * STEP..][..STEP];
-                    // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
+                    // Scores outside the range become weights of about 0, which are not used and not part of
+                    // the total.
                     scores[..seen.start].fill(f32::NEG_INFINITY);
                     scores[seen.end..].fill(f32::NEG_INFINITY);
                     let mut of_step = S::splat(f32::NEG_INFINITY);
@@ -251,7 +252,7 @@ impl SoftmaxUpdate<'_> {
                     }
                     let before = largest[query];
                     largest[query] = before.max(S::largest(of_step));
-                    // Where nothing was before there are no sums yet, and no total.
+                    // Without earlier positions, sums and totals are still zero.
                     corrections[query] = if before == largest[query] { 0.0 } else { before - largest[query] };
                 }
             }

@@ -1,4 +1,4 @@
-//! Every head of each row turned by the row's position. Scalars: rows[, context]. Buffers: x, positions, y.
+//! RoPE: rotates all heads of each row by its position. Scalars: rows[, context]. Buffers: x, positions, y.
 
 use crate::cpu::attention::rope_tables::Rotation;
 use crate::cpu::device::kernel_args::KernelArgs;
@@ -6,18 +6,18 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the RoPE kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotate {
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: usize,
-    /// Width of a head.
+    /// Head dimension.
     pub width: usize,
-    /// Of every head.
+    /// The rotation of every head.
     pub rotation: Rotation,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn rotate(call: &KernelArgs<'_>, shape: &Rotate) {
     call.level().run(Heads { call, shape });
 }
@@ -40,7 +40,7 @@ impl Task for Heads<'_> {
         for row in self.call.own(rows, 1) {
             rotation.turns(positions[row] as usize, context, &mut turns);
             let range = row * heads * width..(row + 1) * heads * width;
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             unsafe {
                 let y = y.part(range.clone());
                 y.copy_from_slice(&x[range]);

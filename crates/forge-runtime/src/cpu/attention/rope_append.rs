@@ -1,7 +1,8 @@
-//! Norms and rotates queries and keys, and appends keys and values to the cache.
+//! Norms and rotates queries and keys, and appends keys and values to the KV cache.
 //!
-//! Scalars: rows, context[, capacity]. Buffers: qkv[, query_gain, key_gain], slots, positions, q, keys, values. A row of qkv is query
-//! heads, then what it brings; keys and values are as in [`crate::cpu::attention::kv_append()`].
+//! Scalars: rows, context[, capacity]. Buffers: qkv[, query_gain, key_gain], slots, positions, q, keys,
+//! values. A row of qkv is query heads, then the heads given by [`KvSource`]; keys and values are as in
+//! [`crate::cpu::append()`].
 
 use crate::cpu::attention::kv_append::{Cache, store};
 use crate::cpu::attention::kv_format::KvElement;
@@ -14,34 +15,34 @@ use crate::cpu::simd::vectors::Simd;
 use half::f16;
 use std::marker::PhantomData;
 
-/// What the compiler decided.
+/// Shape of the fused RoPE and append kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct RotateAppend {
-    /// Query heads.
+    /// Number of query heads.
     pub query_heads: usize,
-    /// Key and value heads.
+    /// Number of KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Head dimension.
     pub width: usize,
-    /// As in [`crate::cpu::Append`].
+    /// KV cache format; see [`crate::cpu::Append`].
     pub cache: Format,
-    /// As in [`crate::cpu::Append`].
+    /// Ring capacity; see [`crate::cpu::Append`].
     pub ring: Option<usize>,
-    /// What a row of qkv has beside queries; not nothing.
+    /// What a row of qkv contains after the queries; not [`KvSource::Nothing`].
     pub brings: KvSource,
-    /// Of queries and keys.
+    /// Norm of queries and keys.
     pub norm: Option<HeadNorm>,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub rotation: Rotation,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn rotate_append(call: &KernelArgs<'_>, shape: &RotateAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
         Format::Q8_0 => call.level().run(Rows::<u8> { call, shape, cache: PhantomData }),
-        other => panic!("a cache in {other:?} has no CPU kernel"),
+        other => panic!("unsupported KV cache format on the CPU: {other:?}"),
     }
 }
 
@@ -69,7 +70,7 @@ impl<C: KvElement> Task for Rows<'_, C> {
         for row in call.own(rows, 1) {
             let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
             rotation.turns(cache.position(row), call.scalar(1), turns);
-            // SAFETY: this thread alone has this row, and no other row has its slot and position.
+            // SAFETY: this row belongs to this thread, and no other row has its slot and position.
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);
                 for (head, to) in q.chunks_exact_mut(width).enumerate() {

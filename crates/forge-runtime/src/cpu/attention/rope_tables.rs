@@ -1,78 +1,78 @@
-//! How heads turn with their row's position, and the norm that some of them have before.
+//! RoPE parameters and QK norm: cosine and sine tables, and the preparation of heads for attention.
 
-// Indices count pairs of channels in two places of a head.
+// Indices address the two channels of a pair in different parts of a head.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::simd::vectors::Simd;
 
-/// How channels are rotated.
+/// RoPE parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// Radians a position for each rotated pair. Channels past twice their number are left alone.
+    /// Radians per position for each rotated pair. Channels past twice their number are not rotated.
     pub frequencies: &'static [f32],
-    /// Which two channels make a pair.
+    /// Which two channels form a pair.
     pub pairing: Pairing,
-    /// What sine and cosine are multiplied by.
+    /// Factor of sine and cosine.
     pub magnitude: f32,
-    /// What takes the frequencies' place in a long context.
+    /// Replacement of the frequencies for long contexts, if any.
     pub long: Option<LongContext>,
 }
 
-/// Frequencies of contexts of more than `beyond` positions.
+/// RoPE frequencies of contexts longer than `beyond` positions.
 #[derive(Clone, Copy, Debug)]
 pub enum LongContext {
-    /// Others, the same in every long context.
+    /// Other frequencies, independent of the context length.
     Other {
-        /// The longest context that is not long.
+        /// Longest context that uses the normal frequencies.
         beyond: usize,
-        /// As many as the rotation's own.
+        /// One frequency per pair.
         frequencies: &'static [f32],
     },
-    /// Slower ones, the longer the context: pair k of n has its own frequency by s^(-k / (n - 1)), where s is
-    /// factor * context / beyond - (factor - 1).
+    /// Dynamic NTK scaling: frequencies decrease with the context length. Pair k of n has its frequency times
+    /// s^(-k / (n - 1)), where s is factor * context / beyond - (factor - 1).
     Stretched {
-        /// The longest context that is not long.
+        /// Longest context that uses the normal frequencies.
         beyond: usize,
-        /// 1 or more.
+        /// Scaling factor, 1 or more.
         factor: f32,
     },
 }
 
-/// Which two channels of a head make pair k, of n pairs.
+/// Which two channels of a head form pair k of n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// k and k + n.
+    /// Channels k and k + n (NeoX style).
     Half,
-    /// 2k and 2k + 1.
+    /// Channels 2k and 2k + 1 (GPT-J style).
     Interleaved,
 }
 
-/// The norm of every query head and every key head, before it is rotated or after.
+/// QK norm: RMSNorm of every query head and key head, before or after RoPE.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadNorm {
     /// Added to the mean of squares.
     pub epsilon: f32,
-    /// Whether it is of heads that have been turned.
+    /// Whether the norm follows RoPE.
     pub turned: bool,
-    /// Whether value heads are normed, too, without a gain.
+    /// Whether value heads are also normed, without a gain.
     pub values: bool,
 }
 
-/// What a row has for the cache, beside its query heads.
+/// What a row contains for the KV cache, after its query heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvSource {
     /// Key heads, then value heads.
     KeysAndValues,
-    /// Key heads, then value heads, then the gates of query heads.
+    /// Key heads, then value heads, then the gates of the query heads.
     KeysValuesAndGates,
-    /// Key heads, of which value heads are made, too.
+    /// Key heads, from which values are also computed.
     Keys,
-    /// Nothing: its key and value are in the cache.
+    /// Nothing: key and value are already in the cache.
     Nothing,
 }
 
 impl KvSource {
-    /// Heads of a row before the first key head, before the first value head, and in all.
+    /// Number of heads before the first key head, before the first value head, and in total.
     pub(crate) fn heads(self, query_heads: usize, key_heads: usize) -> [usize; 3] {
         let after_keys = query_heads + key_heads;
         match self {
@@ -85,13 +85,13 @@ impl KvSource {
 }
 
 impl Rotation {
-    /// Numbers that [`Rotation::turns`] fills.
+    /// Elements that [`Rotation::turns`] writes.
     pub(crate) fn room(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Cosines, then sines, of each pair at `position` of a context. The angle is an f32 product, as in the models' own code: at
-    /// long contexts its rounding is part of what the model computes.
+    /// Writes the cosines, then the sines, of all pairs at `position`. The angle is an f32 product, as in the
+    /// reference implementations: at long contexts its rounding affects the result.
     pub(crate) fn turns(&self, position: usize, context: usize, turns: &mut [f32]) {
         let (frequencies, slope) = match self.long {
             Some(LongContext::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
@@ -109,7 +109,7 @@ impl Rotation {
         }
     }
 
-    /// Turns a head in place.
+    /// Rotates a head in place.
     #[inline(always)]
     pub(crate) unsafe fn rotate<S: Simd>(&self, head: &mut [f32], turns: &[f32]) {
         let pairs = self.frequencies.len();
@@ -120,7 +120,7 @@ impl Rotation {
         };
         assert!(2 * pairs <= head.len());
         for k in (0..whole).step_by(S::LANES) {
-            // SAFETY: pairs k and those after it exist, by the line above.
+            // SAFETY: these pairs exist, by the assertion above.
             unsafe {
                 let (one, other) = (head.as_mut_ptr().add(k), head.as_mut_ptr().add(k + pairs));
                 let (a, b) = (S::load(one), S::load(other));
@@ -145,7 +145,7 @@ impl Rotation {
 #[inline(always)]
 pub(crate) unsafe fn inverse_rms<S: Simd>(x: &[f32], epsilon: f32) -> f32 {
     let whole = x.len() / S::LANES * S::LANES;
-    // SAFETY: vectors up to `whole` lie inside.
+    // SAFETY: vectors up to `whole` are in bounds.
     unsafe {
         let mut squares = S::splat(0.0);
         for i in (0..whole).step_by(S::LANES) {
@@ -160,13 +160,13 @@ pub(crate) unsafe fn inverse_rms<S: Simd>(x: &[f32], epsilon: f32) -> f32 {
     }
 }
 
-/// `to = x / sqrt(mean(x²) + epsilon)`, times the gain where there is one.
+/// `to = x / sqrt(mean(x²) + epsilon)`, times the gain if given.
 #[inline(always)]
 pub(crate) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32, to: &mut [f32]) {
     let width = x.len();
     let whole = width / S::LANES * S::LANES;
     assert!(to.len() == width && gain.is_none_or(|gain| gain.len() == width));
-    // SAFETY: vectors up to `whole` lie inside all three, by the line above.
+    // SAFETY: vectors up to `whole` are in bounds of all three, by the assertion above.
     unsafe {
         let factor = inverse_rms::<S>(x, epsilon);
         let factors = S::splat(factor);
@@ -184,11 +184,11 @@ pub(crate) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32
     }
 }
 
-/// The same where x is.
+/// RMSNorm in place, with gain.
 #[inline(always)]
 unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
     let width = x.len();
-    // SAFETY: the caller's promise, that the level exists; what is read is not written.
+    // SAFETY: the caller has checked the instruction set; the gain does not overlap x.
     unsafe {
         let factor = inverse_rms::<S>(x, epsilon);
         assert_eq!(gain.len(), width);
@@ -196,7 +196,7 @@ unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
     }
 }
 
-/// A value head as attention sees it: `from`, or in `room` its norm, if values are normed.
+/// A value head for attention: `from`, or its norm in `room` if values are normed.
 #[inline(always)]
 pub(crate) unsafe fn prepare_value<'a, S: Simd>(
     from: &'a [f32],
@@ -205,7 +205,7 @@ pub(crate) unsafe fn prepare_value<'a, S: Simd>(
 ) -> &'a [f32] {
     match norm_of_head {
         Some(HeadNorm { epsilon, values: true, .. }) => {
-            // SAFETY: the caller's promise, that the level exists.
+            // SAFETY: the caller has checked the instruction set.
             unsafe { norm::<S>(from, None, epsilon, room) };
             room
         }
@@ -213,7 +213,7 @@ pub(crate) unsafe fn prepare_value<'a, S: Simd>(
     }
 }
 
-/// A head as attention sees it: `from`, turned, and normed with a gain if there is a norm, before or after.
+/// Prepares a query or key head for attention: rotates `from`, and applies the norm, if any, before or after.
 #[inline(always)]
 pub(crate) unsafe fn prepare<S: Simd>(
     from: &[f32],
@@ -222,7 +222,7 @@ pub(crate) unsafe fn prepare<S: Simd>(
     turns: &[f32],
     to: &mut [f32],
 ) {
-    // SAFETY: the caller's promise, that the level exists.
+    // SAFETY: the caller has checked the instruction set.
     unsafe {
         match norm_of_head {
             Some((HeadNorm { epsilon, turned: false, .. }, gain)) => norm::<S>(from, Some(gain), epsilon, to),

@@ -1,4 +1,4 @@
-//! The device itself: four buffers in memory, and passes that run as they are encoded.
+//! [`CpuDevice`]: four buffers in memory. Each dispatch runs when it is encoded.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Phase, Region, ResidentExperts, Workspace};
 use crate::cpu::device::peak_bandwidth::read_speed;
@@ -20,37 +20,37 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A CPU, as a device.
+/// The CPU as a [`Device`].
 pub struct CpuDevice {
     weights: Weights,
-    /// State, scratch and rows.
+    /// The `State`, `Scratch` and `Rows` buffers.
     memory: [MmapMut; 3],
     pool: Pool,
     level: Isa,
     exact: bool,
     room: Mutex<Workspace>,
-    /// What has been taken of each thread's items, in the round that runs.
+    /// The claimed part of each thread's range in the current phase.
     taken: Vec<RangeCursor>,
-    /// Experts that are read from disk; none where all are among the weights.
+    /// The expert cache; none if all experts are resident.
     experts: Option<ExpertCache>,
-    /// The layer that comes next, and whom it will probably ask for.
-    likely: Option<(usize, Vec<usize>)>,
-    /// How long the last pass took, and the one before it.
+    /// The next MoE layer and its predicted experts.
+    predicted: Option<(usize, Vec<usize>)>,
+    /// Durations of the last pass and of the one before it.
     passes: [Option<Duration>; 2],
 }
 
 impl CpuDevice {
-    /// A device with the weights of `file` and buffers of `layout`'s sizes, all zero, and `threads` threads (or as
-    /// many as the machine runs at once).
+    /// Creates a device with the weights of `file`, zeroed buffers of `layout`'s sizes and `threads` threads
+    /// (default: the available parallelism).
     pub fn new(file: &WeightFile, layout: &Layout, threads: Option<usize>) -> Result<CpuDevice, String> {
         let threads = match threads {
             Some(threads) => threads,
             None => std::thread::available_parallelism().map_or(1, |count| count.get()),
         };
-        // Mapped rather than allocated: pages that nobody touches take no memory.
+        // Mapped rather than allocated: untouched pages take no memory.
         let map = |bytes: usize, what: &str| {
             MmapMut::map_anon(bytes.max(1))
-                .map_err(|error| format!("no memory for {what}, {bytes} bytes: {error}"))
+                .map_err(|error| format!("cannot allocate {bytes} bytes for {what}: {error}"))
         };
         Ok(CpuDevice {
             weights: Weights::new(file),
@@ -65,14 +65,14 @@ impl CpuDevice {
             exact: false,
             room: Mutex::default(),
             experts: None,
-            likely: None,
+            predicted: None,
             passes: [None; 2],
         })
     }
 
-    /// The same device with the experts of `layers` read from disk when they are chosen, into seats or, where there are none, by the
-    /// system as the mapped file is touched. Its other weights are copied, so that nothing else of the file takes memory beside, and
-    /// these of their matrices come to lie in strips; none if it is exact.
+    /// Reads the experts of `layers` from disk: into the cache `streamed`, or without one through the mapped
+    /// file. All other weights are copied, so that no other page of the file stays in memory. `matrices` are
+    /// repacked, unless the device is exact.
     pub fn with_experts_on_disk(
         mut self,
         file: &WeightFile,
@@ -92,26 +92,26 @@ impl CpuDevice {
         self
     }
 
-    /// The same device with nothing rounded that is multiplied: rows of x stay f32, whatever weights are.
+    /// Disables activation quantization if `exact`: activations stay f32 for all weight formats.
     pub fn exact(mut self, exact: bool) -> CpuDevice {
         self.exact = exact;
         self
     }
 
-    /// The same device whose weights are copied to huge pages as it computes, where such can be had, and these of their matrices come
-    /// to lie in strips; none if it is exact.
+    /// Copies the weights to huge pages, where available, as passes run. `matrices` are repacked, unless the
+    /// device is exact.
     pub fn with_copied_weights(mut self, file: &WeightFile, matrices: Vec<RepackedMatrix>) -> CpuDevice {
         self.weights.copy(file, Vec::new(), if self.exact { Vec::new() } else { matrices });
         self
     }
 
-    /// The same device with other instructions.
+    /// Sets the instruction set.
     pub fn with_level(mut self, level: Isa) -> CpuDevice {
         self.level = level;
         self
     }
 
-    /// How many threads it has.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
@@ -125,7 +125,7 @@ impl CpuDevice {
         }
     }
 
-    /// The memory of a binding, or what is wrong with it.
+    /// Resolves a binding to memory.
     fn region(&mut self, binding: &Binding) -> Result<Region, String> {
         let Binding { buffer, offset, bytes, written } = *binding;
         let end = offset.saturating_add(bytes);
@@ -134,24 +134,26 @@ impl CpuDevice {
                 let start = memory.as_mut_ptr().wrapping_add(offset);
                 ((end <= memory.len()).then_some((start, false)), memory.len())
             }
-            None if written => return Err("weights are never written".to_owned()),
+            None if written => return Err("the weights buffer is read-only".to_owned()),
             None => {
                 let place = self.weights.place(offset..end);
                 (place.map(|it| (it.start.cast_mut(), it.strips)), self.weights.file().len())
             }
         };
-        let (start, strips) = place
-            .ok_or_else(|| format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name()))?;
+        let (start, strips) = place.ok_or_else(|| {
+            format!("bytes {offset}..+{bytes} are out of range: buffer {} has {length} bytes", buffer.name())
+        })?;
         Ok(Region { start, bytes, written, strips })
     }
 
-    /// What lies in seats of a plane of experts, if that is bound.
+    /// The cached plane of an expert stack, if `binding` is one.
     fn bound(&mut self, binding: &Binding) -> Option<BoundPlane> {
         let experts = self.experts.as_mut().filter(|_| binding.buffer == Buffer::Weights)?;
         experts.bound(binding.offset)
     }
 
-    /// Runs a dispatch; where it is of a router and experts are streamed, after the next layer's router has been shown the same.
+    /// Runs a dispatch. For a router with streamed experts, it first runs the next layer's router on the same
+    /// input, to predict experts.
     fn dispatch(
         &mut self,
         program: Schedule,
@@ -160,22 +162,22 @@ impl CpuDevice {
         scalars: &[u32],
     ) -> Result<(), String> {
         let rows = scalars.first().map_or(0, |rows| *rows as usize);
-        let foresight = self.experts.as_ref().and_then(|it| RouterLookahead::of(it.layers(), bindings, rows));
-        if let Some(foresight) = foresight {
-            // Its logits lie where the router's own will.
-            self.run_rounds(program, kernel, &foresight.bindings, scalars)?;
-            let Binding { buffer, offset, bytes, .. } = foresight.bindings[foresight.logits];
-            let mut said = vec![0; bytes];
-            self.read(buffer, offset, &mut said);
+        let lookahead = self.experts.as_ref().and_then(|it| RouterLookahead::of(it.layers(), bindings, rows));
+        if let Some(lookahead) = lookahead {
+            // The prediction's logits are overwritten by the router's own afterwards.
+            self.run_phases(program, kernel, &lookahead.bindings, scalars)?;
+            let Binding { buffer, offset, bytes, .. } = lookahead.bindings[lookahead.logits];
+            let mut raw_logits = vec![0; bytes];
+            self.read(buffer, offset, &mut raw_logits);
             let logits: Vec<f32> =
-                said.as_chunks::<4>().0.iter().map(|logit| f32::from_ne_bytes(*logit)).collect();
-            let stacks = self.experts.as_ref().map(|experts| experts.stacks(foresight.layer));
-            self.likely = stacks.map(|stacks| (foresight.layer, foresight.likeliest(stacks, &logits)));
+                raw_logits.as_chunks::<4>().0.iter().map(|logit| f32::from_ne_bytes(*logit)).collect();
+            let stacks = self.experts.as_ref().map(|experts| experts.stacks(lookahead.layer));
+            self.predicted = stacks.map(|stacks| (lookahead.layer, lookahead.likeliest(stacks, &logits)));
         }
-        self.run_rounds(program, kernel, bindings, scalars)
+        self.run_phases(program, kernel, bindings, scalars)
     }
 
-    fn run_rounds(
+    fn run_phases(
         &mut self,
         program: Schedule,
         kernel: &Kernel,
@@ -187,7 +189,7 @@ impl CpuDevice {
         for binding in bindings {
             let region = self.region(binding)?;
             let bound = self.bound(binding);
-            // Where a plane of experts is bound, those that have seats are.
+            // An expert plane is bound to its cache slots.
             regions.push(bound.map_or(region, |it| Region {
                 start: it.start,
                 bytes: it.bytes,
@@ -196,7 +198,7 @@ impl CpuDevice {
             }));
             stack = stack.or(bound);
         }
-        let mut round = Phase {
+        let mut phase = Phase {
             kernel,
             regions: &regions,
             scalars,
@@ -221,18 +223,20 @@ impl CpuDevice {
         };
         loop {
             self.taken.iter().for_each(|RangeCursor(taken)| taken.store(0, Ordering::Relaxed));
-            let job = Job(&round);
+            let job = Job(&phase);
             self.pool.run(&|worker| job.run(worker))?;
-            if !round.another.load(Ordering::Relaxed) {
+            if !phase.another.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if let (Some(seated), Some(stack), Some(experts)) = (&mut round.seated, stack, &mut self.experts)
+            if let (Some(seated), Some(stack), Some(experts)) = (&mut phase.seated, stack, &mut self.experts)
             {
                 let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
                 if !asked.is_empty() {
                     let found = experts.ask(stack, &asked, &mut seated.seats)?;
-                    if let Some((layer, likely)) = self.likely.take_if(|_| stack.half == ExpertStage::Inner) {
-                        experts.expect(layer, &likely)?;
+                    if let Some((layer, predicted)) =
+                        self.predicted.take_if(|_| stack.half == ExpertStage::Inner)
+                    {
+                        experts.expect(layer, &predicted)?;
                     }
                     arrange(&mut self.pool, &found)?;
                     for expert in &asked {
@@ -241,18 +245,18 @@ impl CpuDevice {
                     seated.coming.extend(asked);
                 }
                 if !seated.coming.is_empty() {
-                    // Those who are there are multiplied while others are read.
+                    // Cached experts are computed while others are read.
                     seated.here = experts.arrived(stack, &mut seated.coming)?;
                     seated.begun += seated.here.len();
                 }
             }
-            round.number += 1;
-            round.another = AtomicBool::new(false);
+            phase.number += 1;
+            phase.another = AtomicBool::new(false);
         }
     }
 }
 
-/// Has all threads arrange what is in the file's order, each some pieces of it.
+/// Repacks `some` expert matrices on all threads.
 fn arrange(pool: &mut Pool, some: &[RepackJob]) -> Result<(), String> {
     if some.is_empty() {
         return Ok(());
@@ -261,37 +265,37 @@ fn arrange(pool: &mut Pool, some: &[RepackJob]) -> Result<(), String> {
     pool.run(&|_| {
         let mut room = Vec::new();
         while let Some(piece) = some.get(taken.fetch_add(1, Ordering::Relaxed)) {
-            // SAFETY: this thread alone has the piece, and no kernel runs.
+            // SAFETY: only this thread has the piece, and no kernel runs.
             unsafe { piece.arrange(&mut room) };
         }
     })
 }
 
-/// A round of a dispatch, as threads are given it.
+/// One phase of a dispatch, shared by all threads.
 struct Job<'a>(&'a Phase<'a>);
 
-// SAFETY: the regions' pointers go to memory that outlives the dispatch; kernels write it only through
-// `Output::part`, whose promise is that parts are not shared.
+// SAFETY: regions point to memory that outlives the dispatch. Kernels write it only through `Output::part`,
+// whose contract is that parts do not overlap.
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
     fn run(&self, worker: usize) {
-        // SAFETY: regions were checked against their buffers, which the device owns until the pass has ended; that
-        // a model's dispatches do not write what they read elsewhere is the compiler's promise.
+        // SAFETY: regions were checked against their buffers, which the device owns until the pass ends. The
+        // compiler ensures that no dispatch writes bytes that it also reads.
         let call = unsafe { KernelArgs::new(self.0, worker) };
         (self.0.kernel.cpu)(&call);
         settle();
     }
 }
 
-/// A pass that has not failed yet, or why it has.
-struct Running<'a> {
+/// A pass being encoded, and its first error.
+struct CpuPass<'a> {
     device: &'a mut CpuDevice,
     program: Schedule,
     outcome: Result<(), String>,
 }
 
-impl Pass for Running<'_> {
+impl Pass for CpuPass<'_> {
     fn dispatch(
         &mut self,
         kernel: &'static Kernel,
@@ -315,7 +319,7 @@ impl Pass for Running<'_> {
         None
     }
 
-    // Dispatches run to their end one after another.
+    // Dispatches run to completion in order.
     fn barrier(&mut self) {}
 }
 
@@ -342,13 +346,14 @@ impl Device for CpuDevice {
     }
 
     fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        // The first pass is all that the first id waits for, and what ids take is known of the second. From then on weights are copied
-        // for as long as passes take: that ends soon, and a text that ends sooner has waited no longer than it was computed.
+        // The first pass determines the time to first token, and the second measures the time of one token.
+        // From then on, each pass is preceded by as much copying as the shorter of the last two passes took.
+        // Copying therefore at most doubles the time of a short completion.
         if let [Some(last), Some(before)] = self.passes {
             self.weights.go_on(&mut self.pool, last.min(before))?;
         }
         let begun = Instant::now();
-        let mut running = Running { device: self, program, outcome: Ok(()) };
+        let mut running = CpuPass { device: self, program, outcome: Ok(()) };
         encode(&mut running);
         let outcome = running.outcome;
         self.passes = [Some(begun.elapsed()), self.passes[0]];
@@ -360,7 +365,7 @@ impl Device for CpuDevice {
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
-        // Where experts are streamed, what there is of them among the weights is no memory.
+        // Streamed experts are not in memory, so they cannot be measured.
         self.weights.all().map_or(Ok(None), |weights| read_speed(weights, self.level, &mut self.pool))
     }
 

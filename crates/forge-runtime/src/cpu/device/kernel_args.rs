@@ -1,4 +1,4 @@
-//! One dispatch, as a CPU kernel sees it: its buffers by name, its scalars, and its share of the work.
+//! Arguments of one dispatch for a CPU kernel: buffers by name, scalars and the thread's items.
 
 use crate::cpu::device::scratch::Line;
 use crate::cpu::device::work_stealing::{RangeCursor, WorkRanges, own};
@@ -11,26 +11,26 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes that a dispatch may touch.
+/// A bound memory range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
-    /// The first byte.
+    /// Address of the first byte.
     pub(crate) start: *mut u8,
-    /// How many.
+    /// Length in bytes.
     pub(crate) bytes: usize,
-    /// Whether they may be written.
+    /// Whether the kernel may write it.
     pub(crate) written: bool,
-    /// Whether they are of a matrix in strips.
+    /// Whether it belongs to a repacked matrix.
     pub(crate) strips: bool,
 }
 
-/// A number that any bytes are a value of.
+/// A plain number type.
 ///
 /// # Safety
-/// Every bit pattern has to be a value.
+/// Every bit pattern must be a valid value.
 pub unsafe trait Pod: Copy {}
 
-// SAFETY: every bit pattern is a value of these.
+// SAFETY: every bit pattern is valid for these types.
 unsafe impl Pod for f32 {}
 unsafe impl Pod for u32 {}
 unsafe impl Pod for f16 {}
@@ -38,40 +38,41 @@ unsafe impl Pod for bf16 {}
 unsafe impl Pod for i8 {}
 unsafe impl Pod for u8 {}
 
-/// What the threads share that run one round of a dispatch.
+/// One phase of a dispatch, shared by its threads.
 pub(crate) struct Phase<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) regions: &'a [Region],
     pub(crate) scalars: &'a [u32],
-    /// How many threads there are.
+    /// Number of threads.
     pub(crate) workers: usize,
     pub(crate) level: Isa,
-    /// Whether x is never made codes.
+    /// Whether activation quantization is disabled.
     pub(crate) exact: bool,
-    /// Of which the dispatch is a part.
+    /// The schedule that the dispatch belongs to.
     pub(crate) program: Schedule,
-    /// Rounds before this one.
+    /// Number of earlier phases of the dispatch.
     pub(crate) number: usize,
-    /// What has been taken of each thread's items.
+    /// The claimed part of each thread's range.
     pub(crate) taken: &'a [RangeCursor],
-    /// Whether there is to be another round.
+    /// Whether another phase follows.
     pub(crate) another: AtomicBool,
-    /// The device's, for what one round leaves to the next.
+    /// The device's workspace for data passed between phases.
     pub(crate) room: &'a Mutex<Workspace>,
-    /// Where experts are, if they are not all in memory.
+    /// Cache slots of the experts, if experts are streamed.
     pub(crate) seated: Option<ResidentExperts>,
 }
 
-/// Room that one round leaves to the next, kept from dispatch to dispatch.
+/// Memory that one phase passes to the next. It is reused by later dispatches.
 #[derive(Default)]
 pub(crate) struct Workspace {
     lines: Vec<Line>,
-    /// The most bytes of a row that lay in it.
+    /// The largest row size so far, in bytes.
     widest: usize,
 }
 
 impl Workspace {
-    /// Whoever comes first makes it long enough for all, so that it stays where it is.
+    /// Returns `count` elements. The first caller of a dispatch grows the buffer for all threads, so it does
+    /// not move later.
     fn of<'a, T: Pod>(&mut self, count: usize) -> Output<'a, T> {
         let needed = (count * size_of::<T>()).div_ceil(size_of::<Line>());
         if self.lines.len() < needed {
@@ -81,90 +82,91 @@ impl Workspace {
     }
 }
 
-/// The experts of a dispatch that are in memory, where a few are at once.
+/// Experts of a dispatch that are in cache slots.
 pub(crate) struct ResidentExperts {
-    /// The seat of each expert, where it has one.
+    /// Cache slot by expert; valid for cached experts only.
     pub(crate) seats: Vec<u32>,
-    /// Whether each lies in strips there.
+    /// Whether the cached matrix is repacked, by expert.
     pub(crate) in_strips: Vec<bool>,
-    /// Seats that there are.
+    /// Number of cache slots.
     pub(crate) count: usize,
-    /// Experts that can have seats at once.
+    /// Maximum number of experts cached at once for one dispatch.
     pub(crate) at_once: usize,
-    /// Those that are wanted before the next round, if others are to have seats.
+    /// Experts to request before the next phase.
     pub(crate) asked: Mutex<Vec<usize>>,
-    /// Those that have been asked for and have not had their round.
+    /// Requested experts that have not been computed.
     pub(crate) coming: Vec<usize>,
-    /// Those whose round it is.
+    /// Experts to compute in this phase.
     pub(crate) here: Vec<usize>,
-    /// How many have had their round, or have it now.
+    /// Number of experts computed so far, this phase included.
     pub(crate) begun: usize,
 }
 
-/// Experts whose matrices are multiplied in a round.
+/// Experts to compute in the current phase.
 pub(crate) struct ReadyExperts {
-    /// Their places among those that rows have, in order.
+    /// Their indices in the sorted list of chosen experts.
     pub(crate) places: Vec<usize>,
-    /// Whether nobody comes after them.
+    /// Whether they are the last ones of the dispatch.
     pub(crate) is_last: bool,
 }
 
-/// A dispatch, seen by one of the threads that run it.
+/// Arguments of a dispatch for one thread.
 pub struct KernelArgs<'a> {
     round: &'a Phase<'a>,
-    /// Which of the threads.
+    /// Index of the thread.
     worker: usize,
-    /// Bytes that every buffer has to have beyond those that are asked for.
+    /// Extra bytes that every looked-up buffer must have.
     beyond: usize,
 }
 
 impl<'a> KernelArgs<'a> {
-    /// The part of a thread, by its number, in a round.
+    /// Creates the arguments of thread `worker` in a phase.
     ///
     /// # Safety
-    /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
-    /// dispatch must be given the same round, of which nothing is taken yet, and numbers of their own.
+    /// Regions must be valid while the arguments live, and written regions must not overlap others. All
+    /// threads of a dispatch must use the same phase, with nothing claimed yet, and distinct thread indices.
     pub(crate) unsafe fn new(round: &'a Phase<'a>, worker: usize) -> KernelArgs<'a> {
         KernelArgs { round, worker, beyond: 0 }
     }
 
-    /// The same, of whose buffers more is used than is asked for: so many bytes beyond.
+    /// The same arguments, where each looked-up buffer must have `beyond` extra bytes.
     pub(crate) fn reaching(&self, beyond: usize) -> KernelArgs<'a> {
         KernelArgs { round: self.round, worker: self.worker, beyond }
     }
 
-    /// The instructions to compute with.
+    /// The instruction set to compute with.
     pub(crate) fn level(&self) -> Isa {
         self.round.level
     }
 
-    /// Whether numbers of x are to be what they are.
+    /// Whether activations must stay f32.
     pub(crate) fn exact(&self) -> bool {
         self.round.exact
     }
 
-    /// Whether there is one row that no others will be compared with, so that its sums may be in any order.
+    /// Whether this is a decode step, where results need not be batch-invariant and sums may be in any order.
     pub(crate) fn alone(&self) -> bool {
         self.round.program == Schedule::Decode
     }
 
-    /// How many threads run this dispatch.
+    /// Number of threads of the dispatch.
     pub fn workers(&self) -> usize {
         self.round.workers
     }
 
-    /// Rounds of this dispatch before: all threads have ended one before any begins the next.
+    /// Number of earlier phases. All threads finish a phase before the next one begins.
     pub(crate) fn round(&self) -> usize {
         self.round.number
     }
 
-    /// Says that there is to be another round.
+    /// Requests another phase.
     pub(crate) fn another_round(&self) {
         self.round.another.store(true, Ordering::Relaxed);
     }
 
-    /// Of the experts that rows have, which are in order, those whose matrices are multiplied in this round: all, or where experts have
-    /// seats those that have come. Then the first round has none. When all who were asked for have had their round others are.
+    /// Selects the experts to compute in this phase from the sorted list `experts`. If experts are streamed,
+    /// these are the ones whose reads have completed, and none in the first phase. When all requested experts
+    /// are computed, the next group is requested.
     pub(crate) fn at_hand(&self, experts: &[usize]) -> ReadyExperts {
         let Some(seated) = &self.round.seated else {
             return ReadyExperts { places: (0..experts.len()).collect(), is_last: true };
@@ -174,7 +176,7 @@ impl<'a> KernelArgs<'a> {
             self.another_round();
             if seated.coming.is_empty() {
                 let next = seated.begun..experts.len().min(seated.begun + seated.at_once);
-                // All threads ask for the same.
+                // All threads request the same experts.
                 *seated.asked.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
             }
         }
@@ -182,23 +184,25 @@ impl<'a> KernelArgs<'a> {
         ReadyExperts { places, is_last }
     }
 
-    /// Which of the matrices that are bound is an expert's: its seat, or its own.
+    /// Index of an expert's matrix among the bound ones: its cache slot, or the expert itself if all are
+    /// resident.
     pub(crate) fn matrix_of(&self, expert: usize) -> usize {
         self.round.seated.as_ref().map_or(expert, |seated| seated.seats[expert] as usize)
     }
 
-    /// How many matrices are bound, where there are so many experts.
+    /// Number of bound matrices: cache slots, or `experts` if all are resident.
     pub(crate) fn matrices(&self, experts: usize) -> usize {
         self.round.seated.as_ref().map_or(experts, |seated| seated.count)
     }
 
-    /// Room for `count` elements that all threads share, from round to round. A dispatch asks for one number of them.
+    /// Workspace of `count` elements, shared by all threads and kept between phases. All calls of a dispatch
+    /// must use the same `count`.
     pub(crate) fn room<T: Pod>(&self, count: usize) -> Output<'a, T> {
         self.round.room.lock().unwrap_or_else(PoisonError::into_inner).of(count)
     }
 
-    /// Such room for rows of so many elements each, and how many lie from one to the next: as many as in the widest dispatch so far, so that
-    /// threads that have the same rows from one dispatch to the next have the same bytes.
+    /// Workspace for rows of `each` elements, and the row pitch in elements. The pitch is that of the widest
+    /// dispatch so far, so a thread with the same rows in successive dispatches reuses the same bytes.
     pub(crate) fn room_of_rows<T: Pod>(&self, rows: usize, each: usize) -> (Output<'a, T>, usize) {
         let mut room = self.round.room.lock().unwrap_or_else(PoisonError::into_inner);
         room.widest = room.widest.max(each * size_of::<T>());
@@ -206,7 +210,7 @@ impl<'a> KernelArgs<'a> {
         (room.of(rows * pitch), pitch)
     }
 
-    /// Scalar number `index` of the kernel's struct of scalars.
+    /// The scalar at `index` of the kernel's struct of scalars.
     pub fn scalar(&self, index: usize) -> usize {
         match self.round.scalars.get(index) {
             Some(&scalar) => scalar as usize,
@@ -235,13 +239,13 @@ impl<'a> KernelArgs<'a> {
         region
     }
 
-    /// Whether the matrix that has the buffer `name` lies in strips.
+    /// Whether the matrix bound to `name` is repacked.
     pub(crate) fn in_strips(&self, name: &str) -> bool {
         let slot = self.round.kernel.buffers.iter().position(|buffer| *buffer == name);
         slot.and_then(|slot| self.round.regions.get(slot)).is_some_and(|region| region.strips)
     }
 
-    /// Whether an expert's matrix lies in strips, of those that have the buffer `name`.
+    /// Whether `expert`'s matrix, of those bound to `name`, is repacked.
     pub(crate) fn is_in_strips(&self, name: &str, expert: usize) -> bool {
         self.round.seated.as_ref().map_or_else(|| self.in_strips(name), |seated| seated.in_strips[expert])
     }
@@ -253,38 +257,35 @@ impl<'a> KernelArgs<'a> {
         unsafe { slice::from_raw_parts(region.start.cast(), count) }
     }
 
-    /// The first `count` elements of the buffer `name`, to be written.
+    /// The first `count` elements of the buffer `name`, writable.
     pub fn output<T: Pod>(&self, name: &str, count: usize) -> Output<'a, T> {
         let region = self.region::<T>(name, count);
-        assert!(
-            region.written,
-            "kernel {}: buffer `{name}` was bound to be read only",
-            self.round.kernel.name
-        );
+        assert!(region.written, "kernel {}: buffer `{name}` is bound read-only", self.round.kernel.name);
         Output { start: region.start.cast(), count, life: PhantomData }
     }
 
-    /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them: first those of this thread, which are
-    /// neighbours, and then what others have left.
+    /// Claims ranges of `0..items` in units of `grain` until all items are claimed. Each thread owns a
+    /// contiguous range and then steals from other threads.
     pub fn share(&self, items: usize, grain: usize) -> WorkRanges<'a> {
         WorkRanges::new(self.round.taken, self.worker, items, grain)
     }
 
-    /// The same where items are parts of rows of a batch, in order: threads have the same rows in one dispatch after the other, and a core
-    /// finds in its caches what it wrote. Cores that share no cache wait long for what another one wrote, so the last of a thread's
-    /// rows are left to it.
+    /// Like [`KernelArgs::share`], for items that are parts of a batch's rows, in order. Threads own the same
+    /// rows in successive dispatches and find them in their caches. Stealing a row across caches is slow, so
+    /// the tail of each range is not stolen.
     pub fn share_rows(&self, items: usize, grain: usize) -> WorkRanges<'a> {
         self.share(items, grain).that_stay()
     }
 
-    /// This thread's of such rows where each is so little work that nobody takes others', in units of `grain` of them.
+    /// This thread's static range of the items, in units of `grain`. There is no stealing, because each item
+    /// is too little work.
     pub fn own(&self, items: usize, grain: usize) -> Range<usize> {
         let Range { start, end } = own(self.worker, self.round.workers, items.div_ceil(grain));
         items.min(start * grain)..items.min(end * grain)
     }
 }
 
-/// What a kernel writes: elements that several threads fill, each its own part.
+/// A kernel output. Each thread writes disjoint parts.
 #[derive(Clone, Copy)]
 pub struct Output<'a, T> {
     start: *mut T,
@@ -293,29 +294,29 @@ pub struct Output<'a, T> {
 }
 
 impl<'a, T: Pod> Output<'a, T> {
-    /// The first element, for what a kernel reads of what it writes.
+    /// Pointer to the first element, for kernels that read what they wrote.
     pub(crate) fn start(&self) -> *const T {
         self.start
     }
 
-    /// All elements, as what an earlier round left.
+    /// All elements, as written by an earlier phase.
     ///
     /// # Safety
-    /// Nobody writes them while the slice is alive.
+    /// No thread may write them while the slice is alive.
     #[inline(always)]
     pub(crate) unsafe fn whole(&self) -> &'a [T] {
         // SAFETY: the region's elements, unwritten by the caller's promise.
         unsafe { slice::from_raw_parts(self.start, self.count) }
     }
 
-    /// Elements `range`.
+    /// The elements `range`, writable.
     ///
     /// # Safety
-    /// No other thread touches them, and no other slice of them is alive.
+    /// No other thread may access them, and no other slice of them may be alive.
     #[inline(always)]
     pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
-        assert!(range.start <= range.end && range.end <= self.count, "a kernel wrote outside its buffer");
-        // SAFETY: inside the region by the line above; unshared by the caller's promise.
+        assert!(range.start <= range.end && range.end <= self.count, "kernel output range out of bounds");
+        // SAFETY: in bounds by the assertion above; not shared by the caller's contract.
         unsafe { slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }

@@ -1,4 +1,4 @@
-//! The CPU device: dispatch, threads and memory.
+//! CPU device: dispatch, threads and memory.
 
 pub(crate) mod cpu_device;
 pub(crate) mod kernel_args;

@@ -1,4 +1,4 @@
-//! In place of `weight_repack` where weights are not copied: only on Linux can huge pages and free memory be asked for.
+//! Stub of `weight_repack` for systems without huge-page support. Only Linux copies weights.
 
 use crate::cpu::device::thread_pool::Pool;
 use crate::cpu::format::repacked::RepackedMatrix;
@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A copy in progress, of which there is none.
+/// An uninhabited type: weights are never copied.
 pub(crate) struct RepackInProgress(Infallible);
 
 impl RepackInProgress {

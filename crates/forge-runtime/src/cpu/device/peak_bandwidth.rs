@@ -1,4 +1,4 @@
-//! How fast this machine reads memory: what bounds a token, which reads every weight once.
+//! Memory read bandwidth benchmark. It bounds decode, which reads every weight once per token.
 
 use crate::cpu::device::thread_pool::Pool;
 use crate::cpu::simd::isa::{Isa, Task};
@@ -6,14 +6,15 @@ use crate::cpu::simd::vectors::Simd;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Bytes from which on it is memory that is read, and not caches.
-const LEAST: usize = 256 << 20;
-/// As many bytes are enough.
-const MOST: usize = 1 << 30;
-/// How often they are read.
+/// Minimum buffer size in bytes, so that caches are not measured.
+const MIN_BYTES: usize = 256 << 20;
+/// Maximum number of bytes read per run.
+const MAX_BYTES: usize = 1 << 30;
+/// Number of runs.
 const RUNS: usize = 9;
 
-/// How far ahead lines are asked for, in bytes: not at all, or as rows are ([`crate::cpu::simd::prefetch_policy::PrefetchDistance`]).
+/// Software prefetch of the benchmark, with its distance in bytes: none, or the two kinds of
+/// [`crate::cpu::simd::prefetch_policy::PrefetchDistance`].
 #[derive(Clone, Copy)]
 enum Ahead {
     Nothing,
@@ -21,25 +22,25 @@ enum Ahead {
     Once(usize),
 }
 
-/// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts; lines are asked for in one way after the
-/// other that rows are. Nothing of fewer bytes than caches may have.
+/// Read bandwidth in bytes per second. Each thread sums the words of its own range. The runs cycle through
+/// the prefetch kinds, and the fastest run counts. None if `bytes` may fit in caches.
 pub(crate) fn read_speed(bytes: &[u8], level: Isa, pool: &mut Pool) -> Result<Option<f64>, String> {
-    if bytes.len() < LEAST {
+    if bytes.len() < MIN_BYTES {
         return Ok(None);
     }
-    let bytes = &bytes[..bytes.len().min(MOST)];
+    let bytes = &bytes[..bytes.len().min(MAX_BYTES)];
     let stretch = bytes.len().div_ceil(pool.threads());
-    let asking = level.asking();
-    let mut ways = vec![Ahead::Nothing];
-    if asking.far > 0 {
-        ways.push(Ahead::Far(asking.far));
+    let distance = level.asking();
+    let mut patterns = vec![Ahead::Nothing];
+    if distance.far > 0 {
+        patterns.push(Ahead::Far(distance.far));
     }
-    if asking.once {
-        ways.push(Ahead::Once(asking.near));
+    if distance.once {
+        patterns.push(Ahead::Once(distance.near));
     }
     let mut best = f64::INFINITY;
     for run in 0..RUNS {
-        let ahead = ways[run % ways.len()];
+        let ahead = patterns[run % patterns.len()];
         let start = Instant::now();
         pool.run(&|thread| {
             let own = bytes.chunks(stretch).nth(thread).unwrap_or_default();
@@ -52,7 +53,7 @@ pub(crate) fn read_speed(bytes: &[u8], level: Isa, pool: &mut Pool) -> Result<Op
     Ok(Some(bytes.len() as f64 / best))
 }
 
-/// Adds up all whole lines, column by column, so that vectors add many at once.
+/// Sums all whole cache lines, word by word.
 struct Sum<'a> {
     bytes: &'a [u8],
     ahead: Ahead,
@@ -65,7 +66,7 @@ impl Task for Sum<'_> {
         let Sum { bytes, ahead, sums: to } = self;
         let mut sums = [0_u64; 8];
         for line in bytes.as_chunks::<64>().0 {
-            // SAFETY: this runs by its level, and what is asked for need not exist.
+            // SAFETY: the caller dispatched on the instruction set, and prefetch addresses need not be valid.
             unsafe {
                 match ahead {
                     Ahead::Nothing => {}
@@ -90,7 +91,7 @@ mod tests {
         let mut pool = Pool::new(2).unwrap();
         for level in Isa::available() {
             assert_eq!(read_speed(&[1; 1000], level, &mut pool), Ok(None));
-            let speed = read_speed(&vec![1; LEAST], level, &mut pool).unwrap().expect("it is memory");
+            let speed = read_speed(&vec![1; MIN_BYTES], level, &mut pool).unwrap().expect("it is memory");
             assert!((1e8..1e13).contains(&speed), "{speed}");
         }
     }
@@ -100,8 +101,8 @@ mod tests {
         let bytes: Vec<u8> = (0..200_u8).collect();
         let words = bytes[..192].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         let expected = words.fold(0_u64, u64::wrapping_add);
-        let ways = [Ahead::Nothing, Ahead::Far(64), Ahead::Once(8192)];
-        for (level, ahead) in Isa::available().into_iter().zip(ways.into_iter().cycle()) {
+        let patterns = [Ahead::Nothing, Ahead::Far(64), Ahead::Once(8192)];
+        for (level, ahead) in Isa::available().into_iter().zip(patterns.into_iter().cycle()) {
             let mut sums = [0; 8];
             level.run(Sum { bytes: &bytes, ahead, sums: &mut sums });
             assert_eq!(sums.into_iter().fold(0, u64::wrapping_add), expected);

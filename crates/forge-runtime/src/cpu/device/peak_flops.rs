@@ -1,6 +1,7 @@
-//! How fast this machine multiplies: what bounds a prompt, whose rows share every weight that is read.
+//! Arithmetic throughput benchmark. It bounds prefill, where all rows of a chunk share each weight that is
+//! read.
 
-// Indices count rows and vectors of fixed-size arrays: loops over them unroll into registers.
+// Index loops over rows and vectors of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::device::thread_pool::Pool;
@@ -11,14 +12,14 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Rows of x and vectors of outputs that a tile of products has, be they codes or singles.
+/// Rows of x and vectors of outputs in a tile.
 const ROWS: usize = 4;
 const VECTORS: usize = 2;
-/// Tiles that are multiplied at a time, and how often: the fastest time counts.
+/// Tiles per run, and runs. The fastest run counts.
 const TILES: usize = 1 << 16;
 const RUNS: usize = 40;
 
-/// Additions and multiplications a second of all threads, from the nearest cache.
+/// Peak throughput of all threads together, with operands in L1.
 pub(crate) fn compute_speed(level: Isa, pool: &mut Pool) -> Result<PeakOps, String> {
     let lanes = &AtomicUsize::new(0);
     let mut best = |codes: bool| {
@@ -28,17 +29,17 @@ pub(crate) fn compute_speed(level: Isa, pool: &mut Pool) -> Result<PeakOps, Stri
             pool.run(&|_| level.run(Tiles { codes, lanes }))?;
             best = best.min(start.elapsed().as_secs_f64());
         }
-        // Each lane of a vector of singles is one product, or four of codes.
+        // A vector lane does one f32 product, or four int8 products.
         let products = TILES * ROWS * VECTORS * lanes.load(Ordering::Relaxed) * if codes { 4 } else { 1 };
         Ok::<f64, String>((2 * products * pool.threads()) as f64 / best)
     };
     Ok(PeakOps { codes: best(true)?, singles: best(false)? })
 }
 
-/// Products of tiles, all of the same numbers.
+/// Multiplies tiles of constant operands.
 struct Tiles<'a> {
     codes: bool,
-    /// Where a level tells its lanes.
+    /// Receives the number of lanes of the instruction set.
     lanes: &'a AtomicUsize,
 }
 
@@ -46,20 +47,21 @@ impl Task for Tiles<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         self.lanes.store(S::LANES, Ordering::Relaxed);
-        // SAFETY: this runs by its level, and there is room for two vectors of codes or singles of any.
-        unsafe { if self.codes { of_codes::<S>() } else { of_singles::<S>() } }
+        // SAFETY: the caller dispatched on the instruction set, and the buffers hold two vectors of any lane
+        // count.
+        unsafe { if self.codes { int8_tiles::<S>() } else { f32_tiles::<S>() } }
     }
 }
 
 #[inline(always)]
-unsafe fn of_codes<S: Simd>() {
+unsafe fn int8_tiles<S: Simd>() {
     let (weights, x) = ([1_i8; 2 * VECTORS * 64], [1_i8; 64]);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe {
         let mut sums = [[S::splat_sums(0); VECTORS]; ROWS];
-        // Where rows are met in pairs, a product is of eight codes.
+        // With paired rows, a lane does eight int8 products.
         for _ in 0..if S::PAIRS { TILES / 2 } else { TILES } {
-            // From somewhere else each time, for all that the compiler knows.
+            // Hides the addresses from the optimizer.
             let (weights, x) = (black_box(weights.as_ptr()), black_box(x.as_ptr()));
             for v in 0..VECTORS {
                 if S::PAIRS {
@@ -84,9 +86,9 @@ unsafe fn of_codes<S: Simd>() {
 }
 
 #[inline(always)]
-unsafe fn of_singles<S: Simd>() {
+unsafe fn f32_tiles<S: Simd>() {
     let (weights, x) = ([1.0_f32; VECTORS * 16], [1.0_f32; ROWS]);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe {
         let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
         for _ in 0..TILES {

@@ -1,16 +1,16 @@
-//! Memory that a copy of the weight file is written to, and that is read only when it is whole. Whoever copies owns it.
+//! Destination of the weight copy: memory that is written once and is read-only afterwards.
 //!
-//! It has an address for every byte of the file, and memory for what is copied.
+//! It reserves an address for every byte of the weight file, and memory only for the bytes that are copied.
 
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use std::io;
 use std::ops::Range;
 
-/// Where a copy is written.
+/// Reserved memory of the weight copy.
 pub(crate) enum ReservedMemory {
-    /// Everything is.
+    /// All bytes are copied.
     Whole(MmapMut),
-    /// Some of it is not: of that there are zeros to be read, which take no memory.
+    /// Some bytes are left out: they map `/dev/zero` and take no memory.
     Parts(Mmap),
 }
 
@@ -22,52 +22,52 @@ impl ReservedMemory {
         MmapOptions::new().len(length).no_reserve_swap().map_anon().map(ReservedMemory::Whole)
     }
 
-    /// The system counts private memory that can be written (RLIMIT_DATA; all that it has promised where it promises no more than there
-    /// is), touched or not. So only what is copied can be.
+    /// Reserves memory and makes only the copied ranges writable. The system counts private writable memory,
+    /// touched or not, against RLIMIT_DATA and the overcommit limit.
     fn parts(length: usize, left_out: &[Range<usize>]) -> io::Result<ReservedMemory> {
-        /// What pages are no larger than.
+        /// Upper bound of the page size.
         const PAGE: usize = 1 << 16;
         let zeros = std::fs::File::open("/dev/zero")?;
-        // SAFETY: nobody can change what is mapped privately, and zeros stay what they are.
-        let room = unsafe { MmapOptions::new().len(length).map_copy_read_only(&zeros) }?;
+        // SAFETY: the mapping is private, and /dev/zero does not change.
+        let memory = unsafe { MmapOptions::new().len(length).map_copy_read_only(&zeros) }?;
         let starts = std::iter::once(0).chain(left_out.iter().map(|range| range.end));
         let ends = left_out.iter().map(|range| range.start).chain([length]);
         for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
             let pages = start / PAGE * PAGE..end.next_multiple_of(PAGE).min(length);
-            protect(&room, pages, READ | WRITE)?;
+            protect(&memory, pages, READ | WRITE)?;
         }
-        Ok(ReservedMemory::Parts(room))
+        Ok(ReservedMemory::Parts(memory))
     }
 
-    /// Whether the system knows huge pages.
+    /// Requests huge pages; returns whether the system supports them.
     pub(crate) fn asks_for_huge_pages(&self) -> bool {
         match self {
-            ReservedMemory::Whole(room) => room.advise(Advice::HugePage).is_ok(),
-            ReservedMemory::Parts(room) => room.advise(Advice::HugePage).is_ok(),
+            ReservedMemory::Whole(memory) => memory.advise(Advice::HugePage).is_ok(),
+            ReservedMemory::Parts(memory) => memory.advise(Advice::HugePage).is_ok(),
         }
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     pub(crate) fn start(&self) -> *const u8 {
         match self {
-            ReservedMemory::Whole(room) => room.as_ptr(),
-            ReservedMemory::Parts(room) => room.as_ptr(),
+            ReservedMemory::Whole(memory) => memory.as_ptr(),
+            ReservedMemory::Parts(memory) => memory.as_ptr(),
         }
     }
 
-    /// The same, to be written.
+    /// Writable address of the first byte.
     pub(crate) fn start_mut(&mut self) -> *mut u8 {
         match self {
-            ReservedMemory::Whole(room) => room.as_mut_ptr(),
-            ReservedMemory::Parts(room) => room.as_ptr().cast_mut(),
+            ReservedMemory::Whole(memory) => memory.as_mut_ptr(),
+            ReservedMemory::Parts(memory) => memory.as_ptr().cast_mut(),
         }
     }
 
-    /// The copy, to be read only.
+    /// Makes the copy read-only.
     pub(crate) fn written(self) -> io::Result<Mmap> {
         match self {
-            ReservedMemory::Whole(room) => room.make_read_only(),
-            ReservedMemory::Parts(room) => protect(&room, 0..room.len(), READ).map(|()| room),
+            ReservedMemory::Whole(memory) => memory.make_read_only(),
+            ReservedMemory::Parts(memory) => protect(&memory, 0..memory.len(), READ).map(|()| memory),
         }
     }
 }
@@ -75,13 +75,13 @@ impl ReservedMemory {
 const READ: i32 = 1;
 const WRITE: i32 = 2;
 
-/// Says what may be done with pages of a mapping.
-fn protect(room: &Mmap, pages: Range<usize>, what: i32) -> io::Result<()> {
+/// Sets the protection of pages of a mapping.
+fn protect(memory: &Mmap, pages: Range<usize>, what: i32) -> io::Result<()> {
     unsafe extern "C" {
         fn mprotect(start: *mut std::ffi::c_void, bytes: usize, what: i32) -> i32;
     }
-    let start = room[pages.clone()].as_ptr().cast_mut().cast();
-    // SAFETY: the pages are the mapping's, and it is nobody else's.
+    let start = memory[pages.clone()].as_ptr().cast_mut().cast();
+    // SAFETY: the pages belong to the mapping, which is not shared.
     match unsafe { mprotect(start, pages.len(), what) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -92,7 +92,7 @@ fn protect(room: &Mmap, pages: Range<usize>, what: i32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What has been promised of private memory that can be written.
+    /// Private writable memory of this process, in bytes.
     fn data() -> usize {
         let table = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = table.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
@@ -101,17 +101,18 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_no_data() {
-        // So much that nothing else in this process comes near.
-        const MUCH: usize = 1 << 40;
+        // More than anything else in this process allocates.
+        const LENGTH: usize = 1 << 40;
         let before = data();
-        let mut room = ReservedMemory::new(MUCH, &[100_000..MUCH / 2, MUCH / 2 + 1..MUCH - 3]).unwrap();
-        assert!(data() < before + MUCH / 8, "{} bytes, and {before} before", data());
-        for written in [0, 99_999, MUCH / 2, MUCH - 3, MUCH - 1] {
-            // SAFETY: it is not left out.
-            unsafe { room.start_mut().add(written).write(7) };
+        let mut memory =
+            ReservedMemory::new(LENGTH, &[100_000..LENGTH / 2, LENGTH / 2 + 1..LENGTH - 3]).unwrap();
+        assert!(data() < before + LENGTH / 8, "{} bytes, and {before} before", data());
+        for written in [0, 99_999, LENGTH / 2, LENGTH - 3, LENGTH - 1] {
+            // SAFETY: the byte is not left out.
+            unsafe { memory.start_mut().add(written).write(7) };
         }
-        let copy = room.written().unwrap();
-        assert_eq!([0, 99_999, 200_000, MUCH / 2, MUCH - 1].map(|at| copy[at]), [7, 7, 0, 7, 7]);
+        let copy = memory.written().unwrap();
+        assert_eq!([0, 99_999, 200_000, LENGTH / 2, LENGTH - 1].map(|at| copy[at]), [7, 7, 0, 7, 7]);
         assert!(ReservedMemory::new(1000, &[0..400, 400..1000]).is_ok(), "nothing is copied");
     }
 }

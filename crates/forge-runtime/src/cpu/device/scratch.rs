@@ -1,30 +1,30 @@
-//! Memory that a thread keeps from one dispatch to the next, so that kernels do not allocate.
+//! Scratch memory that a thread keeps between dispatches, so that kernels do not allocate.
 //!
-//! It is taken and given back rather than lent to a closure: a closure would be compiled outside the function that
-//! has the vector instructions.
+//! It is taken and returned rather than passed to a closure. A closure would be compiled outside the function
+//! that enables the vector instructions.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-/// A cache line, so that vectors never straddle two.
+/// One cache line, so that aligned vectors never straddle two.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [f32; 16]);
 
 thread_local! {
-    static KEPT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// Numbers of this thread's scratch, 64-byte aligned; what they hold is left from before.
+/// This thread's scratch: 64-byte aligned f32 elements with unspecified contents.
 pub(crate) struct Scratch {
     lines: Vec<Line>,
     count: usize,
 }
 
 impl Scratch {
-    /// `count` numbers.
+    /// Takes `count` elements.
     pub(crate) fn take(count: usize) -> Scratch {
-        let mut lines = KEPT.take();
+        let mut lines = SCRATCH.take();
         let needed = count.div_ceil(16);
         if lines.len() < needed {
             lines.resize(needed, Line([0.0; 16]));
@@ -35,7 +35,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        KEPT.set(std::mem::take(&mut self.lines));
+        SCRATCH.set(std::mem::take(&mut self.lines));
     }
 }
 
@@ -43,7 +43,7 @@ impl Deref for Scratch {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: lines are plain numbers without gaps, and there are at least `count` numbers of them.
+        // SAFETY: lines are plain f32 arrays without padding, and hold at least `count` elements.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.count) }
     }
 }

@@ -1,7 +1,7 @@
-//! A few threads that run one job after another, all of them on the same job.
+//! Thread pool: all threads run the same job, one job after another.
 //!
-//! A model's step is some hundred dispatches of microseconds each, so between jobs threads spin for a moment, and
-//! sleep when nothing has come. The caller is thread 0 and waits for the others.
+//! A forward pass is some hundred dispatches of microseconds each. Threads therefore spin between jobs and
+//! sleep only after [`SPIN`]. The caller is thread 0 and waits for the others.
 
 use crate::error::panic_message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,36 +10,36 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it sleeps.
+/// Spin time before a thread sleeps.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// What all threads run; the argument is the thread's number.
+/// A job; its argument is the thread index.
 type Job<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 
-/// The threads. Dropping it ends them.
+/// The pool. Dropping it joins the threads.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
-    /// Raised by one for each job.
+    /// Incremented for each job.
     generation: AtomicUsize,
-    /// The job of this generation; its lifetime is hidden, because `run` does not return while a thread uses it.
+    /// The current job. Its lifetime is erased, because `run` does not return while a thread uses it.
     job: Mutex<Option<Job<'static>>>,
-    /// Threads that have not finished this generation's job.
+    /// Threads that have not finished the current job.
     running: AtomicUsize,
-    /// Threads that sleep, or are about to.
+    /// Threads that sleep or are about to.
     sleepers: AtomicUsize,
     stop: AtomicBool,
-    bed: Mutex<()>,
+    sleep_lock: Mutex<()>,
     wake: Condvar,
-    /// What a thread said when it panicked.
-    trouble: Mutex<Option<String>>,
+    /// Panic message of a worker thread.
+    worker_panic: Mutex<Option<String>>,
 }
 
 impl Pool {
-    /// `threads` threads, the caller's among them.
+    /// Starts `threads` threads, the caller included.
     pub(crate) fn new(threads: usize) -> Result<Pool, String> {
         let shared = Arc::new(Shared {
             generation: AtomicUsize::new(0),
@@ -47,9 +47,9 @@ impl Pool {
             running: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
-            bed: Mutex::new(()),
+            sleep_lock: Mutex::new(()),
             wake: Condvar::new(),
-            trouble: Mutex::new(None),
+            worker_panic: Mutex::new(None),
         });
         let mut pool = Pool { shared, threads: Vec::new() };
         for number in 1..threads.max(1) {
@@ -63,22 +63,22 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many threads there are.
+    /// The number of threads, the caller included.
     pub(crate) fn threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Runs `job` on every thread, and waits for all. If one panics, its message is the error.
+    /// Runs `job` on every thread and waits for all. A panic becomes an error with its message.
     pub(crate) fn run(&mut self, job: Job<'_>) -> Result<(), String> {
         let shared = &*self.shared;
         if !self.threads.is_empty() {
-            // SAFETY: only the lifetime changes, and the job is taken back below before this function returns.
+            // SAFETY: only the lifetime changes, and the job is removed below before this function returns.
             let job = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
             *lock(&shared.job) = Some(job);
             shared.running.store(self.threads.len(), Ordering::Relaxed);
             shared.generation.fetch_add(1, Ordering::SeqCst);
             if shared.sleepers.load(Ordering::SeqCst) > 0 {
-                let _bed = lock(&shared.bed);
+                let _guard = lock(&shared.sleep_lock);
                 shared.wake.notify_all();
             }
         }
@@ -93,7 +93,7 @@ impl Pool {
             }
         }
         *lock(&shared.job) = None;
-        let theirs = lock(&shared.trouble).take();
+        let theirs = lock(&shared.worker_panic).take();
         match mine {
             Err(panic) => Err(panic_message(&*panic).to_owned()),
             Ok(()) => theirs.map_or(Ok(()), Err),
@@ -106,11 +106,11 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         {
-            let _bed = lock(&self.shared.bed);
+            let _guard = lock(&self.shared.sleep_lock);
             self.shared.wake.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // A worker catches its panics, so there is nothing to learn from its end.
+            // Workers catch panics, so `join` cannot fail.
             let _ = thread.join();
         }
     }
@@ -131,13 +131,13 @@ fn work(shared: &Shared, number: usize) {
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(number)))
         {
-            *lock(&shared.trouble) = Some(panic_message(&*panic).to_owned());
+            *lock(&shared.worker_panic) = Some(panic_message(&*panic).to_owned());
         }
         shared.running.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Waits until the generation is not `seen`, and says what it is.
+/// Waits until the generation differs from `seen`, and returns it.
 fn wait(shared: &Shared, seen: usize) -> usize {
     let start = Instant::now();
     loop {
@@ -152,12 +152,12 @@ fn wait(shared: &Shared, seen: usize) -> usize {
             break;
         }
     }
-    // The sleeper counts itself before it looks at the generation, and the caller raises the generation before it
-    // looks at the count: one of them sees the other.
-    let mut bed = lock(&shared.bed);
+    // The sleeper increments `sleepers` before it reads the generation, and the caller increments the
+    // generation before it reads `sleepers`. At least one of them sees the other's write.
+    let mut sleep_lock = lock(&shared.sleep_lock);
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
     while shared.generation.load(Ordering::SeqCst) == seen {
-        bed = shared.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        sleep_lock = shared.wake.wait(sleep_lock).unwrap_or_else(PoisonError::into_inner);
     }
     shared.sleepers.fetch_sub(1, Ordering::SeqCst);
     shared.generation.load(Ordering::SeqCst)
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_and_the_pool_lives_on() {
         let mut pool = Pool::new(3).unwrap();
-        for culprit in 0..3 {
-            let result = pool.run(&|number| assert!(number != culprit, "thread {number} fell"));
-            assert_eq!(result, Err(format!("thread {culprit} fell")));
+        for failing in 0..3 {
+            let result = pool.run(&|number| assert!(number != failing, "thread {number} fell"));
+            assert_eq!(result, Err(format!("thread {failing} fell")));
             assert_eq!(pool.run(&|_| ()), Ok(()));
         }
     }

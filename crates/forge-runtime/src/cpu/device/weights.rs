@@ -1,8 +1,8 @@
-//! Weights as the CPU device reads them: in the mapped file to begin with, and then in a copy of it. The device owns both.
+//! Weights as the CPU device reads them: first from the mapped file, later from a repacked copy.
 //!
-//! A program is to say its first id soon, so it begins with what there is, the file. While passes go on the file is copied
-//! ([`crate::cpu::device::weight_repack`]), and a matrix is read from the copy once that has come past it. Kernels come to the same bits wherever a
-//! matrix lies, so that no text depends on how far the copy was.
+//! For a short time to first token, passes start on the mapped file. The file is copied between passes
+//! ([`crate::cpu::device::weight_repack`]), and a matrix is read from the copy as soon as it is complete
+//! there. Kernels are bitwise identical for both layouts, so results do not depend on the copy's progress.
 
 use crate::cpu::device::thread_pool::Pool;
 use crate::cpu::device::weight_repack::RepackInProgress;
@@ -17,33 +17,33 @@ use std::time::Duration;
 pub(crate) struct Weights {
     file: Arc<Mmap>,
     copy: Copy,
-    /// Where planes begin that lie in strips in the copy, in order.
+    /// Sorted offsets of the planes that are repacked in the copy.
     strips: Vec<usize>,
-    /// What is no part of the copy, in order: experts that are streamed, or read where they lie in the file.
+    /// Sorted ranges that are not copied: experts that are streamed or read from the mapped file.
     left_out: Vec<Range<usize>>,
 }
 
 enum Copy {
     Nothing,
-    Coming(RepackInProgress),
+    InProgress(RepackInProgress),
     Whole(Mmap),
 }
 
-/// Where some bytes of the weights are.
+/// Address of a range of the weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) start: *const u8,
-    /// Whether they are of a matrix in strips.
+    /// Whether the range belongs to a repacked matrix.
     pub(crate) strips: bool,
 }
 
 impl Weights {
-    /// Those of a file, where they lie in it.
+    /// The weights in the mapped file, without a copy.
     pub(crate) fn new(file: &WeightFile) -> Weights {
         Weights { file: file.map(), copy: Copy::Nothing, strips: Vec::new(), left_out: Vec::new() }
     }
 
-    /// Has the file copied from now on, but for what is `left_out`, and these of its matrices come to lie in strips.
+    /// Starts to copy the file without the ranges `left_out`. `matrices` are repacked.
     pub(crate) fn copy(
         &mut self,
         file: &WeightFile,
@@ -52,29 +52,30 @@ impl Weights {
     ) {
         self.strips = matrices.iter().flat_map(RepackedMatrix::starts).collect();
         self.strips.sort_unstable();
-        if let Some(copying) = RepackInProgress::new(file.bytes(), &file.starts(), &left_out, matrices) {
-            self.copy = Copy::Coming(copying);
+        if let Some(repack) = RepackInProgress::new(file.bytes(), &file.starts(), &left_out, matrices) {
+            self.copy = Copy::InProgress(repack);
         }
         self.left_out = left_out;
     }
 
-    /// Copies for about so long; how many bytes are copied then, and of how many, if there are more.
+    /// Continues the copy for about `within`. Returns the copied and total bytes while work remains.
     pub(crate) fn go_on(&mut self, pool: &mut Pool, within: Duration) -> Result<Option<[usize; 2]>, String> {
-        let Copy::Coming(copying) = &mut self.copy else { return Ok(None) };
-        copying.go_on(&self.file, pool, within)?;
-        let [done, all] = copying.bytes();
+        let Copy::InProgress(repack) = &mut self.copy else { return Ok(None) };
+        repack.go_on(&self.file, pool, within)?;
+        let [done, all] = repack.bytes();
         if done < all {
             return Ok(Some([done, all]));
         }
-        if let Copy::Coming(copying) = std::mem::replace(&mut self.copy, Copy::Nothing) {
-            let whole =
-                copying.written().map_err(|error| format!("weights that have been copied: {error}"))?;
-            self.copy = Copy::Whole(whole);
+        if let Copy::InProgress(repack) = std::mem::replace(&mut self.copy, Copy::Nothing) {
+            let copied = repack
+                .written()
+                .map_err(|error| format!("cannot make the weight copy read-only: {error}"))?;
+            self.copy = Copy::Whole(copied);
         }
         Ok(None)
     }
 
-    /// Where these bytes are to be read; none if there are not so many.
+    /// Current address of a range; none if it exceeds the file.
     pub(crate) fn place(&self, bytes: Range<usize>) -> Option<Place> {
         if bytes.start > bytes.end || bytes.end > self.file.len() {
             return None;
@@ -82,8 +83,8 @@ impl Weights {
         let copy = match &self.copy {
             _ if self.is_left_out(bytes.start) => None,
             Copy::Nothing => None,
-            Copy::Coming(copying) => (bytes.end <= copying.end()).then(|| copying.start()),
-            Copy::Whole(whole) => Some(whole.as_ptr()),
+            Copy::InProgress(repack) => (bytes.end <= repack.end()).then(|| repack.start()),
+            Copy::Whole(copied) => Some(copied.as_ptr()),
         };
         let strips = copy.is_some() && self.strips.binary_search(&bytes.start).is_ok();
         let start = copy.unwrap_or(self.file.as_ptr()).wrapping_add(bytes.start);
@@ -95,16 +96,16 @@ impl Weights {
         before > 0 && self.left_out[before - 1].contains(&at)
     }
 
-    /// All of them as they are read, if all are in memory.
+    /// All weights in their current layout, if all are in memory.
     pub(crate) fn all(&self) -> Option<&[u8]> {
         let all = match &self.copy {
-            Copy::Whole(whole) => whole,
-            Copy::Nothing | Copy::Coming(_) => &self.file,
+            Copy::Whole(copied) => copied,
+            Copy::Nothing | Copy::InProgress(_) => &self.file,
         };
         self.left_out.is_empty().then_some(&all[..])
     }
 
-    /// The file's bytes, in the file's order.
+    /// The mapped file.
     pub(crate) fn file(&self) -> Arc<Mmap> {
         self.file.clone()
     }

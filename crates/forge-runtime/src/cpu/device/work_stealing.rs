@@ -1,45 +1,48 @@
-//! Items in an order, shared out among threads: each has neighbouring ones of its own, and whoever is done takes what others have left.
+//! Work stealing over contiguous ranges. Each thread owns one range and steals from the others when its own
+//! is empty.
 //!
-//! So threads have the same items from one time to the next, where there are as many. Where items are rows that other kernels made and others
-//! will read, a row that changes hands is fetched from the cache of another core, and then back: the last of such items are left to
-//! their thread ([`WorkRanges::that_stay`]).
+//! A thread owns the same items in every dispatch of the same size. If the items are rows that other kernels
+//! wrote and will read, a stolen row moves to another core's cache and back. [`WorkRanges::that_stay`] keeps
+//! the tail of each range for its owner.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How much of a thread's items has been taken. Each has a pair of cache lines, as which some machines fetch them.
+/// Number of claimed pieces of a thread's range. Aligned to a pair of cache lines, because some CPUs prefetch
+/// lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct RangeCursor(pub(crate) AtomicUsize);
 
-/// Ranges of items that a thread takes, until all threads together have taken all.
+/// Iterator over the ranges that one thread claims, until all threads together have claimed all items.
 pub struct WorkRanges<'a> {
     taken: &'a [RangeCursor],
     items: usize,
     grain: usize,
-    /// Of which thread items are taken now.
-    whose: usize,
-    /// Threads of which some may be left.
+    /// Owner of the range that is claimed from now.
+    owner: usize,
+    /// Number of ranges not yet exhausted.
     left: usize,
-    /// Whether this thread takes its own.
+    /// Whether this thread claims from its own range.
     own: bool,
-    /// Whether the last of others' are left to them.
+    /// Whether the tail of each range is reserved for its owner.
     stay: bool,
-    /// The most pieces that are taken at once.
+    /// Maximum number of pieces per claim.
     most: usize,
 }
 
-/// Of a thread's pieces that stay, the last one of so many is left to it.
-const LAST: usize = 8;
+/// With a reserved tail, one in this many pieces of a range is not stolen.
+const TAIL_FRACTION: usize = 8;
 
 impl<'a> WorkRanges<'a> {
-    /// What thread `whose` takes of `0..items`, `grain` at a time. All threads have the same `taken`, one of them each.
-    pub(crate) fn new(taken: &'a [RangeCursor], whose: usize, items: usize, grain: usize) -> WorkRanges<'a> {
+    /// The claims of thread `owner` on `0..items`, in pieces of `grain` items. All threads share `taken`,
+    /// which has one cursor per thread.
+    pub(crate) fn new(taken: &'a [RangeCursor], owner: usize, items: usize, grain: usize) -> WorkRanges<'a> {
         WorkRanges {
             taken,
             items,
             grain: grain.max(1),
-            whose,
+            owner,
             left: taken.len(),
             own: true,
             stay: false,
@@ -47,31 +50,31 @@ impl<'a> WorkRanges<'a> {
         }
     }
 
-    /// The same, of which the last eighth of a thread's is nobody else's.
+    /// Reserves the last eighth of each range for its owner.
     pub(crate) fn that_stay(self) -> Self {
         WorkRanges { stay: true, ..self }
     }
 
-    /// The same, of which a thread takes much at once while much is left, but at most so many pieces.
+    /// Allows claims of up to `most` pieces. Claims get smaller as a range runs out.
     pub(crate) fn up_to(self, most: usize) -> Self {
         WorkRanges { most, ..self }
     }
 
-    /// The most items that are taken at once.
+    /// Maximum number of items per claim.
     pub(crate) fn at_once(&self) -> usize {
         let pieces = self.items.div_ceil(self.grain);
         much(pieces.div_ceil(self.taken.len())).clamp(1, self.most) * self.grain
     }
 }
 
-/// Which of so many items are a thread's own.
+/// The range of items that `thread` owns.
 pub(crate) fn own(thread: usize, threads: usize, items: usize) -> Range<usize> {
     let first = |thread: usize| (thread * items).div_ceil(threads);
     first(thread)..first(thread + 1)
 }
 
-/// Of so many pieces that are left of a thread's, those that are taken at once: three quarters, so that all are taken few times
-/// and what is left for the last moment is little.
+/// Pieces to claim at once of `left` remaining ones: three quarters, for few claims and a small rest at the
+/// end.
 fn much(left: usize) -> usize {
     left * 3 / 4
 }
@@ -83,10 +86,10 @@ impl Iterator for WorkRanges<'_> {
     fn next(&mut self) -> Option<Range<usize>> {
         let (threads, pieces) = (self.taken.len(), self.items.div_ceil(self.grain));
         while self.left > 0 {
-            let Range { start: begin, end } = own(self.whose, threads, pieces);
-            let RangeCursor(taken) = &self.taken[self.whose];
-            let last = if self.stay && !self.own { (end - begin) / LAST } else { 0 };
-            // Who only looks does not take the line from the others.
+            let Range { start: begin, end } = own(self.owner, threads, pieces);
+            let RangeCursor(taken) = &self.taken[self.owner];
+            let last = if self.stay && !self.own { (end - begin) / TAIL_FRACTION } else { 0 };
+            // A plain load does not take the cache line from other cores.
             let mut before = taken.load(Ordering::Relaxed);
             while begin + before + last < end {
                 let count = much(end - begin - before).clamp(1, self.most);
@@ -103,7 +106,7 @@ impl Iterator for WorkRanges<'_> {
                     Err(now) => before = now,
                 }
             }
-            self.whose = (self.whose + 1) % threads;
+            self.owner = (self.owner + 1) % threads;
             self.left -= 1;
             self.own = false;
         }
@@ -124,10 +127,10 @@ mod tests {
         let taken = three();
         let alone: Vec<_> = WorkRanges::new(&taken, 1, 10, 2).collect();
         assert_eq!(alone, [4..6, 6..8, 8..10, 0..2, 2..4], "its own first, and then all");
-        assert!((0..3).all(|whose| WorkRanges::new(&taken, whose, 10, 2).next().is_none()));
+        assert!((0..3).all(|owner| WorkRanges::new(&taken, owner, 10, 2).next().is_none()));
 
         let taken = three();
-        let mut shares = [0, 1, 2].map(|whose| WorkRanges::new(&taken, whose, 8, 1));
+        let mut shares = [0, 1, 2].map(|owner| WorkRanges::new(&taken, owner, 8, 1));
         for turn in
             [[Some(0), Some(3), Some(6)], [Some(1), Some(4), Some(7)], [Some(2), Some(5), None], [None; 3]]
         {
@@ -138,7 +141,7 @@ mod tests {
     #[test]
     fn the_last_of_items_that_stay_are_left_to_their_thread() {
         let taken = three();
-        let first = |whose| WorkRanges::new(&taken, whose, 48, 1).that_stay();
+        let first = |owner| WorkRanges::new(&taken, owner, 48, 1).that_stay();
         let alone: Vec<_> = first(0).map(|range| range.start).collect();
         assert_eq!(alone, (0..30).chain(32..46).collect::<Vec<_>>(), "all but two of sixteen");
         let left: Vec<_> = [1, 2].into_iter().flat_map(first).map(|range| range.start).collect();
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn much_is_taken_at_once_while_much_is_left() {
         let taken = three();
-        let first = |whose| WorkRanges::new(&taken, whose, 96, 2).up_to(8);
+        let first = |owner| WorkRanges::new(&taken, owner, 96, 2).up_to(8);
         assert_eq!(first(0).at_once(), 16);
         let alone: Vec<_> = first(1).take(5).collect();
         assert_eq!(alone, [32..48, 48..60, 60..62, 62..64, 64..80], "its own sixteen pieces, and another's");
@@ -161,9 +164,9 @@ mod tests {
         for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7), (100, 1)] {
             for (stay, most) in [(false, 1), (true, 1), (false, 5), (false, 100)] {
                 let taken = three();
-                let shares = [2, 0, 1].map(|whose| {
-                    let neighbours = WorkRanges::new(&taken, whose, items, grain).up_to(most);
-                    if stay { neighbours.that_stay() } else { neighbours }
+                let shares = [2, 0, 1].map(|owner| {
+                    let ranges = WorkRanges::new(&taken, owner, items, grain).up_to(most);
+                    if stay { ranges.that_stay() } else { ranges }
                 });
                 let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
                 all.sort_unstable();

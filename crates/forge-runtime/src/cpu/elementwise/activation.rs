@@ -1,15 +1,15 @@
-//! Functions of each number of a row.
+//! Activation functions and other functions of one value.
 
 use crate::cpu::simd::vectors::Simd;
 
-/// A function of one number.
+/// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x / (1 + exp(-x))
     Silu,
     /// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))) / 2
     GeluTanh,
-    /// x times the normal distribution's share below x
+    /// x times the standard normal CDF at x
     Gelu,
     /// max(x, 0)
     Relu,
@@ -18,10 +18,10 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Of every lane.
+    /// Applies it to a vector.
     #[inline(always)]
     pub(crate) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (whole, exponent) = match self {
                 Activation::Gelu => return gelu::<S>(x),
@@ -39,14 +39,14 @@ impl Activation {
     }
 }
 
-/// max(x, 0) - |x| q, where q is the normal distribution's share beyond |x|: a polynomial times exp(-x² / 2), to 2 units in
-/// the seventh place. Beyond 12 it is nothing.
+/// Exact GELU: max(x, 0) - |x| q, where q is the normal upper tail at |x|. The tail is a polynomial times
+/// exp(-x² / 2), accurate to 2e-7. Beyond 12 it is 0.
 #[inline(always)]
 unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe {
-        let (nought, one) = (S::splat(0.0), S::splat(1.0));
-        let size = S::max(x, S::sub(nought, x));
+        let (zero, one) = (S::splat(0.0), S::splat(1.0));
+        let size = S::max(x, S::sub(zero, x));
         let far = S::min(size, S::splat(12.0));
         let t = S::div(one, S::fma(S::splat(0.231_641_89), far, one));
         let mut share = S::splat(0.530_702_7);
@@ -54,11 +54,11 @@ unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
             share = S::fma(share, t, S::splat(factor));
         }
         let tail = S::exp(S::mul(S::splat(-0.5), S::mul(far, far)));
-        S::sub(S::max(x, nought), S::mul(size, S::mul(S::mul(share, t), tail)))
+        S::sub(S::max(x, zero), S::mul(size, S::mul(S::mul(share, t), tail)))
     }
 }
 
-/// A function of one number.
+/// A function of one value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnaryOp {
     /// `activation(a)`
@@ -70,10 +70,10 @@ pub enum UnaryOp {
 }
 
 impl UnaryOp {
-    /// Of every lane.
+    /// Applies it to a vector.
     #[inline(always)]
     pub(crate) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             match self {
                 UnaryOp::Activate(activation) => activation.of::<S>(x),
@@ -83,7 +83,7 @@ impl UnaryOp {
         }
     }
 
-    /// Of every value.
+    /// Applies it to all values in place.
     #[inline(always)]
     pub(crate) unsafe fn apply<S: Simd>(self, values: &mut [f32]) {
         let mut some = [0.0_f32; 16];

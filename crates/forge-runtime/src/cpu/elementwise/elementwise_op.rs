@@ -1,38 +1,38 @@
-//! One function of one or two vectors, element by element. Scalars: rows. Buffers: a[, b], y.
+//! Elementwise function of one or two vectors. Scalars: rows. Buffers: a[, b], y.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::elementwise::activation::UnaryOp;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the elementwise kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Elementwise {
-    /// Which function.
+    /// The function.
     pub function: Function,
-    /// Numbers a row.
+    /// Elements per row.
     pub width: usize,
 }
 
-/// A function of one or two numbers.
+/// A function of one or two values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
-    /// `y` is this function of `a`.
+    /// `y = f(a)`
     Each(UnaryOp),
     /// `y = a · b`
     Multiply,
-    /// `y = a · b`, where b is one number for each row.
+    /// `y = a · b`, with one b per row.
     Times,
-    /// `y = b · a`, b being one number.
+    /// `y = b · a`, with a single b.
     ScaleBy,
     /// `y = a + b`
     Add,
 }
 
-/// Numbers that a thread takes at once.
+/// Elements per unit of work.
 const GRAIN: usize = 1024;
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn elementwise(call: &KernelArgs<'_>, shape: &Elementwise) {
     call.level().run(Numbers { call, shape });
 }
@@ -54,17 +54,17 @@ impl Task for Numbers<'_> {
         let a = self.call.input::<f32>("a", count);
         let y = self.call.output::<f32>("y", count);
         let b = match function {
-            // By a number it is a scale by now.
+            // `ScaleBy` was converted to a constant scale above.
             Function::Each(_) | Function::ScaleBy => a,
             Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
             Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
         };
         let range = self.call.own(count, GRAIN);
-        // SAFETY: this thread alone has this range.
+        // SAFETY: this range belongs to this thread.
         let to = unsafe { y.part(range.clone()) };
         let (a, b) = (&a[range.clone()], &b[range.clone()]);
         let whole = range.len() / S::LANES * S::LANES;
-        // SAFETY: vectors up to `whole` lie inside all three; the rest of them goes through arrays of their own.
+        // SAFETY: vectors up to `whole` are in bounds of all three; the rest uses local arrays.
         unsafe {
             for i in (0..whole).step_by(S::LANES) {
                 let v = function.of::<S>(S::load(a.as_ptr().add(i)), S::load(b.as_ptr().add(i)));
@@ -81,12 +81,12 @@ impl Task for Numbers<'_> {
 }
 
 impl Numbers<'_> {
-    /// Each row of `a` times its number of `b`.
+    /// Multiplies each row of `a` by its element of `b`.
     fn times(&self, a: &[f32], b: &[f32], y: Output<'_, f32>) {
         let width = self.shape.width;
         for row in self.call.own(b.len(), 1) {
             let range = row * width..(row + 1) * width;
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             let to = unsafe { y.part(range.clone()) };
             to.iter_mut().zip(&a[range]).for_each(|(to, a)| *to = a * b[row]);
         }
@@ -96,7 +96,7 @@ impl Numbers<'_> {
 impl Function {
     #[inline(always)]
     unsafe fn of<S: Simd>(self, a: S::V, b: S::V) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             match self {
                 Function::Each(each) => each.of::<S>(a),

@@ -1,4 +1,4 @@
-//! ids -> rows of the table, widened to f32.
+//! Embedding lookup: rows of the token embedding table as f32.
 //!
 //! Scalars: rows. Buffers: the table's planes, ids[, gain], stream[, gained][, squares].
 
@@ -11,22 +11,22 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// What the compiler decided.
+/// Shape of the embedding kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Embed {
-    /// Rows of the table. An id outside reads row 0: the host has refused it already.
+    /// Rows of the table. An id out of range reads row 0; the host has already rejected it.
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
-    /// Multiplies what is looked up.
+    /// Factor of the embedding.
     pub scale: f32,
-    /// Whether it is added to what `stream` holds.
+    /// Whether the result is added to `stream`.
     pub adds: bool,
-    /// What a deferred norm of the row needs, if one follows.
+    /// Outputs for a deferred norm of the row, if one follows.
     pub squares: Option<Squares>,
 }
 
-/// Runs this thread's share, of a table stored as `F`.
+/// Runs this thread's part, with a table in weight format `F`.
 pub fn embed<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Embed) {
     F::embed(call, shape);
 }
@@ -54,10 +54,11 @@ impl<M: Matrix> Task for Gather<'_, M> {
         let mut widened = [0.0_f32; BLOCK];
         for row in self.call.own(rows, 1) {
             let id = Some(ids[row] as usize).filter(|&id| id < vocabulary).unwrap_or(0);
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             let out = unsafe { stream.part(row * width..(row + 1) * width) };
             for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-                // SAFETY: `find` saw that the table has all its blocks, and a block's parts fill `widened`.
+                // SAFETY: `find` checked that the table has all its blocks, and a block's parts fill
+                // `widened`.
                 unsafe {
                     if in_strips {
                         let at = id / OUTPUTS * blocks + block;
@@ -78,7 +79,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
                 }
             }
             if let Some(squares) = squares {
-                assert_eq!(rows, 1, "the squares of one row are left");
+                assert_eq!(rows, 1, "partial sums of squares are for one row only");
                 squares.leave::<S>(self.call, "squares", out);
             }
         }

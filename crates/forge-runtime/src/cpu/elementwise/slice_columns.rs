@@ -1,24 +1,24 @@
-//! Columns of wider rows. Scalars: rows, first. Buffers: x, y.
+//! Column slice of wider rows. Scalars: rows, first. Buffers: x, y.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 
-/// What the compiler decided.
+/// Shape of the column slice.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceColumns {
-    /// Columns that are taken.
+    /// Number of columns to copy.
     pub width: usize,
-    /// Columns that there are.
+    /// Number of columns of x.
     pub of: usize,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn take(call: &KernelArgs<'_>, shape: &SliceColumns) {
     let SliceColumns { width, of } = *shape;
     let (rows, first) = (call.scalar(0), call.scalar(1));
     let x = call.input::<f32>("x", rows * of);
     let y = call.output::<f32>("y", rows * width);
     for row in call.own(rows, 1) {
-        // SAFETY: this thread alone has this row.
+        // SAFETY: this row belongs to this thread.
         let to = unsafe { y.part(row * width..(row + 1) * width) };
         to.copy_from_slice(&x[row * of + first..][..width]);
     }

@@ -1,9 +1,12 @@
-//! Formats of unsigned codes whose groups have a scale and an offset: value = code * scale + offset.
+//! Affine formats: unsigned quants with a scale and an offset per group, value = quant * scale + offset.
 //!
-//! A group's scale and offset lie side by side. `BITS` is of a code: 2, 3, 4, 5, 6 or 8. `GROUP` is a group's columns: 32, 64
-//! or 128. A block's codes are parts of bits, the low ones first: nibbles, where byte j holds columns j (low) and j + 16
-//! (high); pairs, where byte 4k + j holds columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20; and single bits, where bit
-//! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
+//! A group's scale and offset are adjacent. `BITS` is 2, 3, 4, 5, 6 or 8 bits per weight, and `GROUP` is 32,
+//! 64 or 128 columns. The bits of a block of 32 quants are stored as separate parts, low bits first:
+//! - 4 bits: byte j holds columns j (low nibble) and j + 16 (high nibble).
+//! - 2 bits: byte 4k + j holds columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20.
+//! - 1 bit: bit 2i + h of byte j belongs to column 4i + j + 16h.
+//!
+//! Each half of a block is decoded with a few shifts and masks over all its bytes.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Pod};
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
@@ -12,57 +15,57 @@ use crate::cpu::format::scales::{Scale, widen_scales};
 use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 
-/// Codes, with scales and offsets in `T`.
+/// An affine matrix with scales and offsets of type `T`.
 #[derive(Clone, Copy)]
 pub struct AffineOf<const BITS: usize, const GROUP: usize, T> {
     codes: *const u8,
     scales: *const T,
 }
 
-/// Scales and offsets are halves.
+/// Affine format with f16 scales and offsets.
 pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, f16>;
-/// Scales and offsets are bfloats.
+/// Affine format with bf16 scales and offsets.
 pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, bf16>;
 
-/// A byte in each of 16.
-const fn in_all(byte: u8) -> u128 {
+/// The byte repeated 16 times.
+const fn repeat(byte: u8) -> u128 {
     u128::from_le_bytes([byte; 16])
 }
 
-/// Words side by side.
+/// Concatenates four words, the first in the low bits.
 fn words(words: [u32; 4]) -> u128 {
     words.into_iter().rev().fold(0, |all, word| all << 32 | u128::from(word))
 }
 
-/// The codes of half a block, a byte each.
+/// Unpacks the quants of half a block, one byte each.
 #[inline(always)]
 unsafe fn half_block<const BITS: usize>(block: *const u8, high: bool) -> [u8; 16] {
-    // SAFETY: the caller promises a block's bytes.
+    // SAFETY: the caller passes a whole block.
     let word = |index: usize| u32::from_le(unsafe { block.cast::<u32>().add(index).read_unaligned() });
     let (mut codes, mut first, mut shift) = (0, 0, 0);
     if BITS & 4 != 0 {
         let nibbles = words([word(0), word(1), word(2), word(3)]) >> (4 * u32::from(high));
-        (codes, first, shift) = (nibbles & in_all(15), 4, 4);
+        (codes, first, shift) = (nibbles & repeat(15), 4, 4);
     }
     if BITS & 2 != 0 {
         let (a, b) = (word(first), word(first + 1));
         let pairs = words([a, a >> 4, b, b >> 4]) >> (2 * u32::from(high));
-        codes |= (pairs & in_all(3)) << shift;
+        codes |= (pairs & repeat(3)) << shift;
         (first, shift) = (first + 2, shift + 2);
     }
     if BITS & 1 != 0 {
         let a = word(first);
         let singles = words([a, a >> 2, a >> 4, a >> 6]) >> u32::from(high);
-        codes |= (singles & in_all(1)) << shift;
+        codes |= (singles & repeat(1)) << shift;
     }
     codes.to_le_bytes()
 }
 
-/// Codes `part * LANES ..` of a block.
+/// Quants `part * LANES ..` of a block.
 #[inline(always)]
 pub(crate) unsafe fn codes<S: Simd, const BITS: usize>(from: *const u8, block: usize, part: usize) -> S::V {
     let (codes, column) = (from.wrapping_add(block * BITS * BLOCK / 8), part * S::LANES);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe {
         match BITS {
             8 => S::load_u8(codes.add(column)),
@@ -75,16 +78,16 @@ pub(crate) unsafe fn codes<S: Simd, const BITS: usize>(from: *const u8, block: u
     }
 }
 
-/// What [`signed_codes`] lack.
+/// The constant to add to [`signed_codes`] to get the quants.
 pub(crate) const fn lacking<const BITS: usize>() -> i32 {
     if BITS == 8 { 128 } else { 0 }
 }
 
-/// The codes of a block; of 8 bits, less 128.
+/// The quants of a block as signed bytes; 8-bit quants minus 128.
 #[inline(always)]
 pub(crate) unsafe fn signed_codes<const BITS: usize>(from: *const u8, block: usize) -> [i8; BLOCK] {
     let codes = from.wrapping_add(block * BITS * BLOCK / 8);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe {
         if BITS == 8 {
             return codes.cast::<[u8; BLOCK]>().read().map(|code| (code ^ 128).cast_signed());
@@ -94,10 +97,10 @@ pub(crate) unsafe fn signed_codes<const BITS: usize>(from: *const u8, block: usi
     }
 }
 
-/// Where the scales of a strip's outputs begin for a block's group of so many columns; their offsets follow.
+/// Address of the scales of a strip's outputs for the group of `block`; the offsets follow.
 #[inline(always)]
 unsafe fn strip_group<const GROUP: usize, T>(scales: *const T, block: usize) -> *const T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe { scales.add(block / (GROUP / BLOCK) * 2 * OUTPUTS) }
 }
 
@@ -122,13 +125,13 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<
 
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { codes::<S, BITS>(self.codes, block, part) }
     }
 
     #[inline(always)]
     unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { signed_codes::<BITS>(self.codes, block) }
     }
 
@@ -142,7 +145,7 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<
 
     #[inline(always)]
     unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let scale = strip_group::<GROUP, T>(self.scales, block).add(output);
             [scale.read().widened(), scale.add(OUTPUTS).read().widened()]
@@ -151,37 +154,37 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<
 
     #[inline(always)]
     unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { T::load::<S>(strip_group::<GROUP, T>(self.scales, block).add(part * S::LANES)) }
     }
 
     #[inline(always)]
     unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { T::load::<S>(strip_group::<GROUP, T>(self.scales, block).add(OUTPUTS + part * S::LANES)) }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * BITS * BLOCK / 8)) }
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { T::splat::<S>(self.scales.add(block / <Self as Matrix>::GROUP * 2)) }
     }
 
     #[inline(always)]
     unsafe fn offset<S: Simd>(self, block: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { T::splat::<S>(self.scales.add(block / <Self as Matrix>::GROUP * 2 + 1)) }
     }
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { widen_scales::<S, T, { 2 * AT_ONCE }>(self.scales.add(2 * group), 2 * count, to) }
     }
 }

@@ -1,18 +1,18 @@
-//! Matrices of experts, one after the other.
+//! Weight matrices of all experts, at a fixed stride.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::Matrix;
 
-/// Matrices of experts: a matrix for each seat, or where there are none for each expert.
+/// A stack of expert matrices: one per cache slot, or one per expert if all are resident.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpertStack<M> {
     first: M,
-    /// Bytes from one to the next.
+    /// Stride in bytes.
     record: usize,
 }
 
 impl<M: Matrix> ExpertStack<M> {
-    /// The matrices of so many rows and blocks that are bound where there are `experts`.
+    /// Looks up the bound matrices of `rows` rows and `blocks` blocks; `experts` is the number of experts.
     pub(crate) fn find(
         call: &KernelArgs<'_>,
         (experts, record): (usize, usize),
@@ -23,8 +23,8 @@ impl<M: Matrix> ExpertStack<M> {
         ExpertStack { first: M::find(&call.reaching(others), "weight", rows, blocks), record }
     }
 
-    /// That of a seat, which there has to be.
-    pub(crate) fn of(self, seat: usize) -> M {
-        self.first.after(seat * self.record)
+    /// The matrix at index `index`.
+    pub(crate) fn of(self, index: usize) -> M {
+        self.first.after(index * self.record)
     }
 }

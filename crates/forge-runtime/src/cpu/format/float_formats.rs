@@ -1,4 +1,4 @@
-//! Matrices of numbers that are stored as they are.
+//! Unquantized matrices: f32, f16 and bf16.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
@@ -26,14 +26,14 @@ macro_rules! plain {
 
             #[inline(always)]
             unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe { S::$load(self.0.add(block * BLOCK + part * S::LANES)) }
             }
 
             #[inline(always)]
             unsafe fn prefetch<S: Simd>(self, block: usize) {
                 for line in (0..Self::OF_BLOCK).step_by(64) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller's contract.
                     unsafe { S::prefetch(self.place(block).wrapping_add(line)) };
                 }
             }
@@ -49,7 +49,7 @@ macro_rules! plain {
             #[inline(always)]
             unsafe fn prefetch_once<S: Simd>(self, block: usize) {
                 for line in (0..Self::OF_BLOCK).step_by(64) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller's contract.
                     unsafe { S::prefetch_once(self.place(block).wrapping_add(line)) };
                 }
             }
@@ -57,7 +57,7 @@ macro_rules! plain {
             #[inline(always)]
             unsafe fn prefetch_far<S: Simd>(self, block: usize) {
                 for line in (0..Self::OF_BLOCK).step_by(64) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller's contract.
                     unsafe { S::prefetch_far(self.place(block).wrapping_add(line)) };
                 }
             }
@@ -65,7 +65,7 @@ macro_rules! plain {
     };
 }
 
-/// How halves are turned, of either kind: two columns at once, which are a word.
+/// Transposed load of 16-bit floats. Two columns are transposed at a time, as one 32-bit word.
 macro_rules! in_words {
     ($load:ident) => {
         #[inline(always)]
@@ -74,7 +74,8 @@ macro_rules! in_words {
             for part in 0..BLOCK / 2 / S::LANES {
                 let of_part = first.wrapping_add(part * S::LANES);
                 let mut words = Tile16::ZEROS;
-                // SAFETY: the caller promises that the matrix has these blocks; no level has more than sixteen lanes.
+                // SAFETY: the caller ensures that the matrix has these blocks; no instruction set has more
+                // than 16 lanes.
                 unsafe {
                     let of_rows = rows.map(|row| of_part.wrapping_add(row * BLOCK / 2));
                     S::turn(of_rows, words.0.as_mut_ptr().cast(), 16);
@@ -92,19 +93,19 @@ macro_rules! in_words {
     };
 }
 
-/// The halves of as many words as a vector has.
+/// The 16-bit elements of a vector of 32-bit words.
 #[repr(align(64))]
 struct Halves([u16; 32]);
 
 plain!(
-    /// Singles.
+    /// f32 weights.
     F32, f32, load, 3, {}
 );
 plain!(
-    /// Halves.
+    /// f16 weights.
     F16, f16, load_f16, 2, { in_words!(load_f16); }
 );
 plain!(
-    /// Bfloats.
+    /// bf16 weights.
     Bf16, bf16, load_bf16, 1, { in_words!(load_bf16); }
 );

@@ -1,9 +1,13 @@
-//! Formats of superblocks: 256 columns whose scales are bytes, multiples of a half that all share.
+//! K-quants: superblocks of 256 columns, whose block scales are bytes relative to an f16 scale of the
+//! superblock.
 //!
-//! Codes lie as those of affine formats of as many bits. `q4_k` and `q5_k`: value = code * (d * s) - dmin * m, where a superblock's
-//! scales are halves d and dmin, and for each block two bytes, s and m. `q6_k`: value = (code - 32) * (d * s), where they are a
-//! half d, and two signed bytes for each block, one for each half of it. Either way there are two bytes for each block, and
-//! what they are multiplied by; products are exact.
+//! Quants are stored as in affine formats of the same width.
+//! - `q4_k`, `q5_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then the
+//!   bytes s and m of each block.
+//! - `q6_k`: value = (quant - 32) * (d * s). A superblock's scales are f16 d, then two signed bytes per
+//!   block, one for each half.
+//!
+//! The products d * s and dmin * m are exact in f32.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::affine::{codes, lacking, signed_codes};
@@ -12,41 +16,41 @@ use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::simd::vectors::Simd;
 use half::f16;
 
-/// Blocks of a superblock.
+/// Blocks per superblock.
 const BLOCKS: usize = 8;
-/// Its bytes for blocks.
+/// Bytes of block scales per superblock.
 const BYTES: usize = 2 * BLOCKS;
-/// Bytes of a superblock's scales: two halves before those, or one.
+/// Bytes of a superblock's scales, with two f16 values (`q4_k`, `q5_k`) or one (`q6_k`).
 const PAIRS: usize = 4 + BYTES;
 const SIGNED: usize = 2 + BYTES;
 
-/// Codes of `BITS` bits, whose blocks have a scale and an offset.
+/// A K-quant with `BITS` bits per weight and a scale and an offset per block.
 #[derive(Clone, Copy)]
 pub struct KQuant<const BITS: usize> {
     codes: *const u8,
     scales: *const u8,
 }
 
-/// Codes of 5 bits.
+/// 5-bit K-quant.
 pub type Q5K = KQuant<5>;
-/// Codes of 4 bits.
+/// 4-bit K-quant.
 pub type Q4K = KQuant<4>;
 
-/// Codes of 6 bits, every 16 of which have a signed scale.
+/// 6-bit K-quant with a signed scale per 16 columns.
 #[derive(Clone, Copy)]
 pub struct Q6K {
     codes: *const u8,
     scales: *const u8,
 }
 
-/// A half of a superblock's scales.
+/// Reads an f16 value of a superblock's scales.
 #[inline(always)]
 unsafe fn half(from: *const u8) -> f16 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe { from.cast::<f16>().read_unaligned() }
 }
 
-/// The planes of codes of `bits` bits and of superblocks' scales.
+/// Looks up the planes of `bits`-bit quants and of superblock scales.
 fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize, bits: usize, scales: usize) -> [*const u8; 2] {
     [
         call.input::<u8>(&format!("{weight}_codes"), blocks * bits * BLOCK / 8).as_ptr(),
@@ -55,20 +59,21 @@ fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize, bits: usize, scales:
 }
 
 impl<const BITS: usize> KQuant<BITS> {
-    /// The halves of a block's superblock, the second negative, and the block's two bytes.
+    /// The superblock's d and -dmin, and the address of the block's two scale bytes.
     #[inline(always)]
     unsafe fn parts(self, block: usize) -> ([f16; 2], *const u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let superblock = self.scales.add(block / BLOCKS * PAIRS);
             ([half(superblock), -half(superblock.add(2))], superblock.add(4 + block % BLOCKS * 2))
         }
     }
 
-    /// The same of a strip: the first halves of its outputs, which the second follow, and the pairs of the block.
+    /// The same in a repacked strip: the address of d of all outputs, followed by dmin of all outputs, and
+    /// that of the block's byte pairs.
     #[inline(always)]
     unsafe fn strip_parts(self, block: usize) -> (*const f16, *const u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let superblock = self.scales.add(block / BLOCKS * PAIRS * OUTPUTS);
             (superblock.cast(), superblock.add((4 + block % BLOCKS * 2) * OUTPUTS))
@@ -76,12 +81,12 @@ impl<const BITS: usize> KQuant<BITS> {
     }
 }
 
-/// The first byte, the third and so on of a strip's pairs.
+/// The first byte of each of a strip's byte pairs, as f32.
 #[inline(always)]
 unsafe fn every_second(pairs: *const u8) -> [f32; OUTPUTS] {
     let mut numbers = [0.0; OUTPUTS];
     for (output, number) in numbers.iter_mut().enumerate() {
-        // SAFETY: the caller promises a pair for each output.
+        // SAFETY: the caller passes one pair per output.
         *number = f32::from(unsafe { pairs.add(2 * output).read() });
     }
     numbers
@@ -105,13 +110,13 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
 
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { codes::<S, BITS>(self.codes, block, part) }
     }
 
     #[inline(always)]
     unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { signed_codes::<BITS>(self.codes, block) }
     }
 
@@ -125,18 +130,18 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
 
     #[inline(always)]
     unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (units, pairs) = self.strip_parts(block);
-            let [scale, least] = [0, 1].map(|i| f32::from(pairs.add(2 * output + i).read()));
+            let [scale, min] = [0, 1].map(|i| f32::from(pairs.add(2 * output + i).read()));
             let unit = |i: usize| units.add(i * OUTPUTS + output).read().to_f32();
-            [unit(0) * scale, -unit(1) * least]
+            [unit(0) * scale, -unit(1) * min]
         }
     }
 
     #[inline(always)]
     unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (units, pairs) = self.strip_parts(block);
             let scales = every_second(pairs);
@@ -146,24 +151,24 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
 
     #[inline(always)]
     unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (units, pairs) = self.strip_parts(block);
-            let least = every_second(pairs.add(1));
+            let min = every_second(pairs.add(1));
             let unit = S::load_f16(units.add(OUTPUTS + part * S::LANES));
-            S::mul(S::mul(S::splat(-1.0), unit), S::load(&least[part * S::LANES]))
+            S::mul(S::mul(S::splat(-1.0), unit), S::load(&min[part * S::LANES]))
         }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * BITS * BLOCK / 8)) }
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (halves, bytes) = self.parts(block);
             S::mul(S::splat_f16(&halves[0]), S::splat(f32::from(*bytes)))
@@ -172,7 +177,7 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
 
     #[inline(always)]
     unsafe fn offset<S: Simd>(self, block: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (halves, bytes) = self.parts(block);
             S::mul(S::splat_f16(&halves[1]), S::splat(f32::from(*bytes.add(1))))
@@ -182,10 +187,10 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         for (index, to) in to.chunks_exact_mut(BYTES).take(count / BLOCKS).enumerate() {
-            // SAFETY: the caller's promise; rows are whole superblocks, and so are what is asked for of them.
+            // SAFETY: the caller's contract; rows and requested ranges are whole superblocks.
             unsafe {
-                let ([d, least], bytes) = self.parts(group + index * BLOCKS);
-                let units: [f16; BYTES] = std::array::from_fn(|at| if at % 2 == 0 { d } else { least });
+                let ([d, min], bytes) = self.parts(group + index * BLOCKS);
+                let units: [f16; BYTES] = std::array::from_fn(|at| if at % 2 == 0 { d } else { min });
                 for i in (0..BYTES).step_by(S::LANES) {
                     let scales = S::mul(S::load_u8(bytes.add(i)), S::load_f16(units.as_ptr().add(i)));
                     S::store(to.as_mut_ptr().add(i), scales);
@@ -196,10 +201,10 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
 }
 
 impl Q6K {
-    /// The half of a block's superblock, and the block's two bytes.
+    /// The superblock's d, and the address of the block's two scale bytes.
     #[inline(always)]
     unsafe fn parts(self, block: usize) -> (f16, *const i8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let superblock = self.scales.add(block / BLOCKS * SIGNED);
             (half(superblock), superblock.add(2 + block % BLOCKS * 2).cast::<i8>())
@@ -223,19 +228,19 @@ impl Matrix for Q6K {
 
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::sub(codes::<S, 6>(self.codes, block, part), S::splat(32.0)) }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * 6 * BLOCK / 8)) }
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (d, bytes) = self.parts(block);
             S::mul(S::splat_f16(&d), S::splat(f32::from(*bytes.add(half))))
@@ -245,7 +250,7 @@ impl Matrix for Q6K {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         for (index, to) in to.chunks_exact_mut(BYTES).take(count / BLOCKS).enumerate() {
-            // SAFETY: as of the formats above.
+            // SAFETY: as for the formats above.
             unsafe {
                 let (d, bytes) = self.parts(group + index * BLOCKS);
                 for i in (0..BYTES).step_by(S::LANES) {

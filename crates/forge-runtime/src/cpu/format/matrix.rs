@@ -1,166 +1,173 @@
-//! How a matrix is read: one type per number format, each giving vectors of numbers or codes and the scales of groups.
+//! [`Matrix`]: access to weights of one storage format as vectors, integer quants and group scales.
+//!
+//! `codes` in names means quants: the integers of a quantized format, before scale and offset.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::format::transpose::{Columns, Tile16};
 use crate::cpu::simd::vectors::Simd;
 
-/// Columns of a block: what is decoded at once. Groups of columns are whole blocks.
+/// Columns of a block, the unit of decoding. Groups are whole blocks.
 pub(crate) const BLOCK: usize = 32;
-/// Groups whose scales are widened at once.
+/// Maximum number of groups whose scales are converted at once.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// How the numbers of a weight or of a cache are stored.
+/// Storage format of a weight matrix or a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Singles.
+    /// 32-bit float.
     F32,
-    /// Halves.
+    /// IEEE half-precision float.
     F16,
-    /// The upper halves of singles.
+    /// bfloat16.
     Bf16,
-    /// Signed bytes, 32 to a scale.
+    /// 8-bit quants, one f16 scale per 32.
     Q8_0,
-    /// Nibbles, 32 to a scale.
+    /// 4-bit quants, one f16 scale per 32.
     Q4_0,
-    /// Codes of 6 bits, 16 to a scale that is a multiple of its superblock's.
+    /// 6-bit quants; a scale per 16, relative to the superblock's scale.
     Q6K,
-    /// Codes of 5 bits, 32 to a scale and an offset that are multiples of their superblock's.
+    /// 5-bit quants; a scale and an offset per 32, relative to the superblock's.
     Q5K,
-    /// The same with codes of 4 bits.
+    /// 4-bit quants; scales as in [`Format::Q5K`].
     Q4K,
-    /// Floats of 4 bits, 32 to a power of two.
+    /// 4-bit floats (e2m1), one power-of-two scale per 32.
     Mxfp4,
-    /// Unsigned codes, so many columns to a scale and an offset.
+    /// Unsigned quants with a scale and an offset per group.
     Affine {
-        /// Of a code.
+        /// Bits per weight.
         bits: usize,
-        /// Columns of a group.
+        /// Columns per group.
         group: usize,
-        /// Whether scales and offsets are bfloats, not halves.
+        /// Whether scales and offsets are bf16 instead of f16.
         bf16: bool,
     },
 }
 
-/// What makes numbers of vectors.
+/// How the elements of [`Matrix::vector`] become values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scaling {
-    /// They are numbers.
+    /// Elements are values.
     Done,
-    /// They are codes, which have to be multiplied by their group's scale.
+    /// Multiply by the group's scale.
     Scale,
-    /// To what has been multiplied the group's offset is added.
+    /// Multiply by the group's scale and add its offset.
     Offset,
-    /// A group is a block, and each half of it has a scale.
+    /// Each half of a block has its own scale. A group is one block.
     Halves,
 }
 
 /// A matrix whose rows are `blocks` blocks long, in whole groups.
 pub(crate) trait Matrix: Copy {
-    /// What makes numbers of its vectors.
+    /// How elements become values.
     const SCALING: Scaling;
-    /// Blocks of a group.
+    /// Blocks per group.
     const GROUP: usize = 1;
-    /// Blocks that a row is a multiple of.
+    /// The number of blocks in a row is a multiple of this.
     const WHOLE: usize = Self::GROUP;
-    /// Bfloats that each of its numbers is a sum of.
+    /// Number of bf16 terms that represent each value exactly.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     const PARTS: usize = 3;
-    /// What has to be added to its [`codes`](Matrix::codes), if it has any.
+    /// The constant to add to the result of [`codes`](Matrix::codes), if the format has integer quants.
     const LACKING: Option<i32> = None;
-    /// Whether these are from 0 to 15.
+    /// Whether the quants are in 0..=15.
     const SMALL: bool = false;
 
-    /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
+    /// Looks up the planes `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
 
-    /// The matrix whose planes lie so many bytes after this one's.
+    /// The matrix whose planes are `bytes` bytes after this one's.
     fn after(self, bytes: usize) -> Self;
 
-    /// Lanes `part * LANES ..` of a block; `block` counts from the matrix's first.
+    /// Elements `part * LANES ..` of a block. `block` counts from the start of the matrix.
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V;
 
-    /// Asks for a block to be brought near; it need not exist.
+    /// Prefetches a block to L1; the block need not exist.
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
-    /// Bytes of a block, where rows are read far ahead ([`Isa::asking`](crate::cpu::simd::isa::Isa::asking)); else 0.
+    /// Bytes of a block, for formats with long-distance prefetch
+    /// ([`Isa::asking`](crate::cpu::simd::isa::Isa::asking)); else 0.
     const OF_BLOCK: usize = 0;
 
-    /// Where such a block lies, which need not exist.
+    /// Address of a block of such a format; the block need not exist.
     fn place(self, _block: usize) -> *const u8 {
         std::ptr::null()
     }
 
-    /// Asks for such a block to be brought near as what is read once; it need not exist.
+    /// Prefetches such a block non-temporally; the block need not exist.
     #[inline(always)]
     unsafe fn prefetch_once<S: Simd>(self, _block: usize) {}
 
-    /// Asks for such a block to be brought as near as what is far ahead should be; it need not exist.
+    /// Prefetches such a block to L2; the block need not exist.
     #[inline(always)]
     unsafe fn prefetch_far<S: Simd>(self, _block: usize) {}
 
-    /// The scale of a block's group in all lanes, or that of its half where halves have scales.
+    /// The scale of a block's group, or of one half of the block, in all lanes.
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, _block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat(1.0) }
     }
 
     /// The offset of a block's group in all lanes.
     #[inline(always)]
     unsafe fn offset<S: Simd>(self, _block: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat(0.0) }
     }
 
-    /// The scales of `count <= AT_ONCE` groups; where there are offsets, or scales of halves, each with its second after it.
+    /// The scales of `count <= AT_ONCE` groups. With offsets or half-block scales, each is followed by its
+    /// second value.
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
 
-    /// The codes of a block whose numbers are codes times a scale, and plus an offset if there is one: see `LACKING`.
+    /// The quants of a block as signed bytes, `LACKING` less than the real ones.
     #[inline(always)]
     unsafe fn codes(self, _block: usize) -> [i8; BLOCK] {
         [0; BLOCK]
     }
 
-    /// Whether a row alone is encoded, too: `row_codes` gives what `codes` does, `LANES / 8` blocks at once.
+    /// Whether the int8 GEMV is available: `row_codes` then loads the same quants as `codes`, `LANES / 8`
+    /// blocks at a time.
     const ROW: bool = false;
 
-    /// By how much `row_codes` are larger.
+    /// The bias of `row_codes` relative to `codes`.
     #[inline(always)]
     fn raised<S: Simd>() -> i32 {
         0
     }
 
-    /// Where codes of half a byte lie, of a format that has such: its codes, in rows and in strips, are made of nothing else.
+    /// Address of the 4-bit quants, for formats whose quants are nibbles only.
     #[inline(always)]
     fn nibbles(self) -> *const u8 {
-        unreachable!("codes of this format are not half a byte")
+        unreachable!("the quants of this format are not nibbles")
     }
 
-    /// Codes of a block, or of two.
+    /// The quants of one or two blocks.
     #[inline(always)]
     unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_nibble_codes(self.nibbles().add(block * (BLOCK / 2))) }
     }
 
-    /// Whether it can lie in strips ([`crate::cpu::format::repacked`]), of which what follows tells.
+    /// Whether the matrix can be repacked ([`crate::cpu::format::repacked`]). The items below describe a
+    /// repacked matrix.
     const STRIPS: bool = false;
 
-    /// Whether a strip's codes are whole bytes, each word of them by itself.
+    /// Whether repacked quants are whole bytes.
     const BYTES: bool = false;
 
-    /// Two words of `LANES` outputs of a strip, from output `part * LANES` on: codes as `row_codes` gives them. Pairs of words are in the
-    /// order of memory, and have the columns that `columns` says. `block` counts from the matrix's first, strip after strip.
+    /// Two words of quants for `LANES` outputs of a strip, from output `part * LANES` on, biased as in
+    /// `row_codes`. Pairs are in memory order and hold the columns given by `columns`. `block` counts from
+    /// the start of the matrix, strip after strip.
     #[inline(always)]
     unsafe fn strip_codes<S: Simd>(self, block: usize, pair: usize, part: usize) -> [S::Codes; 2] {
         let place = (block * 4 + pair) * 4 * OUTPUTS + part * 4 * S::LANES;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_nibble_pairs(self.nibbles().add(place)) }
     }
 
-    /// Of which columns of a block these words are, the first of each.
+    /// The first column of each word of a pair.
     #[inline(always)]
     fn columns(pair: usize) -> [usize; 2] {
         match Self::BYTES {
@@ -169,31 +176,31 @@ pub(crate) trait Matrix: Copy {
         }
     }
 
-    /// Bytes of a block's codes in a strip.
+    /// Bytes of a block's quants in a strip.
     const OF_STRIP: usize = if Self::BYTES { BLOCK * OUTPUTS } else { BLOCK / 2 * OUTPUTS };
 
-    /// Where a block's codes lie in a strip. It need not exist.
+    /// Address of a block's quants in a strip; the block need not exist.
     #[inline(always)]
     fn strip(self, block: usize) -> *const u8 {
         self.nibbles().wrapping_add(block * Self::OF_STRIP)
     }
 
-    /// Asks for these words of all outputs to be brought near, as what is read once if that is said; they need not exist.
+    /// Prefetches a pair of words of all outputs, non-temporally if `once`; they need not exist.
     #[inline(always)]
     unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize, once: bool) {
         let of_pair = Self::OF_STRIP / 4;
         for line in (0..of_pair).step_by(64) {
             let line = self.strip(block).wrapping_add(pair * of_pair + line);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe { if once { S::prefetch_once(line) } else { S::prefetch(line) } }
         }
     }
 
-    /// Words `word` and `word + 4` of all outputs, as `codes` gives them.
+    /// Words `word` and `word + 4` of all outputs, with quants as in `codes`.
     #[inline(always)]
     unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
         let words = self.nibbles().cast::<[u32; OUTPUTS]>().wrapping_add(block * 4 + word);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let mut near = unsafe { words.read_unaligned() };
         let mut far = near;
         for (near, far) in near.iter_mut().zip(&mut far) {
@@ -202,29 +209,29 @@ pub(crate) trait Matrix: Copy {
         [near, far]
     }
 
-    /// The scale of an output of a strip, and its offset.
+    /// The scale and offset of one output of a strip.
     #[inline(always)]
     unsafe fn strip_scale(self, _block: usize, _output: usize) -> [f32; 2] {
-        unreachable!("there are no strips of this format")
+        unreachable!("this format cannot be repacked")
     }
 
     /// Scales of `LANES` outputs of a strip.
     #[inline(always)]
     unsafe fn strip_scales<S: Simd>(self, _block: usize, _part: usize) -> S::V {
-        unreachable!("there are no strips of this format")
+        unreachable!("this format cannot be repacked")
     }
 
-    /// Their offsets, if there are any.
+    /// Offsets of `LANES` outputs of a strip, 0 if the format has none.
     #[inline(always)]
     unsafe fn strip_offsets<S: Simd>(self, _block: usize, _part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat(0.0) }
     }
 
-    /// Lanes `part * LANES ..` of a block: the numbers themselves.
+    /// Values `part * LANES ..` of a block, dequantized.
     #[inline(always)]
     unsafe fn widened<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let v = self.vector::<S>(block, part);
             match Self::SCALING {
@@ -235,13 +242,14 @@ pub(crate) trait Matrix: Copy {
         }
     }
 
-    /// Decodes a block of each of `LANES` rows, and hands its columns over. The first row's is `block`, those of the others lie as many blocks
-    /// after it as `rows` says.
+    /// Transposed load: dequantizes a block of each of `LANES` rows and passes the columns to `to`. `rows`
+    /// are block offsets relative to `block`, the first row's.
     #[inline(always)]
     unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
         for part in 0..BLOCK / S::LANES {
             let (mut of_rows, mut of_columns) = (Tile16::ZEROS, Tile16::ZEROS);
-            // SAFETY: the caller promises that the matrix has these blocks; no level has more than sixteen lanes.
+            // SAFETY: the caller ensures that the matrix has these blocks; no instruction set has more than
+            // 16 lanes.
             unsafe {
                 for (row, numbers) in rows.iter().zip(&mut of_rows.0).take(S::LANES) {
                     S::store(numbers.as_mut_ptr(), self.widened::<S>(block + row, part));
@@ -255,7 +263,7 @@ pub(crate) trait Matrix: Copy {
     }
 }
 
-/// The half of a block that a part of it is in.
+/// The half of a block that contains a part.
 #[inline(always)]
 pub(crate) fn of_half<S: Simd>(part: usize) -> usize {
     part * S::LANES / (BLOCK / 2)

@@ -1,4 +1,4 @@
-//! Formats of stored weight matrices, and how kernels read them.
+//! Storage formats of weight matrices, and how kernels read them.
 
 pub(crate) mod affine;
 #[cfg(feature = "moe")]

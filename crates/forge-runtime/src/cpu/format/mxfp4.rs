@@ -1,23 +1,23 @@
-//! Floats of 4 bits, 32 to an exponent of one byte: value = float * 2^(exponent - 127).
+//! MXFP4: 4-bit floats with a one-byte exponent per 32 columns, value = float * 2^(exponent - 127).
 //!
-//! A float has its sign in the highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Byte j of a block's 16 holds
-//! columns j (low) and j + 16 (high).
+//! The highest bit of a float is its sign. The other three select 0, 0.5, 1, 1.5, 2, 3, 4 or 6. Byte j of a
+//! block's 16 bytes holds columns j (low nibble) and j + 16 (high nibble).
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::simd::vectors::Simd;
 
-/// Floats and exponents.
+/// An MXFP4 matrix.
 #[derive(Clone, Copy)]
 pub struct Mxfp4 {
     codes: *const u8,
     scales: *const u8,
 }
 
-/// The scale of an exponent. The compiler refuses 255, which is no number.
+/// The scale for an exponent. The compiler rejects 255, which is NaN.
 #[inline(always)]
 fn power(exponent: u8) -> f32 {
-    // Below the normal numbers there is no exponent: 2^-127 is the highest bit of the fraction.
+    // 2^-127 is subnormal: the highest fraction bit.
     f32::from_bits(if exponent == 0 { 1 << 22 } else { u32::from(exponent) << 23 })
 }
 
@@ -40,26 +40,26 @@ impl Matrix for Mxfp4 {
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         let column = part * S::LANES;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_floats4(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat(power(self.scales.add(block).read())) }
     }
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         for (i, to) in to.iter_mut().enumerate().take(count) {
-            // SAFETY: the caller promises `count` scales.
+            // SAFETY: the caller ensures that there are `count` scales.
             *to = power(unsafe { self.scales.add(group + i).read() });
         }
     }

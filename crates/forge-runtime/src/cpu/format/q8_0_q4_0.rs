@@ -1,4 +1,4 @@
-//! Formats of 32 codes to a scale, row by row and in strips.
+//! Q8_0 and Q4_0: 32 quants per f16 scale, row-major and repacked.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
@@ -7,7 +7,7 @@ use crate::cpu::format::scales::widen_scales;
 use crate::cpu::simd::vectors::Simd;
 use half::f16;
 
-/// Signed bytes and scales.
+/// A Q8_0 matrix: signed 8-bit quants and scales.
 #[derive(Clone, Copy)]
 pub struct Q8_0 {
     codes: *const i8,
@@ -32,13 +32,13 @@ impl Matrix for Q8_0 {
 
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_i8(self.codes.add(block * BLOCK + part * S::LANES)) }
     }
 
     #[inline(always)]
     unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.codes.add(block * BLOCK).cast::<[i8; BLOCK]>().read() }
     }
 
@@ -48,7 +48,7 @@ impl Matrix for Q8_0 {
 
     #[inline(always)]
     unsafe fn strip_codes<S: Simd>(self, block: usize, pair: usize, part: usize) -> [S::Codes; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let first = self.codes.add((block * 8 + 2 * pair) * 4 * OUTPUTS + part * 4 * S::LANES);
             [S::load_codes(first), S::load_codes(first.add(4 * OUTPUTS))]
@@ -62,7 +62,7 @@ impl Matrix for Q8_0 {
 
     #[inline(always)]
     unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let near = self.codes.cast::<[u32; OUTPUTS]>().add(block * 8 + word);
             [near.read(), near.add(4).read()]
@@ -71,13 +71,13 @@ impl Matrix for Q8_0 {
 
     #[inline(always)]
     unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { [self.scales.add(block * OUTPUTS + output).read().to_f32(), 0.0] }
     }
 
     #[inline(always)]
     unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
     }
 
@@ -88,30 +88,31 @@ impl Matrix for Q8_0 {
 
     #[inline(always)]
     unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_codes(self.codes.add(block * BLOCK)) }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * BLOCK)) }
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat_f16(self.scales.add(block)) }
     }
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
 
-/// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
+/// A Q4_0 matrix: 4-bit quants and scales. Byte j of a block's 16 bytes holds columns j (low nibble) and j +
+/// 16 (high nibble).
 #[derive(Clone, Copy)]
 pub struct Q4_0 {
     codes: *const u8,
@@ -138,13 +139,13 @@ impl Matrix for Q4_0 {
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         let column = part * S::LANES;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_nibbles(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
     }
 
     #[inline(always)]
     unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let bytes = unsafe { self.codes.add(block * (BLOCK / 2)).cast::<[u8; BLOCK / 2]>().read() };
         std::array::from_fn(|column| (bytes[column % 16] >> (column / 16 * 4) & 15) as i8)
     }
@@ -159,31 +160,31 @@ impl Matrix for Q4_0 {
 
     #[inline(always)]
     unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { [self.scales.add(block * OUTPUTS + output).read().to_f32(), 0.0] }
     }
 
     #[inline(always)]
     unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat_f16(self.scales.add(block)) }
     }
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
@@ -196,11 +197,11 @@ mod tests {
     use crate::cpu::simd::isa::{Isa, Task};
     use crate::cpu::simd::prefetch_policy::ReadPattern;
 
-    /// Strips of a matrix, and blocks of each.
+    /// Strips of the test matrix, and blocks per strip.
     const STRIPS: usize = 5;
     const BLOCKS: usize = 3;
 
-    /// What some rows make of all strips, into `to`.
+    /// Multiplies rows `x` by all strips.
     struct Products<'a, M> {
         matrix: M,
         streams: ReadPattern,
@@ -214,12 +215,12 @@ mod tests {
             let Products { matrix, streams, x, to } = self;
             let rows = encoded_rows::<S>(x, BLOCKS * BLOCK);
             let of = RepackedRows { matrix, first: 0, strips: STRIPS, blocks: BLOCKS, streams };
-            // SAFETY: the matrix has as many strips, and rows as many blocks.
+            // SAFETY: the matrix has `STRIPS` strips, and rows have `BLOCKS` blocks.
             unsafe { of.few::<S>(&rows[..x.len() / BLOCKS / BLOCK], to, STRIPS * OUTPUTS) };
         }
     }
 
-    fn come_to_the_same<M: Matrix>(matrix: M) {
+    fn assert_bitwise_identical<M: Matrix>(matrix: M) {
         let x: Vec<f32> = (0..4 * BLOCKS * BLOCK).map(|i| (i as f32 * 0.37).sin()).collect();
         for rows in 1..=4 {
             let made = |level: Isa, streams| {
@@ -245,7 +246,7 @@ mod tests {
         let codes: Vec<u8> = (0..STRIPS * OUTPUTS * BLOCKS * BLOCK).map(|i| (i * 89 % 251) as u8).collect();
         let of_code = |i: usize| f16::from_f32(0.01 + 0.001 * (i % 7) as f32);
         let scales: Vec<f16> = (0..STRIPS * OUTPUTS * BLOCKS).map(of_code).collect();
-        come_to_the_same(Q8_0 { codes: codes.as_ptr().cast(), scales: scales.as_ptr() });
-        come_to_the_same(Q4_0 { codes: codes.as_ptr(), scales: scales.as_ptr() });
+        assert_bitwise_identical(Q8_0 { codes: codes.as_ptr().cast(), scales: scales.as_ptr() });
+        assert_bitwise_identical(Q4_0 { codes: codes.as_ptr(), scales: scales.as_ptr() });
     }
 }

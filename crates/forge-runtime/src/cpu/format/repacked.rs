@@ -1,17 +1,19 @@
-//! Matrices in strips: sixteen rows side by side, as the CPU device lays weights out when it copies them.
+//! Repacked matrices: strips of 16 interleaved rows, the layout in which the CPU device copies quantized
+//! weights.
 //!
-//! In the file a matrix lies row by row. Lanes are columns then: each output ends with a sum over lanes, and rows that are computed
-//! at once are as many streams from memory. In a strip lanes are outputs. Of each 32 columns the first four codes of all
-//! sixteen rows lie side by side, then the next four; x is the same for all lanes, and a strip is read from front to back:
+//! A matrix in the file is row-major. SIMD lanes are then columns: each output ends with a horizontal sum,
+//! and rows computed together are separate memory streams. In a strip, SIMD lanes are outputs. For each block
+//! of 32 columns, the first four quants of all 16 rows are adjacent, then the next four. All lanes share x,
+//! and a strip is one sequential stream:
 //!
 //! ```text
-//! codes    [strip][block][word][16 outputs]   words of 4 bytes: 8 of 32 codes, or 4 of 32 nibbles
-//! scales   [strip][half][16 outputs]          halves, and what pairs of bytes are among them
+//! codes    [strip][block][word][16 outputs]   4-byte words: 8 for 32 int8 quants, 4 for 32 nibbles
+//! scales   [strip][half][16 outputs]          16-bit scales; byte scales are moved in pairs
 //! ```
 //!
-//! A strip takes the bytes that its rows had, and lies where they lay, so that a matrix is where the model says. Which matrices can
-//! be laid out so is asked of the model itself ([`survey`]): those of which every kernel that reads them says that it
-//! can read strips.
+//! A strip has the size and the offset of its rows, so a matrix stays at its offset. [`survey`] runs the
+//! model on a recording pass to find the matrices to repack. It selects those whose kernels all support
+//! repacked weights.
 
 use crate::cpu::format::matrix;
 use crate::cpu::format::matrix::BLOCK;
@@ -22,24 +24,24 @@ use std::collections::{BTreeSet, HashMap};
 #[cfg(target_os = "linux")]
 use std::ops::Range;
 
-/// Outputs of a strip.
+/// Rows (outputs) in a strip.
 pub(crate) const OUTPUTS: usize = 16;
 
-/// A matrix of the weight file that can lie in strips, or one of each expert.
+/// A matrix of the weight file that can be repacked, or a stack of one such matrix per expert.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RepackedMatrix {
-    /// Where its codes begin in the file and end, and its scales: of experts, the first one's.
+    /// Start and end offsets of the quants and of the scales in the file; for experts, the first one's.
     planes: [[usize; 2]; 2],
-    /// How many strips it has.
+    /// Strips per matrix.
     count: usize,
-    /// Blocks of a row.
+    /// Blocks per row.
     blocks: usize,
-    /// How many matrices there are, and bytes from one to the next.
+    /// Number of matrices, and stride in bytes.
     matrices: usize,
     record: usize,
 }
 
-/// What `model` reads in strips wherever it reads it.
+/// Finds the matrices that can be repacked, because all kernels of `model` that read them support it.
 pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
     let layout = model.layout();
     let mut survey =
@@ -53,16 +55,16 @@ pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
     survey.found()
 }
 
-/// A pass that computes nothing, and notes what is read of the weights: planes, which are known by where they begin.
+/// A pass that computes nothing and records how weights are read. Planes are identified by their offset.
 struct RepackSurvey<'a> {
     experts: &'a [ExpertWeights],
     in_strips: BTreeSet<RepackedMatrix>,
-    /// What is read in other ways.
+    /// Offsets of planes that are read in other ways.
     others: BTreeSet<usize>,
 }
 
 impl RepackSurvey<'_> {
-    /// Matrices that nobody reads in another way, be it as a matrix of another shape.
+    /// Matrices that are read only as repacked, and with one shape.
     fn found(self) -> Vec<RepackedMatrix> {
         let RepackSurvey { in_strips, others, .. } = self;
         let alone = |matrix: &&RepackedMatrix| {
@@ -110,10 +112,11 @@ impl Pass for RepackSurvey<'_> {
 }
 
 impl RepackedMatrix {
-    /// One matrix, and nothing after it.
+    /// A single matrix: one, at no stride.
     pub const ALONE: [usize; 2] = [1, 0];
 
-    /// Of a matrix of so many rows and stored columns, or of several that lie so many bytes apart, if that makes whole strips.
+    /// Describes one matrix of `rows` rows and `columns` stored columns, or `matrices` of them at a stride of
+    /// `record` bytes. None if its rows are not whole strips or its format cannot be repacked.
     pub fn new(
         [rows, columns]: [usize; 2],
         codes: &Binding,
@@ -121,10 +124,10 @@ impl RepackedMatrix {
         [matrices, record]: [usize; 2],
     ) -> Option<RepackedMatrix> {
         let (count, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
-        // What is bound of experts reaches to the last one's.
+        // A binding of experts spans all of them.
         let own = |plane: &Binding| plane.bytes.checked_sub((matrices - 1) * record);
         let (of_codes, of_scales) = (own(codes)?, own(scales)?);
-        // Of nibbles, whatever their scales are of, or of bytes with a scale for each block.
+        // Nibbles with any scales, or bytes with one f16 scale per block.
         let of_nibbles = of_codes == rows * blocks * 16 && of_scales.is_multiple_of(2 * rows);
         let of_bytes = of_codes == rows * blocks * 32 && of_scales == rows * blocks * 2;
         let is_whole = count * OUTPUTS == rows && (of_nibbles || of_bytes);
@@ -133,7 +136,7 @@ impl RepackedMatrix {
         is_whole.then_some(RepackedMatrix { planes, count, blocks, matrices, record })
     }
 
-    /// Where its planes begin.
+    /// Offsets of the quants and of the scales.
     pub(crate) fn starts(&self) -> [usize; 2] {
         self.planes.map(|[start, _]| start)
     }
@@ -144,7 +147,7 @@ impl RepackedMatrix {
     }
 }
 
-/// How planes of these matrices come to lie in strips where they are read from disk, by where they begin in the file.
+/// How to repack planes that are read from disk, by their offset in the file.
 pub fn arrangements(matrices: &[RepackedMatrix]) -> HashMap<usize, Repacking> {
     let of_matrix = |matrix: &RepackedMatrix| {
         let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
@@ -154,21 +157,21 @@ pub fn arrangements(matrices: &[RepackedMatrix]) -> HashMap<usize, Repacking> {
     matrices.iter().flat_map(of_matrix).collect()
 }
 
-/// Lays a strip out where its rows are.
-fn in_place<const N: usize>(rows: &mut [u8], room: &mut [u8]) {
-    room.copy_from_slice(rows);
-    beside::<N>(room, rows);
+/// Repacks the rows of one strip in place; `buffer` is a buffer of the same size.
+fn in_place<const N: usize>(rows: &mut [u8], buffer: &mut [u8]) {
+    buffer.copy_from_slice(rows);
+    interleave::<N>(buffer, rows);
 }
 
-/// How they come about, where weights are copied.
+/// Repacking from the mapped file, for copied weights.
 #[cfg(target_os = "linux")]
 impl RepackedMatrix {
-    /// The numbers of the strips of each matrix.
+    /// The strip indices of each matrix.
     pub(crate) fn of_each(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         (0..self.matrices).map(|matrix| matrix * self.count..(matrix + 1) * self.count)
     }
 
-    /// Where some strips of one matrix lie in the file, in either plane.
+    /// File ranges of some strips of one matrix, in each plane.
     pub(crate) fn places(&self, strips: Range<usize>) -> [Range<usize>; 2] {
         let (matrix, first) = (strips.start / self.count, strips.start % self.count);
         let [codes, scales] = self.starts().map(|start| start + matrix * self.record);
@@ -177,7 +180,7 @@ impl RepackedMatrix {
         [place(codes, of_codes), place(scales, of_scales)]
     }
 
-    /// The planes of all matrices.
+    /// File ranges of the planes of all matrices.
     pub(crate) fn planes(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let of = |matrix: usize| {
             let first = matrix * self.record;
@@ -186,28 +189,28 @@ impl RepackedMatrix {
         (0..self.matrices).flat_map(of)
     }
 
-    /// From the first byte of its planes to the last.
+    /// The file range from the first to the last byte of all planes.
     pub(crate) fn extent(&self) -> Range<usize> {
         let [codes, scales] = self.planes;
         codes[0].min(scales[0])..codes[1].max(scales[1]) + (self.matrices - 1) * self.record
     }
 
-    /// Writes strip number `strip` of the file's matrices to where it lies in the copy.
+    /// Repacks strip `strip` of the file into the copy.
     ///
     /// # Safety
-    /// `copy` has to begin as many bytes as the file has, and nobody else may touch those of this strip.
+    /// `copy` must be as long as the file, and no other thread may access the bytes of this strip.
     pub(crate) unsafe fn lay_out(&self, strip: usize, file: &[u8], copy: *mut u8) {
         let [codes, scales] = self.places(strip..strip + 1).map(|place| {
-            // SAFETY: planes lie in the file, and so in the copy.
+            // SAFETY: planes are in bounds of the file, and so of the copy.
             let to = unsafe { std::slice::from_raw_parts_mut(copy.add(place.start), place.len()) };
             (&file[place], to)
         });
-        beside::<4>(codes.0, codes.1);
-        beside::<2>(scales.0, scales.1);
+        interleave::<4>(codes.0, codes.1);
+        interleave::<2>(scales.0, scales.1);
     }
 }
 
-/// A number of a matrix in strips: of an output of the strip and the 32 columns that a block is of.
+/// A dequantized element of a repacked matrix: `column` of `block`, for output `output` of the strip.
 #[inline(always)]
 pub(crate) unsafe fn number_of<M: matrix::Matrix>(
     matrix: M,
@@ -215,16 +218,16 @@ pub(crate) unsafe fn number_of<M: matrix::Matrix>(
     output: usize,
     column: usize,
 ) -> f32 {
-    // SAFETY: the caller promises that there is such a block.
+    // SAFETY: the caller ensures that the block exists.
     let (words, [scale, offset]) =
         unsafe { (matrix.strip_words(block, column % (BLOCK / 2) / 4), matrix.strip_scale(block, output)) };
     let word = words[column / (BLOCK / 2)][output].to_ne_bytes();
-    // A code times a scale is exact, and so an offset is added to what it is.
+    // Quant times scale is exact, so the offset is added to an exact product.
     (i32::from(word[column % 4].cast_signed()) + M::LACKING.unwrap_or(0)) as f32 * scale + offset
 }
 
-/// Sixteen rows of words of `N` bytes: the first word of each row, then the second of each.
-fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
+/// Interleaves 16 rows of `N`-byte words: the first word of each row, then the second of each.
+fn interleave<const N: usize>(rows: &[u8], to: &mut [u8]) {
     let rows = rows.as_chunks::<N>().0;
     let width = rows.len() / OUTPUTS;
     for (word, to) in to.as_chunks_mut::<N>().0.chunks_exact_mut(OUTPUTS).enumerate() {
@@ -239,7 +242,8 @@ mod tests {
     use super::*;
     use crate::device::kernel_cost::KernelCost;
 
-    /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
+    /// The number of matrices found if kernels read a matrix of 1,024 bytes of quants with these shapes, or
+    /// unrepacked.
     fn found(reads: &[Option<[usize; 2]>]) -> usize {
         let mut survey = RepackSurvey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
         for strips in reads {
@@ -275,11 +279,11 @@ mod tests {
     fn words_of_sixteen_rows_lie_side_by_side() {
         let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
         let mut strip = vec![0; rows.len()];
-        beside::<4>(&rows, &mut strip);
+        interleave::<4>(&rows, &mut strip);
         let words: Vec<[u8; 2]> = strip.chunks(4).map(|word| [word[0], word[1]]).collect();
         assert_eq!((words[0], words[1], words[15], words[16]), ([0, 0], [1, 0], [15, 0], [0, 1]));
-        let (mut place, mut room) = (rows.clone(), rows);
-        in_place::<4>(&mut place, &mut room);
+        let (mut place, mut buffer) = (rows.clone(), rows);
+        in_place::<4>(&mut place, &mut buffer);
         assert_eq!(place, strip);
     }
 }

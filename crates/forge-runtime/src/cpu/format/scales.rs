@@ -1,21 +1,21 @@
-//! Scales of groups, as they are stored.
+//! Group scales in their stored type.
 
 use crate::cpu::format::matrix::AT_ONCE;
 use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 
-/// What scales are stored as.
+/// A storage type of scales.
 pub(crate) trait Scale: Copy {
-    /// Of no size.
+    /// Zero.
     const ZERO: Self;
 
-    /// `LANES` of them, widened.
+    /// Loads `LANES` scales as f32.
     unsafe fn load<S: Simd>(from: *const Self) -> S::V;
 
-    /// One, widened, in all lanes.
+    /// Loads one scale as f32 into all lanes.
     unsafe fn splat<S: Simd>(from: *const Self) -> S::V;
 
-    /// One, widened.
+    /// The scale as f32.
     fn widened(self) -> f32;
 }
 
@@ -24,13 +24,13 @@ impl Scale for f16 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const f16) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_f16(from) }
     }
 
     #[inline(always)]
     unsafe fn splat<S: Simd>(from: *const f16) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat_f16(from) }
     }
 
@@ -45,13 +45,13 @@ impl Scale for bf16 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const bf16) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::load_bf16(from) }
     }
 
     #[inline(always)]
     unsafe fn splat<S: Simd>(from: *const bf16) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { S::splat(from.read_unaligned().to_f32()) }
     }
 
@@ -61,14 +61,14 @@ impl Scale for bf16 {
     }
 }
 
-/// Widens `count` of at most `N` scales, a multiple of 16.
+/// Converts `count <= N` scales to f32; `N` is a multiple of 16.
 #[inline(always)]
 pub(crate) unsafe fn widen_scales<S: Simd, T: Scale, const N: usize>(
     from: *const T,
     count: usize,
     to: &mut [f32; 2 * AT_ONCE],
 ) {
-    // SAFETY: the caller promises `count` scales; both arrays have room for whole vectors.
+    // SAFETY: the caller passes `count` scales, and both arrays hold whole vectors.
     unsafe {
         let mut some = [T::ZERO; N];
         let from = if count == N {

@@ -1,4 +1,4 @@
-//! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
+//! Weight formats as types. Kernels are compiled only for the formats that a program names.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::elementwise::embed;
@@ -23,15 +23,15 @@ use crate::cpu::moe::grouped;
 #[cfg(feature = "moe")]
 use crate::cpu::moe::grouped::ExpertsTiles;
 
-/// A format that weights are stored in.
+/// A weight format with its kernels.
 pub trait WeightFormat {
-    /// See [`crate::cpu::matmul::linear()`].
+    /// See [`crate::cpu::project()`].
     fn project(call: &KernelArgs<'_>, shape: &Linear);
 
-    /// See [`crate::cpu::elementwise::embed()`].
+    /// See [`crate::cpu::embed()`].
     fn embed(call: &KernelArgs<'_>, shape: &Embed);
 
-    /// See [`crate::cpu::mla::per_head_matmul()`].
+    /// See [`crate::cpu::each_head()`].
     #[cfg(feature = "mla")]
     fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear);
 
@@ -43,7 +43,7 @@ pub trait WeightFormat {
     #[cfg(feature = "moe")]
     fn experts_sum(call: &KernelArgs<'_>, shape: &ExpertsSum);
 
-    /// See [`crate::cpu::moe::grouped()`].
+    /// See [`crate::cpu::experts_tiles()`].
     #[cfg(feature = "moe")]
     fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles);
 }

@@ -1,27 +1,29 @@
-//! The id of the largest logit of each row; of equals the lowest. Scalars: rows. Buffers: logits, ids. And the id of the
-//! best of the candidates that a projection has left. Scalars: rows. Buffers: candidates, ids.
+//! Argmax of each row of logits, the lowest id on ties. Scalars: rows. Buffers: logits, ids.
+//!
+//! `argmax_join` selects the best of the candidates that a matrix product wrote. Scalars: rows. Buffers:
+//! candidates, ids.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the argmax kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Argmax {
-    /// Logits a row.
+    /// Logits per row.
     pub vocabulary: usize,
 }
 
-/// What the compiler decided.
+/// Shape of the candidate argmax.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgmaxJoin {
-    /// Candidates a row.
+    /// Candidates per row.
     pub candidates: usize,
 }
 
-/// A number as bits that compare like it; 0, below all numbers, if it is none.
+/// A sort key in the order of the values. NaN gives 0, below all numbers.
 pub(crate) fn ordered(number: f32) -> u32 {
-    // The two zeros are equal: their sum is the positive one.
+    // Makes the two zeros equal: -0 + 0 is +0.
     let bits = (number + 0.0).to_bits();
     match number {
         number if number.is_nan() => 0,
@@ -30,7 +32,7 @@ pub(crate) fn ordered(number: f32) -> u32 {
     }
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn argmax_join(call: &KernelArgs<'_>, shape: &ArgmaxJoin) {
     let (rows, words) = (call.scalar(0), 2 * shape.candidates);
     let candidates = call.input::<u32>("candidates", rows * words);
@@ -43,13 +45,13 @@ pub fn argmax_join(call: &KernelArgs<'_>, shape: &ArgmaxJoin) {
                 (best, best_id) = (key, id);
             }
         }
-        // SAFETY: this thread alone has this row.
+        // SAFETY: this row belongs to this thread.
         let id = unsafe { ids.part(row..row + 1) };
         id[0] = best_id;
     }
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn argmax(call: &KernelArgs<'_>, shape: &Argmax) {
     call.level().run(Largest { call, shape });
 }
@@ -68,7 +70,7 @@ impl Task for Largest<'_> {
         let whole = vocabulary / S::LANES * S::LANES;
         for row in self.call.share(rows, 1).flatten() {
             let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
-            // SAFETY: vectors up to `whole` lie inside the row.
+            // SAFETY: vectors up to `whole` are in bounds of the row.
             let mut largest = unsafe {
                 let mut largest = S::splat(f32::NEG_INFINITY);
                 for i in (0..whole).step_by(S::LANES) {
@@ -80,7 +82,7 @@ impl Task for Largest<'_> {
                 largest = largest.max(logit);
             }
             let first = logits.iter().position(|&logit| logit == largest).unwrap_or(0);
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             let id = unsafe { ids.part(row..row + 1) };
             id[0] = first as u32;
         }

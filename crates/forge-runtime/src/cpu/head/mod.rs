@@ -1,4 +1,4 @@
-//! Kernels that choose tokens from logits.
+//! Kernels that select tokens from logits: argmax and sampling.
 
 pub(crate) mod argmax;
 pub(crate) mod sample;

@@ -1,4 +1,4 @@
-//! What becomes of a projection's results: deferred norm, bias, a function of each, and the epilogue.
+//! Epilogues of matrix products: deferred norm, bias, activation and output operation.
 
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
@@ -9,7 +9,7 @@ use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
 
-/// What becomes of the result v for output o of row r.
+/// The output operation of a matrix product; v is the result for output o of row r.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epilogue {
     /// `y[r][o] = v`
@@ -18,57 +18,57 @@ pub enum Epilogue {
     Add,
     /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
-    /// The same with `y[r][o / 2] = a / (1 + exp(-sharpness a)) * (b + 1)`, where a is the gate but at most the limit, and b the up
-    /// but at most the limit either way.
+    /// Like `Gate`, with `y[r][o / 2] = a / (1 + exp(-sharpness a)) * (b + 1)`. a is the gate clamped from
+    /// above, and b is up clamped on both sides.
     GateClamped {
-        /// The largest gate, and the largest up either way.
+        /// Upper clamp of the gate, and clamp of up on both sides.
         limit: f32,
-        /// How steeply gates open.
+        /// Slope of the sigmoid.
         sharpness: f32,
     },
-    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the second scalar on. For one row.
+    /// `y[o] = v * factors[first + o]`, where the second scalar is `first`. One row only.
     Multiply {
-        /// Numbers of the row.
+        /// Elements of `factors`.
         of: usize,
     },
-    /// `y[o] += v`, and what a deferred norm of y needs. For one row.
+    /// `y[o] += v`, and the partial sums for a deferred norm of y. One row only.
     AddSquares(Squares),
-    /// `y[o] = v`, and the best of each share of the outputs in `candidates`: `[candidates, 2]`, a key that orders as the
-    /// number does and the lowest output that has it. For one row.
+    /// `y[o] = v`, and the argmax of each partition of the outputs in `candidates`. A pair is a key in the
+    /// order of the values, and the lowest output with it. One row only.
     Best {
-        /// Pairs in `candidates`. Those that no share has get key 0.
+        /// Number of pairs in `candidates`. Unused ones get key 0.
         candidates: usize,
     },
 }
 
 impl Epilogue {
-    /// How many outputs become one number.
+    /// Number of results per element of y.
     pub(crate) fn of_one(self) -> usize {
         if matches!(self, Epilogue::Gate(_) | Epilogue::GateClamped { .. }) { 2 } else { 1 }
     }
 }
 
-/// What the producer of a row leaves for the deferred norm that reads it. Made for one row.
+/// Outputs of a row's producer for the deferred norm of its consumer. One row only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squares {
-    /// Partial sums of squares in `squares`: all are written, those that no share has as 0.
+    /// Number of partial sums in `squares`. All are written, unused ones as 0.
     pub partials: usize,
-    /// Whether `gained` is written: the row times the norm's gain.
+    /// Whether `gained`, the row times the norm's gain, is written.
     pub gain: bool,
 }
 
-/// The norm of a projection's input, deferred: x is already multiplied by the gain, and results are divided by
-/// `sqrt(sum(squares) / inputs + epsilon)`. For one row.
+/// Deferred RMSNorm of the input: x is already multiplied by the gain, and results are divided by
+/// `sqrt(sum(squares) / inputs + epsilon)`. One row only.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeferredNorm {
-    /// Numbers in `squares`.
+    /// Number of partial sums in `squares`.
     pub partials: usize,
     /// Added to the mean of squares.
     pub epsilon: f32,
 }
 
-/// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain, and results are divided by
-/// `sqrt(mean(x²) + epsilon)`. For one row.
+/// RMSNorm of the input inside the matrix product: x is multiplied by the gain, and results are divided by
+/// `sqrt(mean(x²) + epsilon)`. One row only.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InlineNorm {
     /// Whether there is a gain.
@@ -78,10 +78,10 @@ pub struct InlineNorm {
 }
 
 impl Squares {
-    /// Leaves a whole row, in the buffer of this name: its sum of squares is the first partial sum.
+    /// Writes these outputs for a whole row: its sum of squares becomes the first partial sum in `buffer`.
     #[inline(always)]
     pub(crate) fn leave<S: Simd>(&self, call: &KernelArgs<'_>, buffer: &str, row: &[f32]) {
-        // SAFETY: whoever has the whole row has all of these.
+        // SAFETY: the thread that has the whole row writes all of these outputs.
         unsafe {
             if self.gain {
                 let gained = call.output::<f32>("gained", row.len()).part(0..row.len());
@@ -95,12 +95,12 @@ impl Squares {
 }
 
 impl DeferredNorm {
-    /// What results are multiplied by.
+    /// The factor of the results.
     #[inline(always)]
     fn factor<S: Simd>(&self, call: &KernelArgs<'_>, inputs: usize) -> f32 {
         let squares = call.input::<f32>("squares", self.partials);
         let whole = squares.len() / S::LANES * S::LANES;
-        // SAFETY: vectors up to `whole` lie inside.
+        // SAFETY: vectors up to `whole` are in bounds.
         let mut total = unsafe {
             let mut sums = S::splat(0.0);
             for i in (0..whole).step_by(S::LANES) {
@@ -115,37 +115,37 @@ impl DeferredNorm {
     }
 }
 
-/// The most outputs that a thread takes at once when there are few rows.
+/// Maximum number of outputs per claim with few rows.
 pub(crate) const GRAIN: usize = 64;
 
-/// Where results go.
+/// Epilogue parameters and output buffers.
 pub(crate) struct EpilogueContext<'a> {
     level: Isa,
-    /// The deferred norm.
+    /// Factor of the norm.
     pub(crate) factor: Option<f32>,
     bias: &'a [f32],
     pub(crate) each: Option<UnaryOp>,
-    /// What each result is multiplied by, where it is.
+    /// Factors of the results, if any.
     pub(crate) factors: &'a [f32],
     pub(crate) y: Output<'a, f32>,
     pub(crate) width: usize,
     pub(crate) epilogue: Epilogue,
     pub(crate) left: SideOutput<'a>,
-    /// Whether results are written past the caches ([`crate::cpu::simd::streaming_store`]).
+    /// Whether results are written with non-temporal stores ([`crate::cpu::simd::streaming_store`]).
     pub(crate) past: bool,
 }
 
-/// Rows of results that are asked for ahead, where many are put where they belong: as many cache lines as are under way at once.
+/// Prefetch distance of y in rows, about the number of cache lines in flight.
 pub(crate) const ROWS_AHEAD: usize = 8;
 
-/// What is left beside y.
+/// Outputs in addition to y.
 pub(crate) enum SideOutput<'a> {
     Nothing,
     Squares { gained: Option<(&'a [f32], Output<'a, f32>)>, squares: Output<'a, f32> },
     Candidates(Output<'a, u32>),
 }
 
-/// What one share of the outputs leaves.
+/// Additional outputs of one partition.
 #[derive(Clone, Copy)]
 pub(crate) struct PartialResults {
     pub(crate) squares: f32,
@@ -165,7 +165,7 @@ impl<'a> EpilogueContext<'a> {
         EpilogueContext {
             level: call.level(),
             factor: match own_norm {
-                // SAFETY: the level exists, as this runs by it.
+                // SAFETY: this runs compiled for its instruction set.
                 Some(own) => Some(unsafe { inverse_rms::<S>(call.input("x", inputs), own.epsilon) }),
                 None => norm.map(|norm| norm.factor::<S>(call, inputs)),
             },
@@ -192,9 +192,9 @@ impl<'a> EpilogueContext<'a> {
         }
     }
 
-    /// How the outputs of few rows are shared: how many shares, outputs of each, and how many a thread takes at once. Where
-    /// shares leave something they are what the shape says, since that must not depend on the number of threads, and a
-    /// thread takes a few; else a thread's own.
+    /// Partitioning of the outputs with few rows: number of partitions, outputs per partition, and partitions
+    /// per claim. With additional outputs, the shape fixes the partitions, because results must not depend on
+    /// the number of threads.
     pub(crate) fn shares(&self, outputs: usize, workers: usize) -> (usize, usize, usize) {
         let grain = (outputs / (workers * 8)).clamp(4, GRAIN).next_multiple_of(4);
         let shares = match self.epilogue {
@@ -206,20 +206,20 @@ impl<'a> EpilogueContext<'a> {
         (shares, size, grain.div_ceil(size))
     }
 
-    /// Asks for where the results of `count` outputs from `first` on of a row will go, which another core may have. It loses what it has
-    /// of them, so the row is to be this thread's.
+    /// Prefetches the destination of `count` outputs from `first` on, with write intent. Other cores lose
+    /// these lines, so the outputs must belong to this thread.
     #[inline(always)]
     pub(crate) unsafe fn expect<S: Simd>(&self, row: usize, first: usize, count: usize) {
         let halved = self.epilogue.of_one();
         let to = self.y.start().wrapping_add(row * self.width + first / halved);
         for line in (0..count / halved).step_by(16) {
-            // SAFETY: what is asked for may be anywhere.
+            // SAFETY: prefetch addresses need not be valid.
             unsafe { S::prefetch_to_write(to.wrapping_add(line)) };
         }
     }
 
-    /// Puts the results of outputs `first..` of a row where they belong, and counts them in what their share leaves. No
-    /// other thread may have them.
+    /// Writes the results of outputs `first..` of a row and updates the partition's additional outputs. No
+    /// other thread may have these outputs.
     pub(crate) unsafe fn outputs(
         &self,
         row: usize,
@@ -228,11 +228,11 @@ impl<'a> EpilogueContext<'a> {
         share: &mut PartialResults,
     ) {
         let bias = self.bias.get(first..).unwrap_or_default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.biased(row, (first, bias), values, share) };
     }
 
-    /// The same with a bias that is not that of all rows, from `first` on; none where it is empty.
+    /// Like [`EpilogueContext::outputs`], with the given bias from `first` on; none if it is empty.
     pub(crate) unsafe fn biased(
         &self,
         row: usize,
@@ -243,8 +243,8 @@ impl<'a> EpilogueContext<'a> {
         self.level.run(RowEpilogue { finish: self, row, first, bias, values, share });
     }
 
-    /// Puts the results of a panel where they belong: of outputs from a first one on, so many, of some rows, each `pitch` after those
-    /// of the row before. Where a bias is given it is that.
+    /// Writes the results of a panel: outputs (first, count) of some rows, which have a stride of `pitch`.
+    /// `bias` replaces the bias, if given.
     pub(crate) unsafe fn panel(
         &self,
         rows: &[usize],
@@ -256,10 +256,10 @@ impl<'a> EpilogueContext<'a> {
         self.level.run(PanelEpilogue { finish: self, rows, outputs, bias, values, pitch });
     }
 
-    /// Leaves what share number `index` has counted. No other thread may have that share.
+    /// Writes the additional outputs of partition `index`. No other thread may have that partition.
     #[inline(always)]
     pub(crate) unsafe fn leave(&self, index: usize, share: PartialResults) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             match &self.left {
                 SideOutput::Nothing => {}

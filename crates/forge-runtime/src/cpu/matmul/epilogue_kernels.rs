@@ -1,7 +1,8 @@
-//! What becomes of results: norm, bias, a function of each, and the epilogue.
+//! Epilogue kernels: norm, bias, activation and output operation.
 //!
-//! They are tasks of their own, compiled once for each set of instructions: whatever format a weight has, the same numbers come here. A
-//! call for the few dozen results of a row is nothing beside what they are made of; those of many rows come a panel at once.
+//! They are separate tasks, compiled once per instruction set, because results do not depend on the weight
+//! format. The cost of a call is small compared with the dot products. Results of many rows are passed one
+//! panel at a time.
 
 use crate::cpu::elementwise::activation::Activation;
 use crate::cpu::head::argmax::ordered;
@@ -12,16 +13,16 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::streaming_store::write_past;
 use crate::cpu::simd::vectors::Simd;
 
-/// Results of some rows that are put where they belong, those of a panel.
+/// Epilogue of a panel.
 pub(crate) struct PanelEpilogue<'a> {
     pub(crate) finish: &'a EpilogueContext<'a>,
-    /// By number.
+    /// Row indices.
     pub(crate) rows: &'a [usize],
-    /// The first output, and how many there are.
+    /// First output, and number of outputs.
     pub(crate) outputs: (usize, usize),
-    /// Of these outputs, where there is one.
+    /// Bias of these outputs; may be empty.
     pub(crate) bias: &'a [f32],
-    /// Results of a row, each `pitch` after those of the row before.
+    /// Results, with a row stride of `pitch`.
     pub(crate) values: &'a mut [f32],
     pub(crate) pitch: usize,
 }
@@ -30,11 +31,11 @@ impl Task for PanelEpilogue<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let PanelEpilogue { finish, rows, outputs: (first, count), bias, values, pitch } = self;
-        // Where there are panels, shares leave nothing.
+        // Panels have no additional outputs.
         let share = &mut { PartialResults::NOTHING };
         for (place, (row, values)) in rows.iter().zip(values.chunks_mut(pitch)).enumerate() {
             if let Some(coming) = rows.get(place + ROWS_AHEAD) {
-                // SAFETY: the level exists, as this runs by it.
+                // SAFETY: this runs compiled for its instruction set.
                 unsafe { finish.expect::<S>(*coming, first, count) };
             }
             RowEpilogue { finish, row: *row, first, bias, values: &mut values[..count], share }.run::<S>();
@@ -42,21 +43,21 @@ impl Task for PanelEpilogue<'_> {
     }
 }
 
-/// Results of a row that are put where they belong.
+/// Epilogue of some outputs of one row.
 pub(crate) struct RowEpilogue<'a> {
     pub(crate) finish: &'a EpilogueContext<'a>,
     pub(crate) row: usize,
-    /// The first of these outputs.
+    /// The first output.
     pub(crate) first: usize,
-    /// Of these outputs, where there is one.
+    /// Bias of these outputs; may be empty.
     pub(crate) bias: &'a [f32],
     pub(crate) values: &'a mut [f32],
-    /// What their share of the outputs leaves.
+    /// Additional outputs of the partition.
     pub(crate) share: &'a mut PartialResults,
 }
 
 impl Task for RowEpilogue<'_> {
-    /// The device has seen that the level exists; who makes the task promises that nobody else has these outputs.
+    /// The caller has checked the instruction set, and ensures that no other thread has these outputs.
     #[inline(always)]
     fn run<S: Simd>(self) {
         let RowEpilogue { finish, row, first, bias, values, share } = self;
@@ -69,14 +70,14 @@ impl Task for RowEpilogue<'_> {
             *value += bias;
         }
         if let Some(each) = finish.each {
-            // SAFETY: the maker's promise.
+            // SAFETY: the contract of the caller of `run`.
             unsafe { each.apply::<S>(values) };
         }
         let count = values.len() / finish.epilogue.of_one();
         let start = row * finish.width + first / finish.epilogue.of_one();
-        // SAFETY: the maker's promise.
+        // SAFETY: the contract of the caller of `run`.
         let y = unsafe { finish.y.part(start..start + count) };
-        // What goes past the caches is made where the values are, and is not looked at where it goes.
+        // With non-temporal stores, results are computed in `values` and `y` is not read back.
         let past = finish.past;
         match finish.epilogue {
             Epilogue::Store | Epilogue::Best { .. } if past => {}
@@ -93,7 +94,7 @@ impl Task for RowEpilogue<'_> {
                 let gating = Gating::new(finish.epilogue, values);
                 let from = values.as_mut_ptr();
                 let to = if past { from } else { y.as_mut_ptr() };
-                // SAFETY: the maker's promise, and there are twice as many values.
+                // SAFETY: the contract of the caller of `run`; there are twice as many values.
                 unsafe { gate::<S>(gating, from, to, count) };
             }
         }
@@ -108,16 +109,17 @@ impl Task for RowEpilogue<'_> {
             SideOutput::Nothing => {}
             SideOutput::Squares { gained, .. } => {
                 if let Some((gain, gained)) = gained {
-                    // SAFETY: as y.
+                    // SAFETY: as for y.
                     multiply(unsafe { gained.part(first..first + count) }, results, &gain[first..]);
                 }
-                // So many at a time, however many come: they are added in one order.
+                // Fixed-size chunks make the order of additions independent of the number of values.
                 for some in results.chunks(GRAIN) {
                     share.squares += dot::<S>(some, some);
                 }
             }
             SideOutput::Candidates(_) => {
-                // The best of some is found at once, and where it is only if it is the best of all so far.
+                // The maximum of a chunk is computed first. Its index is computed only if it is a new
+                // maximum.
                 for (first, some) in (first..).step_by(GRAIN).zip(results.chunks(GRAIN)) {
                     let best = some.iter().map(|result| ordered(*result)).fold(0, u32::max);
                     if best > share.key {
@@ -148,7 +150,7 @@ pub(crate) fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
 #[inline(always)]
 pub(crate) fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
     let whole = a.len() / S::LANES * S::LANES;
-    // SAFETY: vectors up to `whole` lie inside; `b` is as long as `a`.
+    // SAFETY: vectors up to `whole` are in bounds; `b` is as long as `a`.
     let mut total = unsafe {
         let mut sums = S::splat(0.0);
         for i in (0..whole).step_by(S::LANES) {
@@ -162,7 +164,7 @@ pub(crate) fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
     total
 }
 
-/// What becomes of gates and their ups, which are clamped already where they have to be.
+/// A gated activation, after clamping.
 #[derive(Clone, Copy)]
 enum Gating {
     /// activation(gate) * up
@@ -172,7 +174,7 @@ enum Gating {
 }
 
 impl Gating {
-    /// Of an epilogue that gates, for values that it may clamp.
+    /// The gating of an epilogue; clamps `values` if the epilogue does.
     #[inline(always)]
     fn new(epilogue: Epilogue, values: &mut [f32]) -> Gating {
         match epilogue {
@@ -183,14 +185,14 @@ impl Gating {
                 Gating::Sharp(sharpness)
             }
             Epilogue::Gate(activation) => Gating::Plain(activation),
-            other => unreachable!("{other:?} gates nothing"),
+            other => unreachable!("{other:?} has no gate"),
         }
     }
 
-    /// Of every lane.
+    /// Applies it to vectors.
     #[inline(always)]
     unsafe fn of<S: Simd>(self, gate: S::V, up: S::V) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let one = S::splat(1.0);
             match self {
@@ -204,12 +206,13 @@ impl Gating {
     }
 }
 
-/// What becomes of `count` gates and their ups, which alternate from `from` on. It may go where they are.
+/// Applies the gating to `count` interleaved pairs of gate and up. `to` may be equal to `from`.
 #[inline(always)]
 unsafe fn gate<S: Simd>(gating: Gating, from: *const f32, to: *mut f32, count: usize) {
     for start in (0..count).step_by(S::LANES) {
         let some = S::LANES.min(count - start);
-        // SAFETY: pairs are read before their results go where they or earlier ones were; a vector has at most 16 lanes.
+        // SAFETY: pairs are read before results are written to their place or an earlier one; a vector has at
+        // most 16 lanes.
         unsafe {
             let (from, to) = (from.add(2 * start), to.add(start));
             if some == S::LANES {
@@ -226,7 +229,7 @@ unsafe fn gate<S: Simd>(gating: Gating, from: *const f32, to: *mut f32, count: u
     }
 }
 
-/// A gate that is not above the limit, and an up that is not beyond it. What is no number stays none.
+/// Clamps a gate from above, and its up on both sides. NaN stays NaN.
 #[inline(always)]
 fn clamp(pair: &mut [f32], limit: f32) {
     for x in &mut *pair {

@@ -1,4 +1,4 @@
-//! A few rows of a projection, share by share, and the ways in which their products come about.
+//! GEMV: matrix products with a few rows of x, and its kernels.
 
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::matmul::epilogue::{GRAIN, PartialResults};
@@ -10,12 +10,13 @@ use crate::cpu::matmul::linear::LinearCall;
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
-/// As many rows are few: each thread prepares all of them for itself, and what comes of them is written past the caches ([`crate::cpu::simd::streaming_store`]).
+/// Maximum number of rows for GEMV. Each thread quantizes or normalizes all rows itself, and results are
+/// written with non-temporal stores ([`crate::cpu::simd::streaming_store`]).
 pub(crate) const FEW: usize = 4;
 
-/// How outputs are computed of rows that are few. Ways are types, so that each is compiled where it is taken, and nowhere else.
+/// A GEMV kernel. Kernels are types, so that each is compiled only where it is used.
 pub(crate) trait GemvKernel<M: Matrix>: Copy {
-    /// The products of a range of outputs with `X` rows of x. `W` of them are computed at once if each is by itself.
+    /// Multiplies a range of outputs by `X` rows of x, `W` outputs at a time if they are computed separately.
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
         work: &LinearCall<'_, M>,
@@ -25,13 +26,13 @@ pub(crate) trait GemvKernel<M: Matrix>: Copy {
     );
 }
 
-/// Outputs are computed each by itself, as the way that it holds does.
+/// Computes each output separately with an [`OutputKernel`].
 #[derive(Clone, Copy)]
 pub(crate) struct PerOutput<T>(pub(crate) T);
 
-/// How an output is computed by itself.
+/// A kernel for separate outputs.
 pub(crate) trait OutputKernel<M: Matrix>: Copy {
-    /// The products of `W` outputs, whose rows begin with blocks `first`, with `X` rows of x.
+    /// Multiplies `W` outputs, whose rows start at blocks `first`, by `X` rows of x.
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
         work: &LinearCall<'_, M>,
@@ -49,13 +50,13 @@ impl<M: Matrix, T: OutputKernel<M>> GemvKernel<M> for PerOutput<T> {
         x: [*const f32; X],
         values: &mut [[f32; GRAIN]; X],
     ) {
-        // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing. Past the range the
-        // last is computed again.
+        // Rows that are read together are far apart, because the hardware prefetcher does not separate
+        // streams on one page. The last row is repeated past the end of the range.
         let apart = range.len().div_ceil(W);
         for i in 0..apart {
             let place = |w: usize| (w * apart + i).min(range.len() - 1);
             let first = std::array::from_fn(|w| (range.start + place(w)) * work.blocks);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let products = unsafe { self.0.products::<S, W, X>(work, first, x) };
             for (w, products) in products.iter().enumerate() {
                 for (row, product) in products.iter().enumerate() {
@@ -66,19 +67,19 @@ impl<M: Matrix, T: OutputKernel<M>> GemvKernel<M> for PerOutput<T> {
     }
 }
 
-/// In f32, rows of the matrix one after the other, in the order that is fastest for one row of x.
+/// f32 kernel: one row after another, in the order that is fastest for one row of x.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequential;
 
-/// In f32, in the order that is fastest where several rows of the matrix are read at once.
+/// f32 kernel: `W` rows at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct RowMajor;
 
-/// Of codes, block after block, as panels are.
+/// int8 kernel: block by block, with the summation order of the int8 GEMM.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<'a>(pub(crate) &'a [QuantizedRow]);
 
-/// In f32, in the order of panels.
+/// f32 kernel with the summation order of the f32 GEMM.
 #[derive(Clone, Copy)]
 pub(crate) struct Transposed;
 
@@ -93,7 +94,7 @@ impl<M: Matrix> OutputKernel<M> for RowMajor {
         let ahead = work.call.level().asking().far;
         let mut all = [[0.0; X]; W];
         for (row, x) in x.into_iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let products = unsafe { stored_products::<S, M, W>(work.matrix, first, x, work.blocks, ahead) };
             for (all, product) in all.iter_mut().zip(products) {
                 all[row] = product;
@@ -112,7 +113,7 @@ impl<M: Matrix> OutputKernel<M> for Blocks<'_> {
         _x: [*const f32; X],
     ) -> [[f32; X]; W] {
         let rows: [&QuantizedRow; X] = std::array::from_fn(|row| &self.0[row]);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { int8_gemv::products::<S, M, W, X>(work.matrix, first, rows, work.blocks) }
     }
 }
@@ -130,7 +131,7 @@ impl<M: Matrix> GemvKernel<M> for Sequential {
         let asking = call.level().asking();
         for (place, output) in range.enumerate() {
             for (x, values) in x.iter().zip(&mut *values) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 values[place] =
                     unsafe { stored_product::<S, M>(matrix, output * blocks, *x, blocks, asking) };
             }
@@ -149,7 +150,7 @@ impl<M: Matrix> GemvKernel<M> for Transposed {
     ) {
         let LinearCall { matrix, blocks, .. } = *work;
         let (of_matrix, outputs) = ((matrix, blocks), (range.start, range.len()));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             transposed_gemv::products::<S, M, X>(of_matrix, outputs, x, values.as_flattened_mut(), GRAIN)
         };
@@ -157,9 +158,12 @@ impl<M: Matrix> GemvKernel<M> for Transposed {
 }
 
 impl<M: Matrix> LinearCall<'_, M> {
-    /// `X` rows of x, `W` outputs at once.
+    /// GEMV with `X` rows of x and `W` outputs at a time.
     #[inline(always)]
-    pub(crate) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: impl GemvKernel<M>) {
+    pub(crate) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(
+        &self,
+        kernel: impl GemvKernel<M>,
+    ) {
         let LinearCall { call, outputs, blocks, x, .. } = *self;
         let rows = x.len() / (blocks * BLOCK);
         let x: [*const f32; X] = std::array::from_fn(|row| x[row.min(rows - 1) * blocks * BLOCK..].as_ptr());
@@ -170,15 +174,15 @@ impl<M: Matrix> LinearCall<'_, M> {
             let end = outputs.min((share + 1) * size);
             for start in (share * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe {
-                    way.of_range::<S, W, X>(self, range.clone(), x, &mut values);
+                    kernel.of_range::<S, W, X>(self, range.clone(), x, &mut values);
                     for (row, values) in values.iter_mut().enumerate().take(rows) {
                         self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
                     }
                 }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe { self.finish.leave(share, left) };
         }
     }

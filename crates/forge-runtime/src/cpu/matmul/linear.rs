@@ -1,14 +1,17 @@
-//! y = W x for one row or many, with a bias before and an epilogue after.
+//! Linear layers: `y = W x` with bias and epilogue, for one row or many.
 //!
-//! Scalars: rows[, first]. Buffers: the weight's planes[, bias], x[, x_gain][, squares][, factors], y[, gain, gained, squares_out][, candidates]. One
-//! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of
-//! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
-//! panel after panel goes by.
+//! Scalars: rows[, first]. Buffers: the weight's planes[, bias], x[, x_gain][, squares][, factors], y[, gain,
+//! gained, squares_out][, candidates].
 //!
-//! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
-//! ([`crate::cpu::matmul::int8::int8_gemm`], and of a few [`crate::cpu::matmul::int8::int8_gemv`]), unless the device is exact; otherwise products in f32 are summed
-//! column after column ([`panel`]). A row that is alone, in a program of its own, may be summed in another order ([`RowMajor`]). Of a matrix
-//! in strips rows are computed by [`crate::cpu::matmul::int8::repacked_gemv`].
+//! - One or a few rows (GEMV): each weight is read once, and memory bandwidth is the limit.
+//! - More rows (GEMM): panels of weights are decoded once into a cache-sized buffer. A group of rows of x
+//!   stays in cache for all panels.
+//!
+//! Rows of a batch are batch-invariant. For quantized weights, activations are quantized to int8
+//! ([`crate::cpu::matmul::int8::int8_gemm`], and for a few rows [`crate::cpu::matmul::int8::int8_gemv`]),
+//! unless the device is exact. Otherwise f32 products are added column by column ([`gemm`]). The decode
+//! schedule may add in another order ([`RowMajor`]). Repacked weights use
+//! [`crate::cpu::matmul::int8::repacked_gemv`].
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -28,39 +31,40 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// What the compiler decided.
+/// Shape of a linear layer, fixed by the compiler.
 ///
-/// v is W x, then deferred norm, then bias, then a function of each result, then the epilogue.
+/// v is W x, then deferred norm, bias and `each`; then comes the epilogue.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
     pub outputs: usize,
-    /// Columns of the weight, and the width of x.
+    /// Columns of the weight, and width of x.
     pub inputs: usize,
-    /// The deferred norm of x, if there is one.
+    /// Deferred norm of x, if any.
     pub norm: Option<DeferredNorm>,
-    /// The norm of x that is this projection's business, if there is one.
+    /// Norm of x that this layer computes itself, if any.
     pub own_norm: Option<InlineNorm>,
     /// Whether a bias is added.
     pub bias: bool,
-    /// What v becomes before the epilogue.
+    /// Elementwise function before the epilogue.
     pub each: Option<UnaryOp>,
-    /// What becomes of the result.
+    /// The output operation.
     pub epilogue: Epilogue,
-    /// Whether experts are chosen by the result. A choice is a matter of order, so x is never encoded then.
+    /// Whether the result is router logits. Expert choice depends on their order, so x is then never
+    /// quantized.
     pub chooses: bool,
 }
 
-/// Rows of x that share a panel, or a quarter of them where there are too few panels for all threads.
+/// Rows of x that share a panel; a quarter of it if there are too few panels for all threads.
 const ROWS: usize = 512;
-/// Panels of a thread that are enough to keep all of them busy until the end.
-const MANY: usize = 8;
+/// Panels per thread that suffice for load balance.
+const ENOUGH_PANELS: usize = 8;
 
-/// Blocks of a row of weights from which on a row of x meets several at once. Shorter ones are read one after the other, which is
-/// one stream from memory: of several, each would end before the machine has foreseen much of it.
-const LONG: usize = 64;
+/// Minimum row length in blocks for reading several rows at once. Shorter rows are read one after another as
+/// one stream, because several streams would end before hardware prefetch takes effect.
+const MIN_LONG_ROW_BLOCKS: usize = 64;
 
-/// Runs this thread's share, of a weight stored as `F`.
+/// Runs this thread's part of a linear layer with weight format `F`.
 pub fn project<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
     F::project(call, shape);
 }
@@ -79,7 +83,7 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     call.level().run(LinearTask::<M> { call, shape, format: PhantomData });
 }
 
-/// Whether rows of a batch are encoded before they meet the matrix.
+/// Whether activations are quantized.
 #[inline(always)]
 fn is_encoded<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) -> bool {
     M::LACKING.is_some() && !shape.chooses && !call.exact()
@@ -104,7 +108,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
                 self.shape.epilogue,
                 Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
             );
-        assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
+        assert!(rows == 1 || !of_one, "{:?} supports one row, but there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { gemm::room(rows.min(ROWS)) };
@@ -119,10 +123,10 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
             x,
             finish: EpilogueContext::new::<S>(call, self.shape, rows),
         };
-        let is_short = blocks < LONG;
-        // What is no number yet is slower than memory.
+        let is_short = blocks < MIN_LONG_ROW_BLOCKS;
+        // With unquantized weights, several rows at once are slower.
         let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
-        // Of a row alone codes are made where that pays.
+        // In decode, activations are quantized only where it is faster.
         if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
             let x = encoded_rows::<S>(x, blocks * BLOCK);
             // SAFETY: as below.
@@ -138,8 +142,8 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
             }
             return keep(x);
         }
-        // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
-        // different outputs.
+        // SAFETY: `find` checked that the matrix is whole, and x has `blocks * 32` columns a row; threads
+        // write different outputs.
         unsafe {
             match rows {
                 1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(Sequential),
@@ -148,7 +152,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
                 2 => work.few_rows::<S, 1, 2>(Transposed),
                 3 => work.few_rows::<S, 1, 3>(Transposed),
                 FEW => work.few_rows::<S, 1, FEW>(Transposed),
-                // A sum waits for itself as long as so many take.
+                // Limited by the latency of accumulation: eight rows take as long as five.
                 5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Transposed),
                 _ => work.panels::<S>(scratch),
             }
@@ -156,35 +160,35 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
     }
 }
 
-/// A projection, its shape worked out.
+/// A linear layer of one dispatch.
 pub(crate) struct LinearCall<'a, M> {
     pub(crate) call: &'a KernelArgs<'a>,
     pub(crate) matrix: M,
     pub(crate) outputs: usize,
-    /// Of a row of the matrix, and of x.
+    /// Blocks per row of the matrix, and of x.
     pub(crate) blocks: usize,
-    /// Rows of whole blocks.
+    /// Rows of x, padded to whole blocks.
     pub(crate) x: &'a [f32],
     pub(crate) finish: EpilogueContext<'a>,
 }
 
 impl<M: Matrix> LinearCall<'_, M> {
-    /// Any number of rows.
+    /// GEMM for any number of rows.
     #[inline(always)]
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
         let LinearCall { call, matrix, outputs, blocks, x, .. } = *self;
         let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
         let numbers: Vec<usize> = (0..x.len()).collect();
         let panels = outputs.div_ceil(PANEL);
-        let most = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
-        // All panels of one block of rows, then the next block: neighbours in time share their x. Weights are decoded for each block of
-        // rows, so that there are as few as keep threads busy.
+        let most = if panels < ENOUGH_PANELS * call.workers() { ROWS / 4 } else { ROWS };
+        // Item order: all panels of one group of rows, then the next group. Consecutive items share x.
+        // Weights are decoded once per group, so groups are as large as load balance allows.
         let of_item = x.len().clamp(ROWS / 4, most);
         for item in call.share_rows(x.len().div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &x[first_row..x.len().min(first_row + of_item)];
             let of_panel = (first_output, (outputs - first_output).min(PANEL));
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 let of_matrix = (matrix, blocks);
                 let sums = gemm::products::<S, M>(call.level(), of_matrix, of_panel, rows, scratch);
@@ -195,7 +199,8 @@ impl<M: Matrix> LinearCall<'_, M> {
     }
 }
 
-/// Rows of x as they meet weights: of `columns`, which are whole groups, and with the gain of a norm that is the projection's.
+/// Rows of x as they are multiplied: padded to `columns`, whole groups, and multiplied by the gain of an
+/// inline norm.
 #[inline(always)]
 pub(crate) fn prepared_x<'a>(
     call: &KernelArgs<'a>,
@@ -216,7 +221,8 @@ pub(crate) fn prepared_x<'a>(
     room
 }
 
-/// Rows of x as long as rows of weights are: padded with zeros in `room`, or where they are if they are whole groups already.
+/// Rows of x with the length of weight rows: padded with zeros in `room`, or unchanged if no padding is
+/// needed.
 #[inline(always)]
 pub(crate) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: &'a mut [f32]) -> &'a [f32] {
     if inputs == columns {
@@ -226,7 +232,7 @@ pub(crate) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: 
     room
 }
 
-/// Puts rows of so many inputs where each has more columns, which are 0.
+/// Copies rows of `inputs` elements to rows of `columns` elements, padded with zeros.
 pub(crate) fn whole_rows_to(x: &[f32], inputs: usize, columns: usize, room: &mut [f32]) {
     for (to, from) in room.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
         to[..inputs].copy_from_slice(from);

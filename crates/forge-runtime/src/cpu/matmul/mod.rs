@@ -1,4 +1,4 @@
-//! Matrix products: `y = W x` with its epilogue, for decode and prefill.
+//! Matrix multiplication with epilogue, `y = W x`, for decode (GEMV) and prefill (GEMM).
 
 pub(crate) mod epilogue;
 pub(crate) mod epilogue_kernels;

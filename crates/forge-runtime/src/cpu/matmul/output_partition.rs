@@ -1,26 +1,26 @@
-//! How the outputs of few rows are shared among threads.
+//! Partition of outputs among threads in GEMV.
 
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, SideOutput};
 
-/// Outputs as threads take them.
+/// Partition of outputs into units of work.
 pub(crate) struct OutputPartition {
-    /// Shares that leave something ([`EpilogueContext::shares`]).
+    /// Partitions with additional outputs ([`EpilogueContext::shares`]).
     pub(crate) shares: usize,
-    /// Outputs of each.
+    /// Outputs per partition.
     pub(crate) size: usize,
-    /// Outputs that a thread takes at once: whole shares.
+    /// Outputs per claim: whole partitions.
     pub(crate) piece: usize,
 }
 
 impl OutputPartition {
-    /// Of a matrix whose rows lie one after the other.
+    /// For a row-major matrix.
     pub(crate) fn of_rows(finish: &EpilogueContext<'_>, outputs: usize, workers: usize) -> OutputPartition {
         let (shares, size, at_once) = finish.shares(outputs, workers);
         OutputPartition { shares, size, piece: size * at_once }
     }
 
-    /// Of a matrix in strips, of `wanted` outputs if shares are no larger: a thread takes whole strips, too.
+    /// For a repacked matrix, with pieces of about `wanted` outputs: whole strips and whole partitions.
     pub(crate) fn of_strips(
         finish: &EpilogueContext<'_>,
         outputs: usize,

@@ -1,4 +1,5 @@
-//! Some rows of x that share rows of a matrix: those that chose an expert, or what a head has of each.
+//! Matrix products of some rows of x that share weights: rows that chose an expert, or one head's part of all
+//! rows.
 
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::repacked::OUTPUTS;
@@ -10,35 +11,35 @@ use crate::cpu::matmul::int8::repacked_gemv::RepackedRows;
 use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
 
-/// Rows of x that are multiplied at once.
+/// Rows of x that are multiplied together.
 pub(crate) const TOGETHER: usize = 4;
 
-/// Matrices, one below the other, and rows that they are multiplied with.
+/// A stack of matrices, and the rows to multiply.
 pub(crate) struct SharedWeightGemm<'a, M> {
     pub(crate) matrix: M,
-    /// Whether they lie so, and x is codes.
+    /// Whether the matrices are repacked; x is then quantized.
     pub(crate) in_strips: bool,
-    /// Of a row of the matrices, and of x.
+    /// Blocks per row of the matrices, and of x.
     pub(crate) blocks: usize,
     pub(crate) x: Activations<'a>,
-    /// Which says how they are read.
+    /// The instruction set, which selects the read pattern.
     pub(crate) level: Isa,
 }
 
-/// Rows of x, of whole blocks, and how they are multiplied.
+/// Rows of x in whole blocks, by kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Activations<'a> {
-    /// In f32, of a pass of one row, which is summed as it is fastest.
+    /// f32, in the summation order that is fastest for decode.
     Stored(&'a [f32]),
-    /// In f32, in the order of panels.
+    /// f32, in the summation order of the GEMM.
     Turned(&'a [f32]),
-    /// Of codes.
+    /// Quantized to int8.
     Codes(&'a [QuantizedRow]),
 }
 
 impl<M: Matrix> SharedWeightGemm<'_, M> {
-    /// The products of neighbouring rows of the matrices, the first and how many, with some rows of x, one to [`TOGETHER`]: those
-    /// of each `pitch` after those of the one before it. Of a matrix in strips they are whole strips.
+    /// Multiplies adjacent rows of the matrices (first, count) by one to [`TOGETHER`] rows of x. Results of
+    /// rows have a stride of `pitch`. Rows of a repacked matrix are whole strips.
     #[inline(always)]
     pub(crate) unsafe fn of<S: Simd>(
         &self,
@@ -47,11 +48,11 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
         values: &mut [f32],
         pitch: usize,
     ) {
-        // Fewer than are taken together repeat the last.
+        // Unused places repeat the last row.
         let mut some = [rows[rows.len() - 1]; TOGETHER];
         some[..rows.len()].copy_from_slice(rows);
         let is_one = rows.len() == 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             match self.x {
                 Activations::Codes(x) if self.in_strips => {
@@ -76,7 +77,7 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
                         }
                     }
                 }
-                // One row meets those of the matrix one after the other, which is one stream from memory.
+                // One row of x reads the matrix rows in order, as one memory stream.
                 Activations::Codes(x) if is_one => {
                     self.row_by_row::<S, 1, 1>((first, count), [&x[some[0]]], values, pitch)
                 }
@@ -98,7 +99,8 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
         }
     }
 
-    /// Of `X` rows of codes, `W` rows of the matrices at once; past the last that one is computed again.
+    /// int8 products of `X` rows of x with `W` matrix rows at a time. Matrix rows past the last one repeat
+    /// it.
     #[inline(always)]
     unsafe fn row_by_row<S: Simd, const W: usize, const X: usize>(
         &self,
@@ -111,7 +113,7 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
         for output in (0..count).step_by(W) {
             let place = |w: usize| (output + w).min(count - 1);
             let first = std::array::from_fn(|w| (first + place(w)) * blocks);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let products = unsafe { int8_gemv::products::<S, M, W, X>(matrix, first, x, blocks) };
             for (w, products) in products.iter().enumerate() {
                 for (row, product) in products.iter().enumerate() {

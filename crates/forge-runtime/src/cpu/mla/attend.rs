@@ -1,10 +1,11 @@
-//! Attention over latents, which all heads share: softmax(scale · (q·c + r·k)) c over the lines of a row's slot, where a line is
-//! a latent c and a turned key k.
+//! MLA in the absorbed form: attention over the latent cache, which all heads share. It computes
+//! softmax(scale · (q·c + r·k)) c over the lines of a row's slot, where a line is a latent c and a RoPE key
+//! k.
 //!
-//! Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, heads[, partials]; with something to prepare
-//! queries, latent, key, gain in place of turned, and latents are written. It is attention to one key head that all queries read, whose
-//! values are the first channels of its keys: a thread takes some heads of a row and goes through the cache in steps, so that
-//! each line is loaded once for all of them.
+//! Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, heads[, partials]. With a
+//! prologue: queries, latent, key, gain instead of turned; latents are written. It is multi-query attention
+//! with one KV head, whose values are the first channels of its keys. A thread takes some heads of a row and
+//! steps through the cache, so that each line is loaded once for all of them.
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, Total, total_from, total_of};
@@ -18,32 +19,32 @@ use half::f16;
 use std::marker::PhantomData;
 use std::slice::from_ref;
 
-/// What the compiler decided.
+/// Shape of absorbed MLA.
 #[derive(Clone, Copy, Debug)]
 pub struct MlaAttention {
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
-    /// Channels of a latent.
+    /// Latent dimension (`kv_lora_rank`).
     pub width: usize,
-    /// Channels of a turned key.
+    /// RoPE key dimension (`qk_rope_head_dim`).
     pub turned: usize,
-    /// As in [`crate::cpu::LatentAppend`].
+    /// KV cache format; see [`crate::cpu::MlaAppend`].
     pub cache: Format,
-    /// Multiplies scores.
+    /// Factor of the scores.
     pub scale: f32,
-    /// What prepares rows, if that is left to this kernel. No two rows may be of one slot then.
+    /// Fused preparation of rows, if any. Each slot may then have only one row.
     pub prologue: Option<LatentPrepare>,
 }
 
-/// The most heads that a thread takes at once.
+/// Maximum number of heads per thread at a time.
 const HEADS: usize = 16;
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn latent_attend(call: &KernelArgs<'_>, shape: &MlaAttention) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
-        other => panic!("a cache of latents in {other:?} has no CPU kernel"),
+        other => panic!("unsupported MLA cache format on the CPU: {other:?}"),
     }
 }
 
@@ -65,7 +66,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, turned]));
         let ready = raw.is_none().then(|| call.input::<f32>("turned", rows * heads * turned));
         let written = raw.as_ref().map(|_| {
-            assert!(!lines.share_slots(), "two rows of a slot, where rows append what they attend to");
+            assert!(!lines.share_slots(), "fused MLA append supports one row per slot");
             call.output::<C>("latents", lines.count())
         });
         let latents = match &written {
@@ -74,7 +75,8 @@ impl<C: KvElement> Task for Heads<'_, C> {
         };
 
         let padded = record.next_multiple_of(16);
-        // What a row's own line rounds to in the cache is read from there only by the thread that has made it: each makes its own.
+        // Each thread computes the row's own line itself, because the cached copy may not yet be written by
+        // its thread.
         let room = prologue.map_or(0, |prepare| prepare.rotation.room());
         let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
         let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + room);
@@ -101,7 +103,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);
                 let turning = &mut query[width..record];
-                // SAFETY: the level exists, as this runs by it.
+                // SAFETY: this runs compiled for its instruction set.
                 match (&raw, ready) {
                     (Some(raw), _) => unsafe { raw.query::<S>(row, head, turns, turning) },
                     (None, Some(ready)) => {
@@ -113,16 +115,17 @@ impl<C: KvElement> Task for Heads<'_, C> {
             }
             let (largest, totals) = (&mut largest[..count], &mut totals[..count]);
             let mut softmax = Softmax { queries, sums, weights, largest, totals, record, width, padded };
-            // Other threads have other heads of the same row: one of them writes its line, and nobody reads it there.
+            // Threads with other heads of the row do not read its own line from the cache, because one of
+            // them writes it.
             let cached = if raw.is_some() { position } else { position + 1 };
             for start in (0..cached).step_by(STEP) {
                 let positions = (cached - start).min(STEP);
-                // SAFETY: the cache has these positions, by the check of its buffer and the position's.
+                // SAFETY: the cache has these positions, by the checks of its buffer and of the position.
                 unsafe { softmax.take::<S, C>(latents.add(lines.of_slot(row) + start * record), positions) };
             }
             if let (Some(raw), Some(written)) = (&raw, written) {
-                // SAFETY: the level exists; one thread alone has the first heads of this row. Half as many numbers as
-                // `kept` has room for are rounded there, and none has more bytes.
+                // SAFETY: this runs compiled for its instruction set; the first heads of this row belong to
+                // one thread. `kept` holds a record of f32 elements, and no format is larger.
                 unsafe {
                     raw.line::<S>(row, turns, &mut made[..record]);
                     let own = std::slice::from_raw_parts_mut(kept.as_mut_ptr().cast::<C>(), record);
@@ -135,9 +138,9 @@ impl<C: KvElement> Task for Heads<'_, C> {
             }
             for (head, sums) in (first..).zip(softmax.sums.chunks_exact(padded)) {
                 let at = (row * heads + head) * width;
-                // SAFETY: this thread alone has this head of this row.
+                // SAFETY: this head of this row belongs to this thread.
                 let out = unsafe { out.part(at..at + width) };
-                // SAFETY: the level exists.
+                // SAFETY: this runs compiled for its instruction set.
                 let total = unsafe { total_of::<S>(&softmax.totals[head - first]) };
                 out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
             }
@@ -145,7 +148,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
     }
 }
 
-/// Some heads of a row, and what they have of the lines so far.
+/// Some heads of a row, and their running softmax state.
 struct Softmax<'a> {
     queries: &'a [f32],
     sums: &'a mut [f32],
@@ -158,16 +161,16 @@ struct Softmax<'a> {
 }
 
 impl Softmax<'_> {
-    /// Takes a step of lines in.
+    /// Processes a step of lines.
     ///
     /// # Safety
-    /// There are as many lines.
+    /// The lines must exist.
     #[inline(always)]
     unsafe fn take<S: Simd, C: KvElement>(&mut self, lines: *const C, positions: usize) {
         let Softmax { queries, sums, weights, largest, totals, record, width, padded } = self;
         let (width, padded) = (*width, *padded);
         let step = KvBlock { keys: lines, values: lines, positions, width: *record, valued: width, padded };
-        // SAFETY: the caller's promise; queries and sums are padded to whole vectors.
+        // SAFETY: the caller's contract; queries and sums are padded to whole vectors.
         unsafe {
             step.scores::<S>(queries, weights);
             let mut corrections = [0.0; HEADS];

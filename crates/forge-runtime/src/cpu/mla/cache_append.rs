@@ -1,7 +1,7 @@
-//! Lines of a cache of latents, each a latent and a turned key: how they are prepared, and how they come there.
+//! MLA cache append: prepares lines and stores them. A line is a latent and a RoPE key.
 //!
-//! Scalars: rows, context. Buffers: latent, key, slots, positions, latents; with something to prepare queries, gain and turned
-//! too. `latents` is `[slot, context, width + turned]` of one layer.
+//! Scalars: rows, context. Buffers: latent, key, slots, positions, latents; with preparation also queries,
+//! gain and turned. `latents` is `[slot, context, width + turned]` for one layer.
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::rope_tables::{Rotation, norm};
@@ -13,55 +13,55 @@ use crate::cpu::simd::vectors::Simd;
 use half::f16;
 use std::marker::PhantomData;
 
-/// What the compiler decided.
+/// Shape of the MLA append kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct MlaAppend {
-    /// Channels of a latent.
+    /// Latent dimension (`kv_lora_rank`).
     pub width: usize,
-    /// Channels of a turned key.
+    /// RoPE key dimension (`qk_rope_head_dim`).
     pub turned: usize,
-    /// Of both in the cache: `F32` or `F16`.
+    /// KV cache format of both: `F32` or `F16`.
     pub cache: Format,
-    /// What is done before.
+    /// Fused preparation, if any.
     pub prepare: Option<LatentPrepare>,
 }
 
-/// What is done to a row before it goes to the cache, and to its queries.
+/// Preparation of a row's line, and of its queries' RoPE parts.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentPrepare {
-    /// Heads of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Where its parts are.
+    /// Columns of the inputs.
     pub columns: LatentColumns,
-    /// Added to the mean of squares of a latent.
+    /// Epsilon of the latent's norm.
     pub epsilon: f32,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub rotation: Rotation,
 }
 
-/// Where a row that is to be prepared has its parts: columns of wider rows, which may be the same.
+/// Columns of a row's inputs in wider rows. Several inputs may be in the same buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentColumns {
-    /// Numbers of a row of `queries`.
+    /// Row stride of `queries` in elements.
     pub queries_pitch: usize,
-    /// The first of the queries that turn, head after head.
+    /// First column of the queries' RoPE parts, head after head.
     pub turned_first: usize,
-    /// Numbers of a row of `latent`.
+    /// Row stride of `latent` in elements.
     pub latent_pitch: usize,
-    /// The first of the latent.
+    /// First column of the latent.
     pub latent_first: usize,
-    /// Numbers of a row of `key`.
+    /// Row stride of `key` in elements.
     pub key_pitch: usize,
-    /// The first of the key that turns.
+    /// First column of the RoPE key.
     pub key_first: usize,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn latent_append(call: &KernelArgs<'_>, shape: &MlaAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
-        other => panic!("a cache of latents in {other:?} has no CPU kernel"),
+        other => panic!("unsupported MLA cache format on the CPU: {other:?}"),
     }
 }
 
@@ -83,7 +83,7 @@ impl<C: KvElement> Task for Rows<'_, C> {
             let (latent, key) = (call.input::<f32>("latent", rows * width), call.input("key", rows * turned));
             for row in call.own(rows, 1) {
                 let at = lines.of_row(row);
-                // SAFETY: this thread alone has this row, and no other row has its slot and position.
+                // SAFETY: this row belongs to this thread, and no other row has its slot and position.
                 let line = unsafe { latents.part(at..at + width + turned) };
                 C::store(&mut line[..width], &latent[row * width..][..width]);
                 C::store(&mut line[width..], &key[row * turned..][..turned]);
@@ -111,7 +111,7 @@ impl<C: KvElement> Task for Rows<'_, C> {
     }
 }
 
-/// The lines of one layer, and where in it each row is.
+/// The latent cache of one layer, and the rows' slots and positions.
 pub(crate) struct Lines<'a> {
     slots: &'a [u32],
     positions: &'a [u32],
@@ -120,19 +120,19 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The buffers slots and positions; scalar 1 is the context.
+    /// Looks up the buffers slots and positions; scalar 1 is the context.
     pub(crate) fn find(call: &KernelArgs<'a>, rows: usize, record: usize) -> Lines<'a> {
         let (slots, positions) = (call.input::<u32>("slots", rows), call.input::<u32>("positions", rows));
         Lines { slots, positions, context: call.scalar(1), record }
     }
 
-    /// Elements that the slots of all rows have.
+    /// Elements of the cache up to the last used slot.
     pub(crate) fn count(&self) -> usize {
         let last = self.slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         last * self.context * self.record
     }
 
-    /// Whether two rows are of one slot.
+    /// Whether two rows have the same slot.
     pub(crate) fn share_slots(&self) -> bool {
         (0..self.slots.len()).any(|row| self.slots[..row].contains(&self.slots[row]))
     }
@@ -140,22 +140,22 @@ impl<'a> Lines<'a> {
     /// The position of a row.
     pub(crate) fn position(&self, row: usize) -> usize {
         let (position, context) = (self.positions[row] as usize, self.context);
-        assert!(position < context, "row {row} is at position {position} of a context of {context}");
+        assert!(position < context, "row {row}: position {position} exceeds the context length {context}");
         position
     }
 
-    /// Where the lines of a row's slot begin.
+    /// Offset of the lines of a row's slot.
     pub(crate) fn of_slot(&self, row: usize) -> usize {
         self.slots[row] as usize * self.context * self.record
     }
 
-    /// Where a row's own line begins.
+    /// Offset of a row's own line.
     pub(crate) fn of_row(&self, row: usize) -> usize {
         self.of_slot(row) + self.position(row) * self.record
     }
 }
 
-/// Rows that are to be prepared.
+/// Unprepared rows.
 pub(crate) struct Raw<'a> {
     queries: &'a [f32],
     latent: &'a [f32],
@@ -184,14 +184,14 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// A row's line: its latent, normed, and its key, turned.
+    /// Writes a row's line: the normed latent and the rotated key.
     #[inline(always)]
     pub(crate) unsafe fn line<S: Simd>(&self, row: usize, turns: &[f32], to: &mut [f32]) {
         let LatentPrepare { columns, epsilon, ref rotation, .. } = self.prepare;
         let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
         let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.turned];
         let (latent, key) = to.split_at_mut(self.width);
-        // SAFETY: the caller's promise, that the level exists.
+        // SAFETY: the caller has checked the instruction set.
         unsafe {
             norm::<S>(of_latent, Some(self.gain), epsilon, latent);
             key.copy_from_slice(of_key);
@@ -199,22 +199,22 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// The part of a head's query that turns.
+    /// Writes the rotated RoPE part of a head's query.
     #[inline(always)]
     pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, turns: &[f32], to: &mut [f32]) {
         let LatentColumns { queries_pitch, turned_first, .. } = self.prepare.columns;
         let at = row * queries_pitch + turned_first + head * self.turned;
         to.copy_from_slice(&self.queries[at..at + self.turned]);
-        // SAFETY: the caller's promise, that the level exists.
+        // SAFETY: the caller has checked the instruction set.
         unsafe { self.prepare.rotation.rotate::<S>(to, turns) };
     }
 }
 
-/// A row's own line in the cache.
+/// Stores a row's line in the cache.
 ///
 /// # Safety
-/// No other thread touches it.
+/// No other thread may access it.
 pub(crate) unsafe fn store<C: KvElement>(latents: Output<'_, C>, at: usize, line: &[f32]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     C::store(unsafe { latents.part(at..at + line.len()) }, line);
 }

@@ -1,6 +1,6 @@
-//! Attention over keys and values that are made of a share of the latents, and the lines that they are made of. The CPU device has
-//! rows meet latents as they are, however many they are ([`crate::device::Pass::unfolds_from`]); these are what its GPUs compute, in
-//! their order of shares.
+//! MLA in the expanded form: attention over keys and values computed from a tile of latents, and loading of
+//! that tile. The CPU device always uses the absorbed form ([`crate::device::Pass::unfolds_from`]). These
+//! kernels reproduce the GPU computation, in its tile order.
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, total_from, total_of};
@@ -12,41 +12,43 @@ use crate::cpu::simd::vectors::Simd;
 use half::f16;
 use std::slice::{from_mut, from_ref};
 
-/// A share of a slot's lines as numbers. Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys.
+/// Loads a tile of a slot's lines as f32. Scalars: rows, context, begin. Buffers: latents, slots, share,
+/// turned_keys.
 #[derive(Clone, Copy, Debug)]
 pub struct MlaLoadLatents {
-    /// Channels of a latent.
+    /// Latent dimension (`kv_lora_rank`).
     pub width: usize,
-    /// Channels of a turned key.
+    /// RoPE key dimension (`qk_rope_head_dim`).
     pub turned: usize,
-    /// Of both in the cache: `F32` or `F16`.
+    /// KV cache format of both: `F32` or `F16`.
     pub cache: Format,
 }
 
-/// softmax(scale · (q·k + r·t)) v over a share of a slot's positions. Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys,
-/// values, positions, heads, carried; the last two are what rows have of the positions before.
+/// Attention over one tile: softmax(scale · (q·k + r·t)) v. Scalars: rows, begin, end. Buffers: q, turned,
+/// keys, turned_keys, values, positions, heads, carried. The last two hold the rows' state from earlier
+/// tiles.
 #[derive(Clone, Copy, Debug)]
 pub struct MlaAttentionExpanded {
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
-    /// Channels of a head's key that do not turn.
+    /// Key channels per head without RoPE (`qk_nope_head_dim`).
     pub keys: usize,
-    /// Channels of a turned key.
+    /// RoPE key dimension (`qk_rope_head_dim`).
     pub turned: usize,
-    /// Channels of a head's value.
+    /// Value channels per head (`v_head_dim`).
     pub values: usize,
-    /// Numbers from one row of q to the next.
+    /// Row stride of q in elements.
     pub queries_pitch: usize,
-    /// Multiplies scores.
+    /// Factor of the scores.
     pub scale: f32,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part of the tile load.
 pub fn latent_share(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
     match shape.cache {
         Format::F32 => lines::<f32>(call, shape),
         Format::F16 => lines::<f16>(call, shape),
-        other => panic!("a cache of latents in {other:?} has no CPU kernel"),
+        other => panic!("unsupported MLA cache format on the CPU: {other:?}"),
     }
 }
 
@@ -59,7 +61,7 @@ fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents
         (call.output::<f32>("share", rows * width), call.output("turned_keys", rows * turned));
     for row in call.share_rows(rows, 1).flatten() {
         let (latent, key) = latents[row * record..][..record].split_at(width);
-        // SAFETY: this thread alone has this position.
+        // SAFETY: this position belongs to this thread.
         let (share, keys) = unsafe {
             (share.part(row * width..(row + 1) * width), keys.part(row * turned..(row + 1) * turned))
         };
@@ -68,7 +70,7 @@ fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents
     }
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part of the attention.
 pub fn attend_unfolded(call: &KernelArgs<'_>, shape: &MlaAttentionExpanded) {
     call.level().run(Heads { call, shape });
 }
@@ -94,7 +96,8 @@ impl Task for Heads<'_> {
         let positions = call.input::<u32>("positions", rows);
         let (out, carried) =
             (call.output("heads", rows * heads * values), call.output("carried", 2 * rows * heads));
-        // A step's keys lie as if those that turn were a head's own, and values as wide as they.
+        // A step's keys are stored with the RoPE key appended to each head's own, and values at the same
+        // stride.
         let width = values.max(keys + turned);
         let padded = width.next_multiple_of(16);
         let mut scratch = Scratch::take(2 * padded + STEP + 2 * STEP * width);
@@ -106,7 +109,7 @@ impl Task for Heads<'_> {
         for item in call.share_rows(rows * heads, 1).flatten() {
             let (row, head) = (item / heads, item % heads);
             let seen = end.min(positions[row] as usize + 1);
-            // SAFETY: this thread alone has this head of this row.
+            // SAFETY: this head of this row belongs to this thread.
             let (out, carried) = unsafe {
                 (out.part(item * values..(item + 1) * values), carried.part(2 * item..2 * item + 2))
             };
@@ -132,7 +135,7 @@ impl Task for Heads<'_> {
                 let (keys, values_of_step) = (step_keys.as_ptr(), step_values.as_ptr());
                 let step =
                     KvBlock { keys, values: values_of_step, positions: count, width, valued: values, padded };
-                // SAFETY: the step has as many positions; query and sums are padded to whole vectors.
+                // SAFETY: the step has these positions; query and sums are padded to whole vectors.
                 unsafe {
                     step.scores::<S>(query, weights);
                     let (largest, totals) = (from_mut(&mut largest), from_mut(&mut total));
@@ -144,7 +147,7 @@ impl Task for Heads<'_> {
                     step.add_values::<S>(weights, sums);
                 }
             }
-            // SAFETY: the level exists, as this runs by it.
+            // SAFETY: this runs compiled for its instruction set.
             let total = unsafe { total_of::<S>(&total) };
             out.iter_mut().zip(sums.iter()).for_each(|(out, sum)| *out = sum / total);
             carried.copy_from_slice(&[largest, total]);

@@ -1,4 +1,4 @@
-//! Multi-head latent attention: the latent KV cache, absorbed and expanded.
+//! Multi-head latent attention (MLA): latent KV cache, absorbed and expanded forms.
 
 #[cfg(feature = "mla")]
 pub(crate) mod attend;

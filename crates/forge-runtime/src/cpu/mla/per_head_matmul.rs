@@ -1,8 +1,9 @@
-//! Every head's own matrix times its part of a row. Scalars: rows. Buffers: weight planes, x, y.
+//! Per-head matrix product (block-diagonal): each head's matrix times its part of a row. Scalars: rows.
+//! Buffers: weight planes, x, y.
 //!
-//! Matrices of all heads lie one below the other. As they are, their rows are multiplied with x as those of any projection;
-//! turned, each row of a matrix is added to the sums of its columns, times the number of x that is its own. Every row of x is
-//! computed alike to the bit, however many come with it, but that one alone may be summed in another order.
+//! The matrices of all heads are stacked. Untransposed, their rows are multiplied by x as in a linear layer.
+//! Transposed, each matrix row is added to the sums of its columns, times its element of x. Results are
+//! batch-invariant, except that the decode schedule may add in another order.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -15,22 +16,22 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// What the compiler decided.
+/// Shape of the per-head product.
 #[derive(Clone, Copy, Debug)]
 pub struct PerHeadLinear {
-    /// Heads, each with a matrix.
+    /// Number of heads, each with a matrix.
     pub heads: usize,
     /// Rows of a head's matrix.
     pub rows: usize,
-    /// Columns of it.
+    /// Columns of a head's matrix.
     pub columns: usize,
-    /// Whether rows are taken for columns.
+    /// Whether the matrix is transposed.
     pub turned: bool,
-    /// Numbers from one row of x to the next.
+    /// Row stride of x in elements.
     pub pitch: usize,
 }
 
-/// Runs this thread's share, of weights stored as `F`.
+/// Runs this thread's part, with weight format `F`.
 pub fn each_head<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
     F::each_head(call, shape);
 }
@@ -57,19 +58,19 @@ impl<M: Matrix> Task for Of<'_, M> {
         let x = call.input::<f32>("x", (rows - 1) * pitch + taken);
         let y = call.output::<f32>("y", rows * heads * if turned { columns } else { of_matrix });
         if turned {
-            // A thread takes some columns of a head: blocks, by whole groups.
+            // The unit of work is some columns of a head: blocks, in whole groups.
             for item in call.share(heads * blocks / M::WHOLE, 1).flatten() {
                 let (head, first) = (item / (blocks / M::WHOLE), item % (blocks / M::WHOLE) * M::WHOLE);
                 for block in first..(first + M::WHOLE).min(columns.div_ceil(BLOCK)) {
                     let count = (columns - block * BLOCK).min(BLOCK);
                     for start in (0..rows).step_by(TOGETHER) {
                         let some = (rows - start).min(TOGETHER);
-                        // Fewer than are taken together repeat the last.
+                        // Unused places repeat the last row.
                         let of_row = |i: usize| &x[(start + i.min(some - 1)) * pitch + head * of_matrix..];
                         let x: [&[f32]; TOGETHER] = std::array::from_fn(|i| &of_row(i)[..of_matrix]);
                         let at = head * of_matrix * blocks + block;
                         let mut sums = [[0.0_f32; BLOCK]; TOGETHER];
-                        // SAFETY: `find` saw that the matrices are whole.
+                        // SAFETY: `find` checked that the matrices are whole.
                         unsafe {
                             match some {
                                 1 => add_rows::<S, M, 1>(matrix, (at, blocks), &x, &mut sums),
@@ -78,7 +79,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                         }
                         for (i, sums) in sums[..some].iter().enumerate() {
                             let to = ((start + i) * heads + head) * columns + block * BLOCK;
-                            // SAFETY: this thread alone has these columns of this head.
+                            // SAFETY: these columns of this head belong to this thread.
                             unsafe { y.part(to..to + count) }.copy_from_slice(&sums[..count]);
                         }
                     }
@@ -86,7 +87,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
             return;
         }
-        // Parts of heads that are whole and side by side are taken where they are; others are put so.
+        // Contiguous heads of whole blocks are used in place; others are copied.
         let whole = blocks * BLOCK;
         let is_ready = columns == whole && pitch == taken;
         let mut scratch = Scratch::take(if is_ready { 0 } else { rows * heads * whole });
@@ -107,11 +108,11 @@ impl<M: Matrix> Task for Of<'_, M> {
                 let some = (rows - start).min(TOGETHER);
                 let own: [usize; TOGETHER] = std::array::from_fn(|i| (start + i) * heads + head);
                 let own = &own[..some];
-                // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row.
+                // SAFETY: `find` checked that the matrices are whole, and x has `blocks * 32` columns a row.
                 unsafe { products.of::<S>((head * of_matrix + first, count), own, &mut values, GRAIN) };
                 for (of_x, values) in own.iter().zip(values.chunks_exact(GRAIN)) {
                     let to = of_x * of_matrix + first;
-                    // SAFETY: this thread alone has these outputs of this head.
+                    // SAFETY: these outputs of this head belong to this thread.
                     unsafe { y.part(to..to + count) }.copy_from_slice(&values[..count]);
                 }
             }
@@ -119,8 +120,8 @@ impl<M: Matrix> Task for Of<'_, M> {
     }
 }
 
-/// Sets sums of a block's columns to those of every row's block, from the first and so many apart, times the number of each x
-/// that is the row's own.
+/// Computes the column sums of one block column: each matrix row's block, from `first` on at a stride of
+/// `apart`, times its element of each x.
 #[inline(always)]
 unsafe fn add_rows<S: Simd, M: Matrix, const X: usize>(
     matrix: M,
@@ -129,7 +130,7 @@ unsafe fn add_rows<S: Simd, M: Matrix, const X: usize>(
     sums: &mut [[f32; BLOCK]; TOGETHER],
 ) {
     for part in 0..BLOCK / S::LANES {
-        // SAFETY: the caller promises that these blocks exist; a sum has room for a block.
+        // SAFETY: the caller ensures that these blocks exist; sums hold a block.
         unsafe {
             let mut of_part = [S::splat(0.0); X];
             for row in 0..x[0].len() {

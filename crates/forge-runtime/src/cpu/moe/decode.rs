@@ -1,8 +1,8 @@
-//! What experts make of rows: up to their last projections, and the weighted sum of these.
+//! Experts of a few rows: gate and up projections, and the weighted sum of the down projections.
 //!
-//! Rows that have an expert in common are taken together, expert by expert, so that its weights are loaded once for all of
-//! them. In a pass of several rows each is computed alike to the bit, whoever its neighbours are: products are summed in one
-//! order, and a row's experts in that of their numbers. Rows are encoded as they are for any projection ([`crate::cpu::matmul::linear()`]).
+//! Rows with a common expert are computed together, so that its weights are loaded once. In batch passes each
+//! row is batch-invariant: products are added in a fixed order, and a row's experts in the order of their
+//! indices. Activations are quantized as in [`crate::cpu::project()`].
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -20,55 +20,56 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x[, bias][, squares], y. With a route:
-/// logits[, correction][, scale], and routes are written.
+/// Shape of the gate and up projections of experts. Scalars: rows. Buffers: weight planes, routes, x[,
+/// bias][, squares], y. With a route: logits[, correction][, scale], and routes are written.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsInner {
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts per token.
     pub chosen: usize,
-    /// Rows of an expert's matrix, which alternate gate, up.
+    /// Rows of an expert's matrix, alternately gate and up.
     pub outputs: usize,
-    /// Columns of it, and the width of x.
+    /// Columns of an expert's matrix, and width of x.
     pub inputs: usize,
-    /// Bytes from one expert's matrix to the next one's.
+    /// Stride between experts' matrices in bytes.
     pub record: usize,
-    /// The deferred norm of x, if there is one.
+    /// Deferred norm of x, if any.
     pub norm: Option<DeferredNorm>,
     /// Whether each expert has a bias: `[experts, outputs]`.
     pub bias: bool,
-    /// What becomes of a gate and its up.
+    /// The gated activation.
     pub ending: Epilogue,
-    /// How experts are chosen, if that is left to this kernel. For one row.
+    /// Routing in this kernel, if fused. One row only.
     pub route: Option<Route>,
 }
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x[, bias], y[, gain, gained][, squares_out].
+/// Shape of the weighted sum of experts' down projections. Scalars: rows. Buffers: weight planes, routes, x[,
+/// bias], y[, gain, gained][, squares_out].
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsSum {
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts per token.
     pub chosen: usize,
-    /// Rows of an expert's matrix, and the width of y.
+    /// Rows of an expert's matrix, and width of y.
     pub outputs: usize,
-    /// Columns of it.
+    /// Columns of an expert's matrix.
     pub inputs: usize,
-    /// Bytes from one expert's matrix to the next one's.
+    /// Stride between experts' matrices in bytes.
     pub record: usize,
     /// Whether each expert has a bias: `[experts, outputs]`.
     pub bias: bool,
-    /// What becomes of the sum.
+    /// The output operation of the sum.
     pub ending: Epilogue,
 }
 
-/// Runs this thread's share, of weights stored as `F`.
+/// Runs this thread's part, with weight format `F`.
 pub fn experts_inner<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsInner) {
     F::experts_inner(call, shape);
 }
 
-/// Runs this thread's share, of weights stored as `F`.
+/// Runs this thread's part, with weight format `F`.
 pub fn experts_sum<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsSum) {
     F::experts_sum(call, shape);
 }
@@ -81,14 +82,15 @@ pub(crate) fn sum<M: Matrix>(call: &KernelArgs<'_>, shape: &ExpertsSum) {
     call.level().run(Of::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
 }
 
-/// The most outputs in strips that a thread takes at once, if shares are no larger: see [`crate::cpu::matmul::int8::repacked_gemv`].
-const IN_STRIPS: usize = 1024;
+/// Maximum number of repacked outputs per claim, if partitions are no larger; see
+/// [`crate::cpu::matmul::int8::repacked_gemv`].
+const MAX_REPACKED_OUTPUTS: usize = 1024;
 
-/// Who has which expert: pairs of a row and a place among its experts, as `row * chosen + place`, expert by expert.
+/// Routing pairs grouped by expert. A pair is `row * chosen + index` of a row and an index among its experts.
 struct Pairs<'a> {
     routes: &'a [u32],
     chosen: usize,
-    /// Experts that a row has, and where their pairs begin.
+    /// Each used expert, and the start of its pairs.
     experts: Vec<(usize, usize)>,
     pairs: Vec<usize>,
 }
@@ -101,7 +103,7 @@ impl<'a> Pairs<'a> {
         let mut begin: Vec<(usize, usize)> = Vec::new();
         for (index, pair) in pairs.iter().enumerate() {
             let expert = of(*pair);
-            assert!(expert < experts, "a row is routed to expert {expert} of {experts}");
+            assert!(expert < experts, "a row is routed to expert {expert}, but there are {experts} experts");
             if begin.last().is_none_or(|last| last.0 != expert) {
                 begin.push((expert, index));
             }
@@ -109,14 +111,14 @@ impl<'a> Pairs<'a> {
         Pairs { routes, chosen, experts: begin, pairs }
     }
 
-    /// The n-th expert that any row has, and its pairs.
+    /// The expert at `index` among the used ones, and its pairs.
     fn of(&self, index: usize) -> (usize, &[usize]) {
         let (expert, first) = self.experts[index];
         let end = self.experts.get(index + 1).map_or(self.pairs.len(), |next| next.1);
         (expert, &self.pairs[first..end])
     }
 
-    /// Adds what a pair's expert has made of its row to the row's sums, with the weight that the expert has for it.
+    /// Adds the output of a pair's expert to the row's sums, times the routing weight.
     fn add(&self, pair: usize, values: &[f32], sums: &mut [f32]) {
         let row = pair / self.chosen;
         let weight = f32::from_bits(self.routes[row * 2 * self.chosen + self.chosen + pair % self.chosen]);
@@ -124,7 +126,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Either kernel: they differ in whose outputs a thread takes at once, and in what it does with products.
+/// Either of the two kernels. They differ in the unit of work and in the use of the products.
 struct Of<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: Shape<'a>,
@@ -133,9 +135,9 @@ struct Of<'a, M> {
 
 #[derive(Clone, Copy, Debug)]
 enum Shape<'a> {
-    /// Some outputs of one expert: each pair has a row of x that is its row's, and results of its own.
+    /// Some outputs of one expert. A pair's input is its row of x, and each pair has its own results.
     Inner(&'a ExpertsInner),
-    /// Some outputs of all experts: each pair has an x of its own, and results are summed for its row.
+    /// Some outputs of all experts. Each pair has its own input, and results are summed per row.
     Sum(&'a ExpertsSum),
 }
 
@@ -153,7 +155,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             Shape::Sum(of) => (None, of.bias, of.ending, None),
         };
         let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
-        assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
+        assert!(rows == 1 || !of_one, "{shape:?} supports one row, but there are {rows}");
         let mut own = [0_u32; 2 * MOST.1];
         let routes = match route {
             None => call.input::<u32>("routes", rows * 2 * chosen),
@@ -170,10 +172,11 @@ impl<M: Matrix> Task for Of<'_, M> {
             return;
         }
         let is_sum = matches!(shape, Shape::Sum(_));
-        // What experts make of rows of which not all are at hand at once: they are summed with the last, in order.
-        let comes_apart = is_sum && turns.len() < numbers.len();
-        let each = comes_apart.then(|| call.room::<f32>(rows * chosen * outputs));
-        // Rows of x, and of results.
+        // If not all experts are ready at once, their results are kept per pair, and summed in order in the
+        // last phase.
+        let is_partial = is_sum && turns.len() < numbers.len();
+        let each = is_partial.then(|| call.room::<f32>(rows * chosen * outputs));
+        // Numbers of rows of x and of results.
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
@@ -188,7 +191,8 @@ impl<M: Matrix> Task for Of<'_, M> {
         let count_of_turns = if is_sum { 1 } else { turns.len() };
         let OutputPartition { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
             (true, _) => {
-                let wanted = (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, IN_STRIPS);
+                let wanted =
+                    (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
                 OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
             }
             (false, true) => OutputPartition::of_rows(&finish, outputs, call.workers()),
@@ -207,15 +211,15 @@ impl<M: Matrix> Task for Of<'_, M> {
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
         for item in call.share(count_of_turns * pieces, 1).flatten() {
-            // Everybody knows who was chosen; one tells everyone after this.
+            // Every thread computes the routes; the thread with item 0 writes them.
             if item == 0 && route.is_some() {
-                // SAFETY: this thread alone has item 0.
+                // SAFETY: item 0 belongs to this thread.
                 unsafe { call.output::<u32>("routes", routes.len()).part(0..routes.len()) }
                     .copy_from_slice(routes);
             }
             let turn = item / pieces;
             let with = if is_sum { turns } else { &turns[turn..turn + 1] };
-            // The last shares may have no outputs.
+            // The last partitions may have no outputs.
             let first = item % pieces * piece;
             let count = outputs.min(first + piece).saturating_sub(first);
             let of_pair = |pair: usize| pair * outputs + first..pair * outputs + first + count;
@@ -237,7 +241,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                         *own = if is_sum { *pair } else { pair / chosen };
                     }
                     let own = &own[..some.len()];
-                    // SAFETY: `find` saw that the matrices are whole, and x has as many blocks a row.
+                    // SAFETY: `find` checked that the matrices are whole, and x has as many blocks a row.
                     unsafe { products.of::<S>((first, count), own, values, piece) };
                     for (pair, values) in some.iter().zip(values.chunks_exact_mut(piece)) {
                         let values = &mut values[..count];
@@ -245,12 +249,12 @@ impl<M: Matrix> Task for Of<'_, M> {
                             values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
                             match each {
                                 None => pairs.add(*pair, values, &mut sums[pair / chosen * piece..]),
-                                // SAFETY: this thread alone has these outputs.
+                                // SAFETY: these outputs belong to this thread.
                                 Some(each) => unsafe { each.part(of_pair(*pair)) }.copy_from_slice(values),
                             }
                         } else {
                             let nothing = &mut { PartialResults::NOTHING };
-                            // SAFETY: this thread alone has these outputs of this pair.
+                            // SAFETY: these outputs of this pair belong to this thread.
                             unsafe { finish.biased(*pair, (first, bias), values, nothing) };
                         }
                     }
@@ -261,7 +265,8 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
             if let Some(each) = each.filter(|_| count > 0) {
                 for pair in &pairs.pairs {
-                    // SAFETY: this thread alone has these outputs; other threads wrote them in rounds that have ended.
+                    // SAFETY: these outputs belong to this thread; other threads wrote them in earlier
+                    // phases.
                     let values = unsafe { each.part(of_pair(*pair)) };
                     pairs.add(*pair, values, &mut sums[pair / chosen * piece..]);
                 }
@@ -271,10 +276,10 @@ impl<M: Matrix> Task for Of<'_, M> {
                 let of_share = (share * size).min(outputs)..((share + 1) * size).min(outputs);
                 for (row, sums) in sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_share.is_empty()) {
                     let sums = &mut sums[of_share.start - first..of_share.end - first];
-                    // SAFETY: this thread alone has these outputs.
+                    // SAFETY: these outputs belong to this thread.
                     unsafe { finish.outputs(row, of_share.start, sums, &mut left) };
                 }
-                // SAFETY: this thread alone has this share.
+                // SAFETY: this partition belongs to this thread.
                 unsafe { finish.leave(share, left) };
             }
         }

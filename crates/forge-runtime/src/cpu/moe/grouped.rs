@@ -1,12 +1,12 @@
-//! Rows of many, expert by expert: whose rows are whose, products with them, and the weighted sum of these for each row.
+//! Experts of many rows (prefill): grouping of rows by expert, grouped GEMM, and the weighted sum per row.
 //!
-//! A pair is a row and a place among its experts, `row * chosen + place`. `pairs` has those of an expert side by side, in the
-//! order of rows; `tiles` is `[tiles, 3]`: an expert, its first pair and how many they are. An expert's neighbouring tiles are
-//! taken together here, as panels of its matrix are decoded once for all of them, or filled where rows are encoded
+//! A pair is `row * chosen + index` of a row and an index among its experts. `pairs` lists the pairs of each
+//! expert contiguously, in row order. `tiles` is `[tiles, 3]`: expert, first pair, number of pairs. Adjacent
+//! tiles of an expert are computed together, so that each panel of its matrix is decoded or packed once
 //! ([`crate::cpu::matmul::int8::int8_gemm`]).
 //!
-//! Each row is computed alike to the bit, whoever its neighbours are and whether they are few or many: products are summed as
-//! everywhere, and a row's experts in the order of their numbers.
+//! Results are batch-invariant, and the same as with a few rows: products are added in the same order, and a
+//! row's experts in the order of their indices.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -25,62 +25,62 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// What the compiler decided. Scalars: rows. Buffers: routes, pairs, tiles.
+/// Shape of the grouping kernel. Scalars: rows. Buffers: routes, pairs, tiles.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsGroup {
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts per token.
     pub chosen: usize,
-    /// Most pairs of a tile.
+    /// Maximum number of pairs per tile.
     pub tile_rows: usize,
 }
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, pairs, tiles, x[, bias], y.
+/// Shape of the grouped GEMM. Scalars: rows. Buffers: weight planes, pairs, tiles, x[, bias], y.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsTiles {
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts per token.
     pub chosen: usize,
     /// Rows of an expert's matrix.
     pub outputs: usize,
-    /// Columns of it.
+    /// Columns of an expert's matrix.
     pub inputs: usize,
-    /// Bytes from one expert's matrix to the next one's.
+    /// Stride between experts' matrices in bytes.
     pub record: usize,
     /// Whether each expert has a bias: `[experts, outputs]`.
     pub bias: bool,
-    /// What becomes of a product. With a gate x is `[row, inputs]`, else each pair has its own.
+    /// The output operation. With a gate, x is `[row, inputs]`; otherwise each pair has its own x.
     pub ending: Epilogue,
-    /// Most pairs of a tile.
+    /// Maximum number of pairs per tile.
     pub tile_rows: usize,
 }
 
-/// What the compiler decided. Scalars: rows. Buffers: routes, each, y.
+/// Shape of the weighted sum per row. Scalars: rows. Buffers: routes, each, y.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsJoin {
-    /// Experts of a row.
+    /// Experts per token.
     pub chosen: usize,
-    /// Of y.
+    /// Width of y.
     pub width: usize,
-    /// Whether the sum is added to what y holds.
+    /// Whether the sum is added to y.
     pub adds: bool,
 }
 
-/// The most tiles that there may be.
+/// Maximum number of tiles.
 fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
     (rows * shape.chosen + shape.experts * (shape.tile_rows - 1)) / shape.tile_rows
 }
 
-/// Groups all pairs, by whichever thread comes first.
+/// Groups all pairs by expert, on one thread.
 pub fn experts_group(call: &KernelArgs<'_>, shape: &ExpertsGroup) {
     let ExpertsGroup { experts, chosen, tile_rows } = *shape;
     let rows = call.scalar(0);
     let routes = call.input::<u32>("routes", rows * 2 * chosen);
     let (pairs, tiles) = (rows * chosen, 3 * most_tiles(rows, shape));
     for _ in call.share(1, 1).flatten() {
-        // SAFETY: this thread alone has the only item.
+        // SAFETY: the only item belongs to this thread.
         let (pairs, tiles) = unsafe {
             (
                 call.output::<u32>("pairs", pairs).part(0..pairs),
@@ -88,10 +88,14 @@ pub fn experts_group(call: &KernelArgs<'_>, shape: &ExpertsGroup) {
             )
         };
         let of = |pair: usize| routes[pair / chosen * 2 * chosen + pair % chosen] as usize;
-        // Where an expert's next pair goes.
+        // Index of each expert's next pair.
         let mut next = vec![0; experts + 1];
         for pair in 0..pairs.len() {
-            assert!(of(pair) < experts, "a row is routed to expert {} of {experts}", of(pair));
+            assert!(
+                of(pair) < experts,
+                "a row is routed to expert {}, but there are {experts} experts",
+                of(pair)
+            );
             next[of(pair) + 1] += 1;
         }
         tiles.fill(0);
@@ -100,7 +104,7 @@ pub fn experts_group(call: &KernelArgs<'_>, shape: &ExpertsGroup) {
             let (first, count) = (next[expert], next[expert + 1]);
             for begin in (0..count).step_by(tile_rows) {
                 let tile = [expert, first + begin, (count - begin).min(tile_rows)];
-                let to = free.next().expect("there is room for as many tiles as there may be");
+                let to = free.next().expect("the buffer holds the maximum number of tiles");
                 to.iter_mut().zip(tile).for_each(|(to, number)| *to = number as u32);
             }
             next[expert + 1] += first;
@@ -112,7 +116,7 @@ pub fn experts_group(call: &KernelArgs<'_>, shape: &ExpertsGroup) {
     }
 }
 
-/// Runs this thread's share, of weights stored as `F`.
+/// Runs this thread's part of the grouped GEMM, with weight format `F`.
 pub fn experts_tiles<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsTiles) {
     F::experts_tiles(call, shape);
 }
@@ -130,7 +134,8 @@ struct Products<'a, M> {
 /// Rows of x that share a panel.
 const ROWS: usize = 128;
 
-/// Neighbouring pairs of one expert, at most [`ROWS`]: the expert, the first and how many, of its tiles.
+/// Merges adjacent tiles of one expert into runs of at most [`ROWS`] pairs: expert, first pair, number of
+/// pairs.
 fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
     let mut runs: Vec<[usize; 3]> = Vec::new();
     for tile in tiles.chunks_exact(3) {
@@ -145,7 +150,7 @@ fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
 }
 
 impl<M: Matrix> Task for Products<'_, M> {
-    /// Panel by panel of each expert's matrix.
+    /// Computes panel by panel of each expert's matrix.
     #[inline(always)]
     fn run<S: Simd>(self) {
         let ExpertsTiles { experts, chosen, outputs, inputs, record, bias, ending, tile_rows } = *self.shape;
@@ -159,7 +164,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let at_hand: Vec<usize> =
             call.at_hand(&numbers).places.into_iter().map(|place| numbers[place]).collect();
         runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
-        // Pairs that share a row of x.
+        // Number of pairs that share a row of x.
         let share_x = if ending == Epilogue::Store { 1 } else { chosen };
         let of_x = rows * chosen / share_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
@@ -174,7 +179,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             return;
         }
         let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
-        // Outputs of a panel.
+        // Outputs per panel.
         let width = if is_encoded { int8_panel::PANEL } else { gemm::PANEL };
         let of_panels = if is_encoded { ROWS * width } else { gemm::room(ROWS) };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + of_panels);
@@ -182,7 +187,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut filled = [EMPTY; int8_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
-        // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
+        // SAFETY: rows were quantized in the first phase, and no thread writes them in this one.
         let coded = coded.map(|coded| QuantizedBatch { x: unsafe { coded.whole() }, pitch: blocks });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Linear {
@@ -208,8 +213,8 @@ impl<M: Matrix> Task for Products<'_, M> {
                 (*pair, *number) = (*own as usize, *own as usize / share_x);
             }
             let (rows, of_panel_rows) = (&numbers[..count], (first_output, of_panel));
-            // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
-            // `width` outputs.
+            // SAFETY: `find` checked that the matrices are whole, and x has `blocks` blocks a row; panels and
+            // sums hold `width` outputs.
             let sums = unsafe {
                 match coded {
                     Some(x) => {
@@ -232,13 +237,13 @@ impl<M: Matrix> Task for Products<'_, M> {
                 }
             };
             let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
-            // SAFETY: this thread alone has these outputs of these pairs.
+            // SAFETY: these outputs of these pairs belong to this thread.
             unsafe { finish.panel(&pairs[..count], of_panel_rows, Some(bias), (sums, width)) };
         }
     }
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part of the weighted sum.
 pub fn experts_join(call: &KernelArgs<'_>, shape: &ExpertsJoin) {
     call.level().run(Join { call, shape });
 }
@@ -268,7 +273,7 @@ impl Task for Join<'_> {
                 let each = &each[(row * chosen + place) * width..][..width];
                 sums.iter_mut().zip(each).for_each(|(sum, each)| *sum += weight * each);
             }
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             let y = unsafe { y.part(row * width..(row + 1) * width) };
             if adds {
                 y.iter_mut().zip(&*sums).for_each(|(y, sum)| *y += sum);

@@ -1,4 +1,4 @@
-//! Mixture of experts: routing, and the experts of few and of many rows.
+//! Mixture of experts: routing, experts of a few rows (decode), and experts grouped for many rows (prefill).
 
 #[cfg(feature = "moe")]
 pub(crate) mod decode;

@@ -1,85 +1,87 @@
-//! The experts of each row and their weights. Scalars: rows. Buffers: logits[, correction][, scale], routes.
+//! MoE routing: the experts of each row and their weights. Scalars: rows. Buffers: logits[, correction][,
+//! scale], routes.
 //!
-//! A row of routes is the experts, the best first and last those that every row has, and then the bits of their weights.
+//! A row of routes lists the experts, best first and shared experts last, followed by the bits of their f32
+//! weights.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::head::argmax::ordered;
 
-/// What the compiler decided.
+/// Shape and options of the router.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Experts that are chosen from, a logit each.
+    /// Number of routed experts, with one logit each.
     pub experts: usize,
-    /// Of these, a row's.
+    /// Experts per token, without shared experts.
     pub chosen: usize,
-    /// What scores are made of.
+    /// The score function.
     pub scores: Scores,
-    /// Whether a correction is added to scores for the choice.
+    /// Whether a correction bias is added to scores for the choice.
     pub correction: bool,
-    /// Groups of experts, of which some are out of the question.
+    /// Expert groups for group-limited routing.
     pub groups: Option<Groups>,
-    /// Whether weights are divided by the sum of those chosen.
+    /// Whether weights are normalized by the sum of the chosen ones.
     pub shares: bool,
-    /// Multiplies every weight.
+    /// Factor of all weights.
     pub factor: f32,
-    /// Whether each expert's weight is multiplied by its scale.
+    /// Whether each weight is multiplied by its expert's scale.
     pub scale: bool,
-    /// Experts that every row has, numbered after those that are chosen from.
+    /// Number of shared experts; their indices follow those of the routed experts.
     pub shared: usize,
-    /// Whether what they are weighed by is the sigmoid of one more logit, the last; else it is 1.
+    /// Whether the shared experts' weight is the sigmoid of one more logit, the last; otherwise it is 1.
     pub gated: bool,
 }
 
 impl Route {
-    /// Logits of a row.
+    /// Logits per row.
     const fn logits(&self) -> usize {
         self.experts + self.gated as usize
     }
 
-    /// Words of a row of routes.
+    /// Words per row of routes.
     const fn words(&self) -> usize {
         2 * (self.chosen + self.shared)
     }
 }
 
-/// What the score of an expert is.
+/// The score function of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
-    /// exp(logit) over the sum of those of all experts.
+    /// exp(logit) / sum of exp over all experts.
     Softmax,
     /// 1 / (1 + exp(-logit))
     Sigmoid,
 }
 
-/// Equal groups of neighbouring experts. Only experts of the best groups can be chosen.
+/// Equal groups of adjacent experts. Only experts of the best groups can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// Number of groups.
     pub count: usize,
-    /// How many are kept.
+    /// Number of groups kept.
     pub kept: usize,
-    /// A group is worth the sum of its so many best ranks: 1 or 2.
+    /// A group's score is the sum of its best 1 or 2 expert scores.
     pub best: usize,
 }
 
-/// The most experts that there are, and the most that a row has.
+/// Maximum number of routed experts, and maximum number of experts per token.
 pub(crate) const MOST: (usize, usize) = (1024, 32);
 
-/// Added to the sum that sigmoids are divided by, so that weights that are all 0 stay so.
-const NO_SUM: f32 = 1e-20;
+/// Added to the sum that normalizes sigmoid scores, so that all-zero weights stay zero.
+const SIGMOID_SUM_EPSILON: f32 = 1e-20;
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn route(call: &KernelArgs<'_>, shape: &Route) {
     let (rows, words) = (call.scalar(0), shape.words());
     let router = Router::new(call, shape, rows);
     let routes = call.output::<u32>("routes", rows * words);
     for row in call.share(rows, 1).flatten() {
-        // SAFETY: this thread alone has this row.
+        // SAFETY: this row belongs to this thread.
         router.choose(row, unsafe { routes.part(row * words..(row + 1) * words) });
     }
 }
 
-/// Logits, and what else decides.
+/// The router's inputs.
 pub(crate) struct Router<'a> {
     shape: &'a Route,
     logits: &'a [f32],
@@ -99,7 +101,7 @@ impl<'a> Router<'a> {
         }
     }
 
-    /// The routes of a row.
+    /// Writes the routes of a row.
     pub(crate) fn choose(&self, row: usize, routes: &mut [u32]) {
         let Route { experts, chosen, groups, shared, .. } = *self.shape;
         let of_row = self.shape.logits();
@@ -112,11 +114,11 @@ impl<'a> Router<'a> {
             *key = rank_key(*rank);
         }
         if let Some(groups) = groups {
-            leave_out(groups, ranks, keys);
+            mask_groups(groups, ranks, keys);
         }
         let (places, weights) = routes.split_at_mut(chosen + shared);
         for place in &mut places[..chosen] {
-            *place = take_best(keys) as u32;
+            *place = pop_max(keys) as u32;
         }
         self.weigh(logits, &places[..chosen], &mut weights[..chosen]);
         let of_shared = gate.first().map_or(1.0, |logit| sigmoid(*logit));
@@ -124,7 +126,8 @@ impl<'a> Router<'a> {
         weights[chosen..].fill(of_shared.to_bits());
     }
 
-    /// What experts are chosen by. Where scores decide alone it is the logits, which order as they do.
+    /// Ranking scores of experts. Without correction and groups these are the logits, which have the same
+    /// order.
     fn rank(&self, logits: &[f32], ranks: &mut [f32]) {
         let Route { scores, correction, groups, .. } = *self.shape;
         match scores {
@@ -141,7 +144,7 @@ impl<'a> Router<'a> {
         ranks.iter_mut().zip(self.correction).for_each(|(rank, correction)| *rank += correction);
     }
 
-    /// The bits of the weights of these experts.
+    /// Computes the weights of the chosen experts, as bits.
     fn weigh(&self, logits: &[f32], experts: &[u32], bits: &mut [u32]) {
         let Route { scores, shares, factor, .. } = *self.shape;
         let (largest, total) = softmax(logits);
@@ -158,7 +161,7 @@ impl<'a> Router<'a> {
         let divisor = match (shares, scores) {
             (false, _) => 1.0,
             (true, Scores::Softmax) => sum,
-            (true, Scores::Sigmoid) => sum + NO_SUM,
+            (true, Scores::Sigmoid) => sum + SIGMOID_SUM_EPSILON,
         };
         for ((bits, weight), expert) in bits.iter_mut().zip(weights).zip(experts) {
             let scale = self.scale.get(*expert as usize).copied().unwrap_or(1.0);
@@ -171,13 +174,13 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The largest logit, and the sum of the exponentials of all less it.
+/// The maximum logit, and the sum of exp(logit - maximum).
 fn softmax(logits: &[f32]) -> (f32, f32) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     (largest, logits.iter().map(|logit| (logit - largest).exp()).sum())
 }
 
-/// The rank of an expert as bits that compare like it: above 0, and above all numbers if it is none.
+/// A sort key in the order of ranks: above 0, with NaN above all numbers.
 fn rank_key(rank: f32) -> u32 {
     match ordered(rank) {
         0 => u32::MAX,
@@ -185,27 +188,29 @@ fn rank_key(rank: f32) -> u32 {
     }
 }
 
-/// The place of the largest key, the lowest of equals. It is taken: its key becomes 0, which is below all that are left.
-fn take_best(keys: &mut [u32]) -> usize {
+/// Index of the largest key, the lowest index on ties. Its key is set to 0, below all others.
+fn pop_max(keys: &mut [u32]) -> usize {
     let best = (0..keys.len()).rev().max_by_key(|place| keys[*place]).unwrap_or(0);
     keys[best] = 0;
     best
 }
 
-/// Puts experts of groups that are not kept below all others.
-fn leave_out(groups: Groups, ranks: &[f32], keys: &mut [u32]) {
+/// Excludes experts of groups that are not kept.
+fn mask_groups(groups: Groups, ranks: &[f32], keys: &mut [u32]) {
     let Groups { count, kept, best } = groups;
     let size = keys.len() / count;
-    let mut worths = [0_u32; MOST.1];
-    for (worth, (keys, ranks)) in worths[..count].iter_mut().zip(keys.chunks(size).zip(ranks.chunks(size))) {
+    let mut group_keys = [0_u32; MOST.1];
+    for (group_key, (keys, ranks)) in
+        group_keys[..count].iter_mut().zip(keys.chunks(size).zip(ranks.chunks(size)))
+    {
         let mut own = [0_u32; MOST.0];
         own[..size].copy_from_slice(keys);
-        let sum: f32 = (0..best).map(|_| ranks[take_best(&mut own[..size])]).sum();
-        *worth = rank_key(sum);
+        let sum: f32 = (0..best).map(|_| ranks[pop_max(&mut own[..size])]).sum();
+        *group_key = rank_key(sum);
     }
     let mut is_kept = [false; MOST.1];
     for _ in 0..kept {
-        is_kept[take_best(&mut worths[..count])] = true;
+        is_kept[pop_max(&mut group_keys[..count])] = true;
     }
     for (keys, is_kept) in keys.chunks_mut(size).zip(is_kept) {
         if !is_kept {

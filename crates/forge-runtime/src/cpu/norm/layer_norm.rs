@@ -1,15 +1,14 @@
-//! Layer norm of each row: the mean taken off, over the root of the variance. Scalars: rows. Buffers: x, gain[, bias][, wanted],
-//! y.
+//! LayerNorm of each row. Scalars: rows. Buffers: x, gain[, bias][, wanted], y.
 
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the LayerNorm.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
-    /// Of a row.
+    /// Row width.
     pub width: usize,
     /// Added to the variance.
     pub epsilon: f32,
@@ -19,7 +18,7 @@ pub struct LayerNorm {
     pub gather: bool,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn layer_norm(call: &KernelArgs<'_>, shape: &LayerNorm) {
     call.level().run(Norm { call, shape });
 }
@@ -42,14 +41,14 @@ impl Task for Norm<'_> {
         let y = self.call.output::<f32>("y", rows * width);
         for row in self.call.own(rows, 1) {
             let from = if gather { wanted[row] as usize } else { row };
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             let y = unsafe { y.part(row * width..(row + 1) * width) };
             let x = &x[from * width..(from + 1) * width];
             let mean = sum::<S>(x) / width as f32;
             for (y, x) in y.iter_mut().zip(x) {
                 *y = x - mean;
             }
-            // SAFETY: the level exists, as it runs this.
+            // SAFETY: this runs compiled for its instruction set.
             let scale = unsafe { inverse_rms::<S>(y, epsilon) };
             for (y, gain) in y.iter_mut().zip(gain) {
                 *y *= scale * gain;
@@ -64,7 +63,7 @@ impl Task for Norm<'_> {
 #[inline(always)]
 fn sum<S: Simd>(x: &[f32]) -> f32 {
     let whole = x.len() / S::LANES * S::LANES;
-    // SAFETY: vectors up to `whole` lie inside.
+    // SAFETY: vectors up to `whole` are in bounds.
     let mut total = unsafe {
         let mut sums = S::splat(0.0);
         for i in (0..whole).step_by(S::LANES) {

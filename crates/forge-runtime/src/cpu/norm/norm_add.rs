@@ -1,4 +1,4 @@
-//! Root-mean-square norm of each row, added to another in place.
+//! RMSNorm of each row, added to the residual stream in place.
 //!
 //! Scalars: rows. Buffers: x[, norm_gain][, factor][, gain], stream[, gained][, squares_out].
 
@@ -8,22 +8,22 @@ use crate::cpu::matmul::epilogue::Squares;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the norm and addition.
 #[derive(Clone, Copy, Debug)]
 pub struct NormAdd {
-    /// Of a row.
+    /// Row width.
     pub width: usize,
     /// Added to the mean of squares.
     pub epsilon: f32,
-    /// Whether what is added is multiplied by a gain.
+    /// Whether the norm has a gain.
     pub gain: bool,
-    /// Whether the sum is multiplied by a number.
+    /// Whether the sum is multiplied by a scalar factor.
     pub factor: bool,
-    /// What a deferred norm of the sum needs, if one follows.
+    /// Outputs for a deferred norm of the sum, if one follows.
     pub squares: Option<Squares>,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn norm_add(call: &KernelArgs<'_>, shape: &NormAdd) {
     call.level().run(Add { call, shape });
 }
@@ -44,9 +44,9 @@ impl Task for Add<'_> {
         let stream = self.call.output::<f32>("stream", rows * width);
         for row in self.call.own(rows, 1) {
             let x = &x[row * width..(row + 1) * width];
-            // SAFETY: the level exists, as this is run at it.
+            // SAFETY: this runs compiled for its instruction set.
             let scale = unsafe { inverse_rms::<S>(x, epsilon) };
-            // SAFETY: this thread alone has this row.
+            // SAFETY: this row belongs to this thread.
             let stream = unsafe { stream.part(row * width..(row + 1) * width) };
             match gain {
                 Some(gain) => {
@@ -57,7 +57,7 @@ impl Task for Add<'_> {
                 None => stream.iter_mut().zip(x).for_each(|(sum, x)| *sum = factor * (*sum + x * scale)),
             }
             if let Some(squares) = squares {
-                assert_eq!(rows, 1, "the squares of one row are left");
+                assert_eq!(rows, 1, "partial sums of squares are for one row only");
                 squares.leave::<S>(self.call, "squares_out", stream);
             }
         }

@@ -1,16 +1,16 @@
-//! Root-mean-square norm of each part of each row. Scalars: rows. Buffers: x[, gain][, wanted], y.
+//! RMSNorm of each part of each row. Scalars: rows. Buffers: x[, gain][, wanted], y.
 
 use crate::cpu::attention::rope_tables::norm;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the RMSNorm.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
-    /// Of a part.
+    /// Width of a part.
     pub width: usize,
-    /// Equal parts of a row, each normed by itself with the same gain.
+    /// Number of equal parts of a row, normed separately with the same gain.
     pub parts: usize,
     /// Added to the mean of squares.
     pub epsilon: f32,
@@ -18,11 +18,11 @@ pub struct RmsNorm {
     pub gain: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
-    /// Numbers from one row of x to the next, where what is normed are the first columns of wider rows.
+    /// Row stride of x in elements, if x is the first columns of wider rows.
     pub pitch: Option<usize>,
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn rms_norm(call: &KernelArgs<'_>, shape: &RmsNorm) {
     call.level().run(Norm { call, shape });
 }
@@ -46,7 +46,7 @@ impl Task for Norm<'_> {
         for item in self.call.own(rows * parts, 1) {
             let (row, part) = (item / parts, item % parts);
             let from = if gather { wanted[row] as usize } else { row } * pitch + part * width;
-            // SAFETY: this thread alone has this part of this row.
+            // SAFETY: this part of this row belongs to this thread.
             unsafe {
                 let y = y.part(item * width..(item + 1) * width);
                 norm::<S>(&x[from..from + width], gain, epsilon, y);

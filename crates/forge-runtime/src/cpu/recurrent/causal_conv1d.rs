@@ -1,29 +1,31 @@
-//! Each channel's last values times its taps, activated or not; channels are the first of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, tail, y.
+//! Causal 1D convolution of each channel over its last values, with optional activation. The channels are the
+//! first columns of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, tail, y.
 //!
-//! `tail` is a ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros.
+//! `tail` is the conv state, a ring `[slot, taps, channel]`: the row at position p is stored at p % taps.
+//! Values before position 0 are zero.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::elementwise::activation::{Activation, UnaryOp};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the convolution.
 #[derive(Clone, Copy, Debug)]
 pub struct CausalConv {
-    /// Channels of a row.
+    /// Number of channels.
     pub width: usize,
-    /// Rows that a result is made of.
+    /// Kernel size.
     pub taps: usize,
-    /// Numbers from one row of x to the next.
+    /// Row stride of x in elements.
     pub pitch: usize,
-    /// What each result becomes.
+    /// Activation of each result.
     pub activation: Option<Activation>,
 }
 
-/// Channels that a thread takes at a time: a few cache lines.
+/// Channels per claim: a few cache lines.
 const CHANNELS: usize = 256;
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn convolve(call: &KernelArgs<'_>, shape: &CausalConv) {
     call.level().run(Convolution { call, shape });
 }
@@ -48,11 +50,11 @@ impl Task for Convolution<'_> {
         for channels in self.call.share(width, CHANNELS) {
             for row in 0..rows {
                 let of_row = |row: usize| row * width + channels.start..row * width + channels.end;
-                // SAFETY: this thread alone has these channels.
+                // SAFETY: these channels belong to this thread.
                 let sums = unsafe { y.part(of_row(row)) };
                 sums.fill(0.0);
                 let (slot, position) = (slots[row] as usize, positions[row] as usize);
-                // SAFETY: as above; one slice at a time is alive.
+                // SAFETY: as above; only one slice is alive at a time.
                 let ring = |position: usize| unsafe { tail.part(of_row(slot * count + position % count)) };
                 let own = row * pitch;
                 ring(position).copy_from_slice(&x[own + channels.start..own + channels.end]);
@@ -63,7 +65,7 @@ impl Task for Convolution<'_> {
                     }
                 }
                 if let Some(activation) = activation {
-                    // SAFETY: this thread's own numbers.
+                    // SAFETY: this thread's own elements.
                     unsafe { UnaryOp::Activate(activation).apply::<S>(sums) };
                 }
             }

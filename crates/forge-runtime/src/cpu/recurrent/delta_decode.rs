@@ -1,8 +1,8 @@
-//! What one row of a slot does to memories, and they to it, its convolution first. Scalars: rows. Buffers: inputs, taps, rate, bias,
-//! gain, slots, positions, tail, memory, heads.
+//! Gated DeltaNet decode step: convolution, recurrent-state update and gated output of one row per slot.
+//! Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads.
 //!
-//! Rows have slots of their own. `inputs` has queries, keys and values side by side, then gates, strengths and times; `tail` is the
-//! convolution's ring, `memory` the rule's.
+//! Each row has its own slot. A row of `inputs` is queries, keys and values, then gates, beta and dt. `tail`
+//! is the conv state, and `memory` is the recurrent state.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::elementwise::activation::{Activation, UnaryOp};
@@ -13,19 +13,19 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::slice;
 
-/// What the compiler decided.
+/// Shape of the decode step.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaStep {
-    /// With gates.
+    /// The delta rule, with gates.
     pub rule: DeltaRule,
-    /// Rows that a result of the convolution is made of.
+    /// Kernel size of the convolution.
     pub taps: usize,
 }
 
-/// Channels of a key, at most: the compiler refuses more.
+/// Maximum key head dimension; the compiler rejects larger ones.
 const MOST_KEYS: usize = 256;
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn delta_step(call: &KernelArgs<'_>, shape: &DeltaStep) {
     call.level().run(Step { call, shape });
 }
@@ -49,7 +49,7 @@ impl Task for Step<'_> {
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let tail = call.output::<f32>("tail", last * count * rule.channels());
         let memory = call.output::<f32>("memory", last * heads * values * keys);
-        let said = call.output::<f32>("heads", rows * heads * values);
+        let output = call.output::<f32>("heads", rows * heads * values);
         for of_head in call.share(rows * heads, 1).flatten() {
             let (row, head) = (of_head / heads, of_head % heads);
             let (slot, position) = (slots[row] as usize, positions[row] as usize);
@@ -60,44 +60,45 @@ impl Task for Step<'_> {
             let made = &mut made[..2 * keys + values];
             let (key_part, value) = made.split_at_mut(2 * keys);
             let (query, key) = key_part.split_at_mut(keys);
-            // Heads that share a key head all make its query and key; the first of them keeps what these are made of.
+            // All value heads of a key head compute its query and key; the first one writes their inputs to
+            // the conv state.
             let keeps = head % (heads / key_heads) == 0;
             let [of_query, of_key, of_value] = rule.begins(head);
             for (made, channel, keeps) in
                 [(&mut *query, of_query, keeps), (&mut *key, of_key, keeps), (&mut *value, of_value, true)]
             {
                 ring.convolve(&inputs[channel..channel + made.len()], channel, taps, made, keeps);
-                // SAFETY: numbers of our own.
+                // SAFETY: local buffers.
                 unsafe { UnaryOp::Activate(Activation::Silu).apply::<S>(made) };
             }
 
             let after = &inputs[rule.channels()..];
-            // SAFETY: numbers of our own.
+            // SAFETY: local buffers.
             let likeness = unsafe { make_unit::<S>(query, key, rule.scale, rule.epsilon) };
             let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
             let strength = sigmoid(after[heads * values + head]);
-            let brought = RowUpdate { query, key, likeness, decay, strength };
+            let update = RowUpdate { query, key, likeness, decay, strength };
             let start = (slot * heads + head) * values * keys;
-            // SAFETY: this thread alone has this head of this slot.
-            let (memory, said) = unsafe {
+            // SAFETY: this head of this slot belongs to this thread.
+            let (memory, output) = unsafe {
                 (
                     memory.part(start..start + values * keys),
-                    said.part(of_head * values..(of_head + 1) * values),
+                    output.part(of_head * values..(of_head + 1) * values),
                 )
             };
             if position == 0 {
                 memory.fill(0.0);
             }
-            // SAFETY: as many columns as values.
-            unsafe { learn::<S>(&brought, value, memory, said) };
+            // SAFETY: the state has as many columns as values.
+            unsafe { learn::<S>(&update, value, memory, output) };
             let gates = &after[head * values..(head + 1) * values];
-            // SAFETY: as many gains and gates as channels.
-            unsafe { open::<S>(said, gain, gates, rule.gated.unwrap_or(0.0)) };
+            // SAFETY: gain and gates are as long as the head.
+            unsafe { open::<S>(output, gain, gates, rule.gated.unwrap_or(0.0)) };
         }
     }
 }
 
-/// A slot's last rows.
+/// The conv state of a slot.
 struct Ring<'a> {
     tail: Output<'a, f32>,
     width: usize,
@@ -107,12 +108,13 @@ struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Where channels of a position lie.
+    /// Offset of a channel at a position.
     fn place(&self, position: usize, channel: usize) -> usize {
         (self.slot * self.count + position % self.count) * self.width + channel
     }
 
-    /// Neighbouring channels' last values times their taps. Whoever `keeps` the row's own writes where no other reads.
+    /// Convolves adjacent channels. With `keeps`, also stores the row's own values, at a place that no other
+    /// thread reads.
     #[inline(always)]
     fn convolve(&self, newest: &[f32], channel: usize, taps: &[f32], sums: &mut [f32], keeps: bool) {
         let taps =
@@ -122,8 +124,8 @@ impl Ring<'_> {
         }
         for back in 1..self.count.min(self.position + 1) {
             let place = self.place(self.position - back, channel);
-            // SAFETY: inside the tail, as the part that is kept below is: a slot's rows are whole. Nobody writes to rows
-            // before the slot's own.
+            // SAFETY: in bounds of `tail`, which has whole rows per slot. No thread writes rows before the
+            // slot's own.
             let before = unsafe { slice::from_raw_parts(self.tail.start().add(place), newest.len()) };
             for ((sum, value), tap) in sums.iter_mut().zip(before).zip(taps(back)) {
                 *sum += value * tap;
@@ -131,7 +133,7 @@ impl Ring<'_> {
         }
         if keeps {
             let place = self.place(self.position, channel);
-            // SAFETY: of all threads one keeps these channels, and nobody reads them.
+            // SAFETY: one thread stores these channels, and no thread reads them.
             unsafe { self.tail.part(place..place + newest.len()) }.copy_from_slice(newest);
         }
     }

@@ -1,12 +1,13 @@
-//! What memories say to queries when they have learnt keys and values. Scalars: rows. Buffers: query, key, value, time,
-//! strength, rate, bias, slots, positions, memory, heads; with gates: convolved, inputs, rate, bias, gain, slots, positions, memory,
-//! heads.
+//! Gated delta rule for any number of rows: updates recurrent states with keys and values, and reads them
+//! with queries. Scalars: rows. Buffers: query, key, value, time, strength, rate, bias, slots, positions,
+//! memory, heads. With gates: convolved, inputs, rate, bias, gain, slots, positions, memory, heads.
 //!
-//! `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds. `convolved` has
-//! queries, keys and values side by side; `inputs` what they were made of, then gates, strengths and times.
+//! `memory` is the recurrent state, `[slot, value head, value channel, key channel]`. A row at position 0
+//! starts from zeros, whatever it holds. `convolved` has adjacent queries, keys and values. `inputs` has
+//! their inputs before the convolution, then gates, beta and dt.
 //!
-//! Rows are taken one after the other, however many come. Products of several rows at once would take hardly fewer operations, and
-//! what a row becomes would depend on the rows that it comes with.
+//! Rows are processed one after another, even in prefill. A chunked matrix form would save few operations,
+//! and results would not be batch-invariant.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -15,37 +16,37 @@ use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 
-/// What the compiler decided.
+/// Shape of the gated delta rule.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule {
-    /// Query heads, and key heads.
+    /// Number of query heads, and of key heads.
     pub key_heads: usize,
-    /// Value heads.
+    /// Number of value heads.
     pub heads: usize,
-    /// Channels of a query or a key.
+    /// Key head dimension.
     pub keys: usize,
-    /// Channels of a value.
+    /// Value head dimension.
     pub values: usize,
-    /// Multiplies what a memory says.
+    /// Factor of the output.
     pub scale: f32,
     /// Added to the sum of squares of a query or key.
     pub epsilon: f32,
-    /// Where there are gates: added to the mean of squares of a head.
+    /// With gates: epsilon of the heads' RMSNorm.
     pub gated: Option<f32>,
 }
 
 impl DeltaRule {
-    /// Channels of queries, keys and values together.
+    /// Number of query, key and value channels.
     pub(crate) fn channels(&self) -> usize {
         2 * self.key_heads * self.keys + self.heads * self.values
     }
 
-    /// Numbers of a row of inputs.
+    /// Width of a row of `inputs`.
     pub(crate) fn inputs(&self) -> usize {
         self.channels() + self.heads * (self.values + 2)
     }
 
-    /// Where a head's query, key and value begin in a row of channels.
+    /// Offsets of a head's query, key and value in a row of channels.
     pub(crate) fn begins(&self, head: usize) -> [usize; 3] {
         let key = head / (self.heads / self.key_heads) * self.keys;
         let keys = self.key_heads * self.keys;
@@ -53,20 +54,20 @@ impl DeltaRule {
     }
 }
 
-/// Channels of a value, at most: the compiler refuses more.
+/// Maximum value head dimension; the compiler rejects larger ones.
 pub(crate) const MOST_VALUES: usize = 256;
 
-/// What is left of a memory after a time.
+/// Decay factor of the state: exp(-exp(a_log) · softplus(dt)).
 pub(crate) fn decay(rate: f32, time: f32) -> f32 {
     (-rate.exp() * softplus(time)).exp()
 }
 
-/// How strongly a memory learns.
+/// Update strength (beta).
 pub(crate) fn sigmoid(x: f32) -> f32 {
     (1.0 + (-x).exp()).recip()
 }
 
-/// Runs this thread's share.
+/// Runs this thread's part.
 pub fn delta_rule(call: &KernelArgs<'_>, shape: &DeltaRule) {
     call.level().run(Rule {
         call,
@@ -75,7 +76,7 @@ pub fn delta_rule(call: &KernelArgs<'_>, shape: &DeltaRule) {
     });
 }
 
-/// The same, and heads are left as memories say them, for [`crate::cpu::recurrent::gated_rms_norm()`].
+/// Like [`delta_rule`], without norm and gates, which [`crate::cpu::let_through()`] applies.
 pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaRule) {
     call.level().run(Rule { call, shape, gain: None });
 }
@@ -83,12 +84,11 @@ pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaRule) {
 struct Rule<'a> {
     call: &'a KernelArgs<'a>,
     shape: &'a DeltaRule,
-    /// Of the norm of heads, where they are normed here.
+    /// Gain of the heads' norm, if it is applied here.
     gain: Option<&'a [f32]>,
 }
 
-/// Rows that are taken to columns together, and columns that they are taken to: their keys and queries, and what the columns hold,
-/// stay in the nearest cache.
+/// Tile of rows and state columns: their keys, queries and state fit in L1.
 const ROWS: usize = 16;
 const COLUMNS: usize = 32;
 
@@ -102,19 +102,19 @@ impl Task for Rule<'_> {
         let [slots, positions] = ["slots", "positions"].map(|name| call.input::<u32>(name, rows));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let memory = call.output::<f32>("memory", last * heads * values * keys);
-        let said = call.output::<f32>("heads", rows * heads * values);
+        let output = call.output::<f32>("heads", rows * heads * values);
         let mut scratch = Scratch::take(ROWS * 2 * keys);
         for head in call.share(heads, 1).flatten() {
             for first in (0..rows).step_by(ROWS) {
                 let together = first..rows.min(first + ROWS);
-                let mut given = [Given::default(); ROWS];
+                let mut head_inputs = [HeadInputs::default(); ROWS];
                 let mut likeness = [0.0; ROWS];
                 for (i, (row, pair)) in together.clone().zip(scratch.chunks_exact_mut(2 * keys)).enumerate() {
-                    given[i] = from.of_head(self.shape, row, head, [rate[head], bias[head]]);
+                    head_inputs[i] = from.of_head(self.shape, row, head, [rate[head], bias[head]]);
                     let (query, key) = pair.split_at_mut(keys);
-                    query.copy_from_slice(given[i].query);
-                    key.copy_from_slice(given[i].key);
-                    // SAFETY: numbers of our own.
+                    query.copy_from_slice(head_inputs[i].query);
+                    key.copy_from_slice(head_inputs[i].key);
+                    // SAFETY: local buffers.
                     likeness[i] = unsafe { make_unit::<S>(query, key, scale, epsilon) };
                 }
                 for column in (0..values).step_by(COLUMNS) {
@@ -122,30 +122,30 @@ impl Task for Rule<'_> {
                     for (i, (row, pair)) in together.clone().zip(scratch.chunks_exact(2 * keys)).enumerate() {
                         let start = (slots[row] as usize * heads + head) * values;
                         let of_head = (row * heads + head) * values;
-                        // SAFETY: this thread alone has this head.
-                        let (memory, said) = unsafe {
+                        // SAFETY: this head belongs to this thread.
+                        let (memory, output) = unsafe {
                             (
                                 memory.part((start + columns.start) * keys..(start + columns.end) * keys),
-                                said.part(of_head + columns.start..of_head + columns.end),
+                                output.part(of_head + columns.start..of_head + columns.end),
                             )
                         };
                         if positions[row] == 0 {
                             memory.fill(0.0);
                         }
                         let (query, key) = pair.split_at(keys);
-                        let Given { value, decay, strength, .. } = given[i];
-                        let brought = RowUpdate { query, key, likeness: likeness[i], decay, strength };
-                        // SAFETY: as many columns as values.
-                        unsafe { learn::<S>(&brought, &value[columns.clone()], memory, said) };
+                        let HeadInputs { value, decay, strength, .. } = head_inputs[i];
+                        let update = RowUpdate { query, key, likeness: likeness[i], decay, strength };
+                        // SAFETY: the state has as many columns as values.
+                        unsafe { learn::<S>(&update, &value[columns.clone()], memory, output) };
                     }
                 }
                 if let (Some(gain), Some(epsilon)) = (self.gain, self.shape.gated) {
-                    for (row, given) in together.zip(&given) {
+                    for (row, head_inputs) in together.zip(&head_inputs) {
                         let of_head = (row * heads + head) * values;
-                        // SAFETY: this thread alone has this head.
-                        let said = unsafe { said.part(of_head..of_head + values) };
-                        // SAFETY: as many gains and gates as channels.
-                        unsafe { open::<S>(said, gain, given.gates, epsilon) };
+                        // SAFETY: this head belongs to this thread.
+                        let output = unsafe { output.part(of_head..of_head + values) };
+                        // SAFETY: gain and gates are as long as the head.
+                        unsafe { open::<S>(output, gain, head_inputs.gates, epsilon) };
                     }
                 }
             }
@@ -153,9 +153,9 @@ impl Task for Rule<'_> {
     }
 }
 
-/// Where rows' queries, keys, values, gates, strengths and times are.
+/// Source of the rows' queries, keys, values, gates, beta and dt.
 enum Rows<'a> {
-    Apart { query: &'a [f32], key: &'a [f32], value: &'a [f32], time: &'a [f32], strength: &'a [f32] },
+    Separate { query: &'a [f32], key: &'a [f32], value: &'a [f32], time: &'a [f32], strength: &'a [f32] },
     Gated { convolved: &'a [f32], inputs: &'a [f32] },
 }
 
@@ -168,7 +168,7 @@ impl<'a> Rows<'a> {
                 convolved: input("convolved", shape.channels()),
                 inputs: input("inputs", shape.inputs()),
             },
-            None => Rows::Apart {
+            None => Rows::Separate {
                 query: input("query", key_heads * keys),
                 key: input("key", key_heads * keys),
                 value: input("value", heads * values),
@@ -178,16 +178,16 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// What a row gives a head.
+    /// The inputs of one head in a row.
     #[inline(always)]
-    fn of_head(&self, shape: &DeltaRule, row: usize, head: usize, [rate, bias]: [f32; 2]) -> Given<'a> {
+    fn of_head(&self, shape: &DeltaRule, row: usize, head: usize, [rate, bias]: [f32; 2]) -> HeadInputs<'a> {
         let DeltaRule { key_heads, heads, keys, values, .. } = *shape;
         let [of_query, of_key, of_value] = shape.begins(head);
         match *self {
-            Rows::Apart { query, key, value, time, strength } => {
+            Rows::Separate { query, key, value, time, strength } => {
                 let of_query = row * key_heads * keys + of_query;
                 let of_head = row * heads + head;
-                Given {
+                HeadInputs {
                     query: &query[of_query..of_query + keys],
                     key: &key[of_query..of_query + keys],
                     value: &value[of_head * values..(of_head + 1) * values],
@@ -200,7 +200,7 @@ impl<'a> Rows<'a> {
                 let convolved = &convolved[row * shape.channels()..(row + 1) * shape.channels()];
                 let inputs = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
                 let after = &inputs[shape.channels()..];
-                Given {
+                HeadInputs {
                     query: &convolved[of_query..of_query + keys],
                     key: &convolved[of_key..of_key + keys],
                     value: &convolved[of_value..of_value + values],
@@ -213,19 +213,19 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What a row gives a head; query and key are as long as they come.
+/// Inputs of one head; query and key are not normalized.
 #[derive(Clone, Copy, Default)]
-struct Given<'a> {
+struct HeadInputs<'a> {
     query: &'a [f32],
     key: &'a [f32],
     value: &'a [f32],
     decay: f32,
     strength: f32,
-    /// None where there are none.
+    /// Empty without gates.
     gates: &'a [f32],
 }
 
-/// ln(1 + exp(x)), also where exp(x) is more than a float holds.
+/// ln(1 + exp(x)) without overflow.
 #[inline(always)]
 fn softplus(x: f32) -> f32 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()

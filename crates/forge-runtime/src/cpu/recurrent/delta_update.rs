@@ -1,38 +1,38 @@
-//! What a row does to columns of a memory, and what they say to it. A column is what a memory knows of one channel of values:
-//! a number for each channel of keys. Columns know nothing of each other, so that whoever has several rows takes all of them to
-//! a few columns that stay near, and then to the next.
+//! Update and read-out of columns of the recurrent state. A column belongs to one value channel and has one
+//! element per key channel. Columns are independent. Callers with several rows therefore apply all of them to
+//! a few columns in L1, and then go on to the next columns.
 //!
-//! A row's sums are its own, whatever rows and columns are taken with it.
+//! A row's sums are independent of the other rows and columns that are computed together.
 
-// Indices count columns and sums of fixed-size arrays: loops over them unroll into registers.
+// Index loops over columns and sums of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::matmul::f32::microkernel::totals;
 use crate::cpu::simd::vectors::Simd;
 
-/// What a row brings to a memory.
+/// Inputs of a row's state update.
 #[derive(Clone, Copy)]
 pub(crate) struct RowUpdate<'a> {
-    /// Of unit length, times what the answer is multiplied by.
+    /// Normalized query, times the output factor.
     pub(crate) query: &'a [f32],
-    /// Of unit length.
+    /// Normalized key.
     pub(crate) key: &'a [f32],
-    /// Their product.
+    /// Dot product of query and key.
     pub(crate) likeness: f32,
-    /// Of what the memory held, what is left.
+    /// Decay factor of the state.
     pub(crate) decay: f32,
-    /// How strongly it learns.
+    /// Update strength (beta).
     pub(crate) strength: f32,
 }
 
-/// Columns that are met at once. What one teaches waits for all of its sums, and meanwhile there is nothing but those of others to do.
+/// Columns computed together, which hides the latency of each column's sums.
 const AT_ONCE: usize = 8;
 
-/// Makes a query and a key of unit length, and the query `scale` times as long; gives their product.
+/// Normalizes query and key to unit length, multiplies the query by `scale`, and returns their dot product.
 #[inline(always)]
 pub(crate) unsafe fn make_unit<S: Simd>(query: &mut [f32], key: &mut [f32], scale: f32, epsilon: f32) -> f32 {
     assert!(query.len() == key.len());
-    // SAFETY: both are as long as they say.
+    // SAFETY: both have equal length.
     unsafe {
         let [[likeness], [squares]] = products::<S, 1>(query, key, key.as_ptr());
         let [_, [query_squares]] = products::<S, 1>(query, query, query.as_ptr());
@@ -46,66 +46,70 @@ pub(crate) unsafe fn make_unit<S: Simd>(query: &mut [f32], key: &mut [f32], scal
     }
 }
 
-/// Columns forget, learn what they do not know of the values, and are asked.
+/// Decays the columns, applies the delta-rule update, and computes the output.
 #[inline(always)]
 pub(crate) unsafe fn learn<S: Simd>(
-    brought: &RowUpdate<'_>,
+    update: &RowUpdate<'_>,
     values: &[f32],
     columns: &mut [f32],
-    said: &mut [f32],
+    output: &mut [f32],
 ) {
-    let keys = brought.key.len();
-    assert!(said.len() == values.len() && columns.len() == values.len() * keys);
+    let keys = update.key.len();
+    assert!(output.len() == values.len() && columns.len() == values.len() * keys);
     let whole = values.len() / AT_ONCE * AT_ONCE;
     for first in (0..whole).step_by(AT_ONCE) {
-        let met = first * keys..(first + AT_ONCE) * keys;
-        // SAFETY: as many columns as values.
-        unsafe { meet::<S, AT_ONCE>(brought, &values[first..], &mut columns[met], &mut said[first..]) };
+        let range = first * keys..(first + AT_ONCE) * keys;
+        // SAFETY: the state has as many columns as values.
+        unsafe {
+            update_columns::<S, AT_ONCE>(update, &values[first..], &mut columns[range], &mut output[first..])
+        };
     }
     for first in whole..values.len() {
-        let met = first * keys..(first + 1) * keys;
+        let range = first * keys..(first + 1) * keys;
         // SAFETY: as above.
-        unsafe { meet::<S, 1>(brought, &values[first..], &mut columns[met], &mut said[first..]) };
+        unsafe {
+            update_columns::<S, 1>(update, &values[first..], &mut columns[range], &mut output[first..])
+        };
     }
 }
 
-/// `N` columns.
+/// Updates `N` columns.
 #[inline(always)]
-unsafe fn meet<S: Simd, const N: usize>(
-    brought: &RowUpdate<'_>,
+unsafe fn update_columns<S: Simd, const N: usize>(
+    update: &RowUpdate<'_>,
     values: &[f32],
     columns: &mut [f32],
-    said: &mut [f32],
+    output: &mut [f32],
 ) {
-    let RowUpdate { query, key, likeness, decay, strength } = *brought;
+    let RowUpdate { query, key, likeness, decay, strength } = *update;
     let keys = key.len();
     let whole = keys / S::LANES * S::LANES;
     assert!(query.len() == keys && columns.len() == N * keys);
-    // SAFETY: vectors up to `whole` lie inside, by the line above.
+    // SAFETY: vectors up to `whole` are in bounds, by the assertion above.
     unsafe {
-        let [asked, known] = products::<S, N>(query, key, columns.as_ptr());
-        let mut learnt = [0.0; N];
+        let [query_dots, key_dots] = products::<S, N>(query, key, columns.as_ptr());
+        let mut delta = [0.0; N];
         for n in 0..N {
-            learnt[n] = strength * (values[n] - decay * known[n]);
-            said[n] = decay * asked[n] + learnt[n] * likeness;
+            delta[n] = strength * (values[n] - decay * key_dots[n]);
+            output[n] = decay * query_dots[n] + delta[n] * likeness;
         }
         for i in (0..whole).step_by(S::LANES) {
             let k = S::load(key.as_ptr().add(i));
             for n in 0..N {
-                let held = columns.as_mut_ptr().add(n * keys + i);
-                let left = S::mul(S::load(held), S::splat(decay));
-                S::store(held, S::fma(k, S::splat(learnt[n]), left));
+                let state = columns.as_mut_ptr().add(n * keys + i);
+                let left = S::mul(S::load(state), S::splat(decay));
+                S::store(state, S::fma(k, S::splat(delta[n]), left));
             }
         }
         for i in whole..keys {
             for n in 0..N {
-                columns[n * keys + i] = decay * columns[n * keys + i] + learnt[n] * key[i];
+                columns[n * keys + i] = decay * columns[n * keys + i] + delta[n] * key[i];
             }
         }
     }
 }
 
-/// The products of `N` columns with a query and with a key.
+/// Dot products of `N` columns with a query and with a key.
 #[inline(always)]
 unsafe fn products<S: Simd, const N: usize>(
     query: &[f32],
@@ -114,24 +118,24 @@ unsafe fn products<S: Simd, const N: usize>(
 ) -> [[f32; N]; 2] {
     let keys = key.len();
     let whole = keys / S::LANES * S::LANES;
-    // SAFETY: the caller promises that columns are as long as both.
+    // SAFETY: the caller ensures that columns are as long as both.
     unsafe {
-        let mut asked = [S::splat(0.0); N];
-        let mut known = [S::splat(0.0); N];
+        let mut query_dots = [S::splat(0.0); N];
+        let mut key_dots = [S::splat(0.0); N];
         for i in (0..whole).step_by(S::LANES) {
             let (q, k) = (S::load(query.as_ptr().add(i)), S::load(key.as_ptr().add(i)));
             for n in 0..N {
-                let held = S::load(columns.add(n * keys + i));
-                asked[n] = S::fma(held, q, asked[n]);
-                known[n] = S::fma(held, k, known[n]);
+                let state = S::load(columns.add(n * keys + i));
+                query_dots[n] = S::fma(state, q, query_dots[n]);
+                key_dots[n] = S::fma(state, k, key_dots[n]);
             }
         }
-        let mut sums = [totals::<S, N>(asked), totals::<S, N>(known)];
+        let mut sums = [totals::<S, N>(query_dots), totals::<S, N>(key_dots)];
         for i in whole..keys {
             for n in 0..N {
-                let held = *columns.add(n * keys + i);
-                sums[0][n] += held * query[i];
-                sums[1][n] += held * key[i];
+                let state = *columns.add(n * keys + i);
+                sums[0][n] += state * query[i];
+                sums[1][n] += state * key[i];
             }
         }
         sums

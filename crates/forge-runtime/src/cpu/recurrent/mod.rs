@@ -1,4 +1,4 @@
-//! Gated DeltaNet: causal convolution, delta rule, gated norm.
+//! Gated DeltaNet: causal convolution, delta rule, gated RMSNorm.
 
 #[cfg(feature = "recurrent")]
 pub(crate) mod causal_conv1d;

@@ -1,14 +1,14 @@
-//! Vectors of AVX2 (with FMA and F16C).
+//! AVX2 vectors (with FMA and F16C).
 //!
-//! SAFETY, for every block here: the level has been found on this machine, and pointers are good for the elements
-//! that the trait names.
+//! SAFETY, for every block here: the instruction set was detected on this machine, and pointers are valid for
+//! the elements that the trait names.
 
 use crate::cpu::simd::vectors::{Simd, TWICE4};
 use half::{bf16, f16};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// The sum of the lanes of each.
+/// The horizontal sum of each vector.
 #[inline(always)]
 pub(crate) unsafe fn sums_of_eight([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     unsafe {
@@ -20,7 +20,7 @@ pub(crate) unsafe fn sums_of_eight([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     }
 }
 
-/// The sum of the lanes, in the order in which `sums_of_eight` takes them.
+/// The horizontal sum, with the same addition order as `sums_of_eight`.
 #[inline(always)]
 pub(crate) unsafe fn sum_of_eight(v: __m256) -> f32 {
     unsafe {
@@ -30,7 +30,7 @@ pub(crate) unsafe fn sum_of_eight(v: __m256) -> f32 {
     }
 }
 
-/// Eight lanes.
+/// AVX2: eight f32 lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
@@ -59,7 +59,7 @@ impl Simd for Avx2 {
             for (i, row) in rows.iter_mut().enumerate() {
                 *row = Self::load(from[i]);
             }
-            // Of four rows at once, in each half of a vector four numbers of a column.
+            // For each group of four rows: each half of a vector holds four elements of a column.
             let mut fours = [_mm256_setzero_ps(); 8];
             for i in [0, 4] {
                 let [a, b, c, d] = [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]];
@@ -82,7 +82,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_halves(to: *mut u16, words: __m256) {
         unsafe {
-            // Within each half of a vector, and then the quarters where they belong.
+            // Shuffles within each half, then moves the quarters to their places.
             let lower = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
             let apart = _mm256_shuffle_epi8(_mm256_castps_si256(words), _mm256_broadcastsi128_si256(lower));
             _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(apart));
@@ -92,7 +92,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_pairs(from: *const f32) -> [__m256; 2] {
         unsafe {
-            // Within each half of a vector, and then the quarters where they belong.
+            // Shuffles within each half, then moves the quarters to their places.
             let (a, b) = (Self::load(from), Self::load(from.add(8)));
             let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
             let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
@@ -255,7 +255,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn prefetch_to_write<T>(address: *const T) {
-        // `_mm_prefetch` would make it a load's. Machines without it, of those that have AVX2, do nothing.
+        // `_mm_prefetch` has no write hint here. AVX2 CPUs without `prefetchw` treat it as a no-op.
         unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) }
     }
 
@@ -307,8 +307,8 @@ impl Simd for Avx2 {
         unsafe { add_four(sums, codes, _mm256_loadu_si256(x.cast())) }
     }
 
-    // Two instructions for 32 products, where `add_four` has four: small codes are unsigned as they are, and of eight words a sum is at most
-    // 8 * 2 * 15 * 127, which 16 bits hold.
+    // Two instructions for 32 products, instead of four in `add_four`: small quants are already unsigned. A
+    // sum over eight words is at most 8 * 2 * 15 * 127, which fits in 16 bits.
     const SMALL: bool = true;
 
     #[inline(always)]
@@ -333,11 +333,11 @@ impl Simd for Avx2 {
     }
 }
 
-/// To each lane, four products of codes. One factor has to be unsigned, so x takes the weight's sign. Two products are at most
-/// 2 * 128 * 127, which 16 bits hold.
+/// Adds four int8 products to each lane. `maddubs` needs one unsigned factor, so x takes the sign of the
+/// weight. Two products are at most 2 * 128 * 127, which fits in 16 bits.
 #[inline(always)]
 unsafe fn add_four(sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-    // SAFETY: the caller's level has these instructions.
+    // SAFETY: the caller's instruction set includes these instructions.
     unsafe {
         let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
         _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))

@@ -1,14 +1,14 @@
-//! Vectors of AVX-512. Whatever eight lanes are added up for is added up as by AVX2.
+//! AVX-512 vectors. Horizontal sums have the same addition order as AVX2.
 //!
-//! SAFETY, for every block here: the level has been found on this machine, and pointers are good for the elements
-//! that the trait names.
+//! SAFETY, for every block here: the instruction set was detected on this machine, and pointers are valid for
+//! the elements that the trait names.
 
 use crate::cpu::simd::avx2::{Avx2, sum_of_eight, sums_of_eight};
 use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-/// In each quarter, the sums of that quarter of each vector.
+/// Each quarter of the result holds the sums of that quarter of the four vectors.
 #[inline(always)]
 unsafe fn sums_of_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
     unsafe {
@@ -20,13 +20,13 @@ unsafe fn sums_of_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
     }
 }
 
-/// The upper eight lanes added to the lower.
+/// Adds the upper eight lanes to the lower eight.
 #[inline(always)]
 unsafe fn halved(v: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }
 }
 
-/// Where the lower halves of sixteen words are, and then the upper ones.
+/// Indices of the lower halves of 16 words, then of the upper halves.
 const HALVES: [u16; 32] = {
     let mut places = [0; 32];
     let mut i = 0;
@@ -37,7 +37,7 @@ const HALVES: [u16; 32] = {
     places
 };
 
-/// Sixteen lanes.
+/// AVX-512: sixteen f32 lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
@@ -66,7 +66,7 @@ impl Simd for Avx512 {
             for (i, row) in rows.iter_mut().enumerate() {
                 *row = Self::load(from[i]);
             }
-            // Of four rows at once, in each quarter of a vector four numbers of a column.
+            // For each group of four rows: each quarter of a vector holds four elements of a column.
             let mut fours = [_mm512_setzero_ps(); 16];
             for i in (0..16).step_by(4) {
                 let [a, b, c, d] = [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]];
@@ -79,7 +79,7 @@ impl Simd for Avx512 {
                 fours[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
                 fours[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
             }
-            // The quarters that belong to a column: those of even number, and those of odd.
+            // Combines the quarters of each column, even quarters first.
             for i in 0..4 {
                 let even_of_first = _mm512_shuffle_f32x4::<0b10_00_10_00>(fours[i], fours[4 + i]);
                 let even_of_last = _mm512_shuffle_f32x4::<0b10_00_10_00>(fours[8 + i], fours[12 + i]);
@@ -222,7 +222,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_nibbles(from: *const u8, high: bool) -> __m512 {
         unsafe {
-            // Four bits are just what chooses one of sixteen numbers.
+            // A nibble is an index into a table of 16 values.
             let numbers = _mm512_setr_ps(
                 -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
             );
@@ -295,7 +295,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_nibble_codes(from: *const u8) -> __m512i {
         unsafe {
-            // Each block's 16 bytes twice, the second time to be shifted.
+            // Each block's 16 bytes twice; the second copy is shifted.
             let bytes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
             let twice = _mm512_shuffle_i64x2::<0b01_01_00_00>(bytes, bytes);
             let shifts = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
@@ -325,7 +325,8 @@ impl Simd for Avx512 {
     unsafe fn sums_of_eights(v: *const __m512) -> [f32; 16] {
         unsafe {
             let [first, second] = v.cast::<[[__m512; 4]; 2]>().read();
-            // In each quarter of a vector the sums of that quarter of four vectors; the first half of a vector is one eight.
+            // Each quarter holds the sums of that quarter of four vectors; the first half of a vector is one
+            // group of eight.
             let (a, b) = (sums_of_quarters(first), sums_of_quarters(second));
             let first = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
             let second = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);

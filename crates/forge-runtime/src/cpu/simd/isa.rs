@@ -1,12 +1,13 @@
-//! Which vector instructions run: found out once, or forced by `FORGE_ISA=portable|avx2|avx512|amx|neon|dot|i8mm`.
+//! Selection of the instruction set: detected once, or forced by
+//! `FORGE_ISA=portable|avx2|avx512|amx|neon|dot|i8mm`.
 
 use crate::cpu::simd::portable::Portable;
 use crate::cpu::simd::vectors::Simd;
 
-/// A set of vector instructions.
+/// A SIMD instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// What every machine has.
+    /// Plain Rust, for any CPU.
     Portable,
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -14,22 +15,22 @@ pub enum Isa {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// The same with products of tiles of bytes.
+    /// AVX-512 with AMX int8 and bf16 tiles.
     #[cfg(target_arch = "x86_64")]
     Amx,
-    /// What every 64-bit ARM has.
+    /// The NEON baseline of 64-bit ARM.
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// The same with products of bytes.
+    /// NEON with `sdot` (dotprod).
     #[cfg(target_arch = "aarch64")]
     Dot,
-    /// The same with products of matrices of bytes.
+    /// NEON with `smmla` (i8mm).
     #[cfg(target_arch = "aarch64")]
     I8mm,
 }
 
 impl Isa {
-    /// Every level of this kind of machine, best first.
+    /// All instruction sets of this architecture, best first.
     const ALL: &[Isa] = &[
         #[cfg(target_arch = "x86_64")]
         Isa::Amx,
@@ -46,7 +47,7 @@ impl Isa {
         Isa::Portable,
     ];
 
-    /// The levels that this machine has, best first.
+    /// The instruction sets that this machine supports, best first.
     pub fn available() -> Vec<Isa> {
         Isa::ALL.iter().copied().filter(|level| level.is_here()).collect()
     }
@@ -80,19 +81,19 @@ impl Isa {
         }
     }
 
-    /// The best level, or the one that `FORGE_ISA` names.
+    /// The best available instruction set, or the one named by `FORGE_ISA`.
     pub fn choose() -> Result<Isa, String> {
         let available = Isa::available();
         match std::env::var("FORGE_ISA") {
             Err(_) => Ok(available[0]),
             Ok(name) => available.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
                 let names: Vec<&str> = available.iter().map(|level| level.name()).collect();
-                format!("FORGE_ISA={name}: this machine has {}", names.join(", "))
+                format!("FORGE_ISA={name} is not available: this machine supports {}", names.join(", "))
             }),
         }
     }
 
-    /// The name that `FORGE_ISA` takes.
+    /// The name in `FORGE_ISA`.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -111,7 +112,7 @@ impl Isa {
         }
     }
 
-    /// The name for people.
+    /// The display name.
     pub fn title(self) -> &'static str {
         match self {
             Isa::Portable => "portable vectors",
@@ -126,11 +127,11 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             Isa::Dot => "NEON with dot products",
             #[cfg(target_arch = "aarch64")]
-            Isa::I8mm => "NEON with products of matrices",
+            Isa::I8mm => "NEON with int8 matrix products",
         }
     }
 
-    /// Whether products of codes are made by tiles.
+    /// Whether int8 GEMM uses AMX tiles.
     pub(crate) fn has_tiles(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self == Isa::Amx;
@@ -138,12 +139,12 @@ impl Isa {
         false
     }
 
-    /// Runs `task` compiled for this level. Everything that `task` calls has to be inlined into it (`inline(always)`),
-    /// or it is compiled without the level's instructions: still right, and far slower.
+    /// Runs `task` compiled for this instruction set. Everything that `task` calls must be `inline(always)`.
+    /// Otherwise it is compiled without the vector instructions, which is correct but far slower.
     pub(crate) fn run<T: Task>(self, task: T) {
         match self {
             Isa::Portable => task.run::<Portable>(),
-            // SAFETY: a level exists only where `available` found all its features.
+            // SAFETY: an `Isa` is only constructed after `available` has detected its features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { avx2(task) },
             // SAFETY: as above.
@@ -161,19 +162,19 @@ impl Isa {
     }
 }
 
-/// Runs `task` compiled for machines with tiles, with their vectors.
+/// Runs `task` compiled for AMX machines, with AVX-512 vectors.
 ///
 /// # Safety
-/// The machine has to have them.
+/// The machine must support AMX.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn run_with_tiles<T: Task>(task: T) {
-    // SAFETY: where tiles are, AVX-512 is.
+    // SAFETY: machines with AMX have AVX-512.
     unsafe { avx512(task) }
 }
 
-/// Something to be computed with vectors.
+/// A computation that is generic over the instruction set.
 pub(crate) trait Task {
-    /// Computes it. To be marked `inline(always)`.
+    /// Runs it. Implementations must be `inline(always)`.
     fn run<S: Simd>(self);
 }
 

@@ -1,4 +1,4 @@
-//! Vectors of each instruction set, and how processors differ in prefetching.
+//! SIMD vectors of each instruction set, and prefetch settings of CPU microarchitectures.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;

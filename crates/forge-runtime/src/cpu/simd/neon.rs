@@ -1,21 +1,21 @@
-//! Vectors of NEON: eight lanes, as two registers of four.
+//! NEON vectors: eight lanes in two registers of four.
 //!
-//! SAFETY, for every block here: every 64-bit ARM has these instructions, and pointers are good for the elements
-//! that the trait names.
+//! SAFETY, for every block here: every 64-bit ARM CPU has these instructions, and pointers are valid for the
+//! elements that the trait names.
 
 use crate::cpu::simd::vectors::{Simd, TWICE4};
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Eight lanes, with `DOT` by the instructions for products of bytes that most machines have, with `MATRIX` by those for two rows of eight
-/// bytes and two columns as well.
+/// NEON with eight lanes. `DOT` enables `sdot` (four int8 products per lane). `MATRIX` also enables `smmla`
+/// (2×8 by 8×2 int8 products).
 #[derive(Clone, Copy)]
 pub(crate) struct Neon<const DOT: bool, const MATRIX: bool>;
 
 type Pair = (float32x4_t, float32x4_t);
 
-/// Four halves, widened. The type of vectors of halves is not stable, the instruction is.
+/// Converts four f16 to f32. The f16 vector type is unstable in Rust, so this is inline assembly.
 #[inline(always)]
 unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
     let wide: float32x4_t;
@@ -26,11 +26,11 @@ unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
     wide
 }
 
-/// A square of four rows: its columns.
+/// Transposes a 4×4 tile.
 #[inline(always)]
 unsafe fn turn_four([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
     unsafe {
-        // Of two rows at once, pairs of each column of even number and of odd.
+        // For each two rows: pairs of the even and of the odd columns.
         let of_two = |a, b| [vtrn1q_f32(a, b), vtrn2q_f32(a, b)].map(|pairs| vreinterpretq_f64_f32(pairs));
         let ([even, odd], [even_below, odd_below]) = (of_two(a, b), of_two(c, d));
         [
@@ -59,12 +59,12 @@ unsafe fn widen_codes(codes: uint8x8_t) -> Pair {
     }
 }
 
-/// To each of four lanes, four products of bytes.
+/// Adds four int8 products to each of four lanes.
 #[inline(always)]
 unsafe fn add_four<const DOT: bool>(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
     unsafe {
         if DOT {
-            // The intrinsic is not stable, the instruction is.
+            // The intrinsic is unstable, so this is inline assembly.
             asm!("sdot {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
                  weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
             return sums;
@@ -75,12 +75,13 @@ unsafe fn add_four<const DOT: bool>(mut sums: int32x4_t, weights: int8x16_t, x: 
     }
 }
 
-/// To `[a x, a y, b x, b y]` the products of eight bytes each, of `weights` = `[a, b]` and `x` = `[x, y]`.
+/// Adds products of eight bytes each to `[a x, a y, b x, b y]`, for `weights` = `[a, b]` and `x` = `[x, y]`.
 #[inline(always)]
 unsafe fn add_eight<const MATRIX: bool>(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
-    // Asked here, for where nothing is optimised levels without the instruction have this function, too, and never call it.
+    // The check is inside the function, because unoptimized builds also instantiate it without the
+    // instruction. It is not called then.
     if MATRIX {
-        // The intrinsic is not stable, the instruction is.
+        // The intrinsic is unstable, so this is inline assembly.
         unsafe {
             asm!("smmla {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
                  weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
@@ -349,13 +350,13 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
 
     const PAIRS: bool = MATRIX;
 
-    /// Of two lanes and two rows a register has what `add_eight` makes.
+    /// Each register holds two lanes by two rows, as `add_eight` produces them.
     #[inline(always)]
     unsafe fn add_pair([a, b]: [Self::Sums; 2], weights: *const i8, x: [*const i8; 2]) -> [Self::Sums; 2] {
         unsafe {
             let x = vcombine_s8(vld1_s8(x[0]), vld1_s8(x[1]));
             let words = |at| vld1q_s8(weights.add(at));
-            // Not by a closure: where nothing is optimised that is a function of its own, and one without these instructions.
+            // Not a closure: unoptimized builds would compile it as a function without these target features.
             let a = (add_eight::<MATRIX>(a.0, words(0), x), add_eight::<MATRIX>(a.1, words(16), x));
             let b = (add_eight::<MATRIX>(b.0, words(32), x), add_eight::<MATRIX>(b.1, words(48), x));
             [a, b]

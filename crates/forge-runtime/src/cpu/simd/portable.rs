@@ -1,9 +1,9 @@
-//! Vectors in plain Rust, which run anywhere: the others are tested against them.
+//! Vectors in plain Rust. They run on any CPU and are the reference for the other instruction sets.
 
 use crate::cpu::simd::vectors::{Simd, TWICE4};
 use half::{bf16, f16};
 
-/// Plain Rust, eight lanes.
+/// Plain Rust with eight lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -31,7 +31,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Lanes {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's contract, here and below.
         unsafe { from.cast::<Lanes>().read_unaligned() }
     }
 
@@ -68,7 +68,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
-        // Not mul_add: where the machine has no fused instruction that is a slow library call.
+        // Not `mul_add`: without a fused instruction it is a slow library call.
         lanes(|i| a[i] * b[i] + c[i])
     }
 
@@ -204,7 +204,7 @@ mod tests {
         for step in -100_000_i32..=100_000 {
             let exponent = f64::from(step).abs() / 100_000.0 * 30.0 - 25.0;
             let x = (exponent.exp2() * f64::from(step.signum())) as f32;
-            // SAFETY: plain Rust runs anywhere.
+            // SAFETY: plain Rust runs on any CPU.
             let found = unsafe { Portable::tanh([x; LANES])[0] };
             let wanted = f64::from(x).tanh();
             worst = worst.max((f64::from(found) - wanted).abs() / wanted.abs().max(1e-30));

@@ -1,40 +1,43 @@
-//! How weights come from memory fastest, where few rows meet them, or one.
+//! Read patterns and prefetch distances of weights in GEMV, by CPU microarchitecture.
 //!
-//! Every weight is read once, so it is memory that a token waits for, and what it gives depends on what the processor
-//! foresees of it: of one kind several stretches that are read at once, of another one that is asked for long before.
+//! Decode reads every weight once per token, so memory bandwidth bounds it. The reachable bandwidth depends
+//! on the hardware prefetcher. Some CPUs are fastest with several concurrent streams, others with one stream
+//! and long-distance software prefetch.
 
 use crate::cpu::simd::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
-/// How many stretches of a matrix are read at once.
+/// How many concurrent streams of a matrix are read, and with which software prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPattern {
-    /// One, and what lies far ahead is asked for.
+    /// One sequential stream with long-distance prefetch.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only needed on AVX2"))]
+    InOrder,
+    /// One sequential stream, prefetched with `prefetchnta`: lines go to L1 and are not kept in L2 or L3,
+    /// because each weight is read once per token. 8-bit quants use `prefetcht0`; `prefetchnta` did not make
+    /// them faster.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only measured faster on AMD CPUs"))]
+    Once,
+    /// Several streams, but 8-bit strips one after another. The hardware prefetcher suffices.
     #[cfg_attr(
         not(target_arch = "x86_64"),
-        allow(dead_code, reason = "only AVX2 is known to want to be asked")
+        allow(dead_code, reason = "only AMD CPUs prefetch strips in hardware")
     )]
-    InOrder,
-    /// The same, and what is asked for is kept by the nearest cache alone, from where it goes nowhere: nobody reads it again before all
-    /// else has been read. Codes of a byte are not: so asked for they come no faster.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMD's are known to gain by it"))]
-    Once,
-    /// Several; strips of bytes one after the other. Nothing is asked for.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMD's are known to foresee so"))]
     Foreseen,
-    /// Several, and the next two blocks of a strip are asked for.
+    /// Several streams, with the next two blocks of each strip prefetched.
     Several,
 }
 
 impl ReadPattern {
-    /// Whether there is one.
+    /// Whether there is one stream.
     pub(crate) fn is_one(self) -> bool {
         matches!(self, ReadPattern::InOrder | ReadPattern::Once)
     }
 
-    /// How many blocks of a strip are asked for ahead, whose codes are bytes, or halves of them. Bytes are foreseen better: by twice as
-    /// many blocks the 135M in q8_0 is slower by 2%, and by half as many of nibbles that in q4_0 by 7%, kept elsewhere or not.
+    /// Prefetch distance in blocks of a strip; `of_bytes` selects 8-bit quants, otherwise nibbles. Hardware
+    /// prefetch is better for 8-bit quants. Twice this distance for q8_0 is 2% slower, and half of it for
+    /// q4_0 is 7% slower (135M models).
     #[inline(always)]
     pub(crate) fn blocks_ahead(self, of_bytes: bool) -> usize {
         match self {
@@ -46,25 +49,29 @@ impl ReadPattern {
     }
 }
 
-/// How far ahead rows are asked for that lie as they are stored, in bytes: 0 where nothing is.
+/// Prefetch distances in bytes for row-major weights; 0 disables prefetch.
 #[derive(Clone, Copy)]
 pub(crate) struct PrefetchDistance {
-    /// Where there are several at once, or several that they meet: no nearer than the second cache.
+    /// Distance for several rows of weights or of x at a time, prefetched to L2.
     pub(crate) far: usize,
-    /// A row by itself, into the nearest cache: not as far, so that there is room for it beside x. Where x takes two thirds of that cache, a
-    /// line that comes no nearer than the second waits there, and two threads of a Zen 5 read 86% of what they read of shorter rows, for
-    /// 97%.
+    /// Distance for a single row, prefetched to L1. It is shorter, so that lines fit in L1 next to x. If x
+    /// fills two thirds of L1, prefetch to L2 reaches 86% of the bandwidth of shorter rows, and prefetch to
+    /// L1 97% (Zen 5, 2 threads).
     pub(crate) near: usize,
-    /// Whether nothing else keeps that, as for [`ReadPattern::Once`].
+    /// Whether `near` uses `prefetchnta`, as [`ReadPattern::Once`] does.
     pub(crate) once: bool,
 }
 
 impl Isa {
-    /// What is fastest here. AVX2 has no registers for several strips or rows at once. AMD's processors with AVX-512 foresee strips by
-    /// themselves, and up to Zen 4 are slower where they are asked as well: two threads of an EPYC of 2022 read the 1.1B in q8_0 with 52 GB
-    /// a second for 40. From Zen 5 on they want to be asked, and long before: two threads of an EPYC of 2024 read the 1.1B in q4_0 with 68
-    /// GB a second for 56, and by AVX2 with 72 for 27; in f16 with 67 for 63. Where their cores lie together, so that one way to memory is
-    /// all they have, what is kept nowhere else takes less of it: q4_0 with 49 GB for 45. Intel's foresee too few.
+    /// The fastest read pattern on this CPU.
+    ///
+    /// - AVX2 has too few registers for several strips or rows at once.
+    /// - AMD CPUs with AVX-512 up to Zen 4 prefetch strips in hardware, and software prefetch slows them
+    ///   down: 52 → 40 GB/s (EPYC of 2022, 2 threads, 1.1B q8_0).
+    /// - From Zen 5 on, long-distance software prefetch is faster: 56 → 68 GB/s with AVX-512 and 27 → 72 GB/s
+    ///   with AVX2 in q4_0, 63 → 67 GB/s in f16. The machine is an EPYC of 2024, 2 threads, 1.1B model. With
+    ///   both cores on one CCX, `prefetchnta` saves memory bandwidth: 45 → 49 GB/s in q4_0.
+    /// - Intel CPUs prefetch too few strips in hardware.
     pub(crate) fn streams(self) -> ReadPattern {
         #[cfg(target_arch = "x86_64")]
         return match (self, amd_family()) {
@@ -77,8 +84,8 @@ impl Isa {
         ReadPattern::Several
     }
 
-    /// How rows are asked for that lie as they are stored. Machines with tiles foresee too few of them, too; on a Zen 4 asking made ids
-    /// slower, and of others nobody has tried.
+    /// The prefetch distances of row-major weights on this CPU. CPUs with AMX also need software prefetch of
+    /// rows. On Zen 4 it made decode slower; other CPUs are not measured.
     pub(crate) fn asking(self) -> PrefetchDistance {
         match self.streams() {
             ReadPattern::Once => PrefetchDistance { far: 8 << 10, near: 6 << 10, once: true },
@@ -90,21 +97,21 @@ impl Isa {
     }
 }
 
-/// The family of processors that are called Zen 5.
+/// The CPUID family of Zen 5.
 #[cfg(target_arch = "x86_64")]
 const ZEN_5: u32 = 26;
 
-/// The family of the processor, if AMD made it.
+/// The CPUID family of an AMD CPU; none for other vendors.
 #[cfg(target_arch = "x86_64")]
 fn amd_family() -> Option<u32> {
     use std::arch::x86_64::__cpuid;
     static FAMILY: OnceLock<Option<u32>> = OnceLock::new();
     *FAMILY.get_or_init(|| {
-        let said = __cpuid(0);
-        let is_of_amd =
-            [said.ebx, said.edx, said.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
-        // Families from 15 on are 15 and as many more as another field says.
-        let said = __cpuid(1).eax;
-        is_of_amd.then_some((said >> 8 & 15) + (said >> 20 & 255))
+        let registers = __cpuid(0);
+        let is_amd = [registers.ebx, registers.edx, registers.ecx].map(u32::to_le_bytes).as_flattened()
+            == b"AuthenticAMD";
+        // Families of 15 and above add the extended family field.
+        let registers = __cpuid(1).eax;
+        is_amd.then_some((registers >> 8 & 15) + (registers >> 20 & 255))
     })
 }

@@ -1,20 +1,20 @@
-//! Results that are written past the caches.
+//! Non-temporal stores of results.
 //!
-//! A row alone is made by all threads, and then read by all of them, from one dispatch to the next: each cache line that a thread
-//! writes is one that the others have read lately. To write it the usual way is to take it from them first, and a core takes few at a time:
-//! where cores share no cache that is 40 to 90 ns a line while memory is busy, and was nearly 4% of what an id of the 1.1B in
-//! q4_0 took (an EPYC of 2022). Past the caches nothing is asked for; whoever reads the row next has to fetch it
-//! either way.
+//! In decode, all threads write parts of a row, and all threads read it in the next dispatch. An ordinary
+//! store must first take the cache line from the cores that read it, and a core has few such requests in
+//! flight. Without a shared cache this costs 40 to 90 ns a line under memory load. That was nearly 4% of
+//! decode time (1.1B q4_0, EPYC of 2022). A non-temporal store takes no line, and the next reader fetches the
+//! row in either case.
 //!
-//! Rows of many are read by who wrote them, and stay in its caches.
+//! With many rows, the thread that writes a row also reads it, so ordinary stores keep it in its caches.
 
 use crate::cpu::device::scratch::Line;
 use crate::cpu::simd::vectors::Simd;
 
-/// Writes results to `y`: past the caches what is whole lines.
+/// Copies `results` to `y`, whole cache lines with non-temporal stores.
 #[inline(always)]
 pub(crate) fn write_past<S: Simd>(results: &[f32], y: &mut [f32]) {
-    // SAFETY: a line is sixteen numbers, and any are.
+    // SAFETY: a line is 16 f32 elements, and all bit patterns are valid.
     let (before, lines, after) = unsafe { y.align_to_mut::<Line>() };
     let (first, rest) = results.split_at(before.len());
     let (whole, last) = rest.as_chunks::<16>();
@@ -22,16 +22,17 @@ pub(crate) fn write_past<S: Simd>(results: &[f32], y: &mut [f32]) {
     after.copy_from_slice(last);
     for (line, numbers) in lines.iter_mut().zip(whole) {
         for part in (0..16).step_by(S::LANES) {
-            // SAFETY: parts of a line, which begins where a vector may.
+            // SAFETY: the address is within a line and aligned to a vector.
             unsafe { S::store_past(line.0.as_mut_ptr().add(part), S::load(numbers.as_ptr().add(part))) };
         }
     }
 }
 
-/// Ends a thread's share of a dispatch: what it wrote past the caches is seen before what it writes from now on.
+/// Store fence: orders non-temporal stores of this thread before its later stores. Every thread calls it at
+/// the end of a dispatch.
 #[inline(always)]
 pub(crate) fn settle() {
-    // SAFETY: every such processor has it.
+    // SAFETY: every x86-64 CPU has SSE.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::x86_64::_mm_sfence();

@@ -1,47 +1,49 @@
-//! What kernels ask of vectors of f32.
+//! [`Simd`]: the vector operations of kernels.
 //!
-//! SAFETY: functions are `unsafe` because a level's instructions may only run where they exist ([`crate::cpu::simd::isa`] sees to
-//! that) and because loads and stores take bare pointers, at any alignment, to as many elements as they name.
+//! SAFETY: functions are `unsafe` for two reasons. Instructions may only run where they exist, which
+//! [`crate::cpu::simd::isa`] ensures. Loads and stores take raw pointers, at any alignment, to as many
+//! elements as the function names.
 
 use half::{bf16, f16};
 
-/// Twice the floats of 4 bits, in the order of their codes.
+/// The 4-bit floats (e2m1) times two, by their bit pattern.
 pub(crate) const TWICE4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// A vector of `LANES` f32. `LANES` divides 16.
+/// An instruction set with vectors of `LANES` f32. `LANES` divides 16.
 pub(crate) trait Simd: Copy + 'static {
-    /// The vector.
+    /// A vector of f32.
     type V: Copy;
-    /// As many i32: sums of products of codes.
+    /// A vector of `LANES` i32: accumulators of int8 dot products.
     type Sums: Copy;
-    /// Four codes of a weight for each of them.
+    /// A vector of `4 * LANES` int8 quants, four per lane.
     type Codes: Copy;
-    /// Its elements.
+    /// Number of lanes.
     const LANES: usize;
-    /// By how much the bytes that `add_products` takes of a weight are larger than its codes: 128 where they are unsigned.
+    /// Bias of the weight bytes that `add_products` takes: 128 if they are unsigned, else 0.
     const RAISED: i32;
-    /// Rows of x that meet three vectors of outputs at once, 8, 4 or 2: so many sums that registers hold them.
+    /// Rows of x per register tile with three vectors of outputs: 8, 4 or 2.
     const TILE: usize;
 
-    /// All lanes `x`.
+    /// A vector with `x` in all lanes.
     unsafe fn splat(x: f32) -> Self::V;
-    /// `LANES` singles.
+    /// Loads `LANES` f32.
     unsafe fn load(from: *const f32) -> Self::V;
-    /// A square of `LANES` rows of as many words, of each of which it is said where it is: its columns become rows that lie so far apart.
+    /// Transposes a `LANES`×`LANES` tile of 32-bit words with the given row pointers. Output rows have a
+    /// stride of `columns_apart`.
     #[inline(always)]
     unsafe fn turn(rows: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         for (row, from) in rows.iter().enumerate().take(Self::LANES) {
             for column in 0..Self::LANES {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe { *to.add(column * columns_apart + row) = from.add(column).read_unaligned() };
             }
         }
     }
-    /// `2 * LANES` halves of words: the lower ones, then the upper ones.
+    /// Stores `2 * LANES` 16-bit halves of words: all lower halves, then all upper ones.
     #[inline(always)]
     unsafe fn store_halves(to: *mut u16, words: Self::V) {
         let mut numbers = [0.0_f32; 16];
-        // SAFETY: no level has more lanes, and the caller's promise.
+        // SAFETY: no instruction set has more than 16 lanes; the rest is the caller's contract.
         unsafe {
             Self::store(numbers.as_mut_ptr(), words);
             for (lane, number) in numbers.iter().enumerate().take(Self::LANES) {
@@ -50,9 +52,9 @@ pub(crate) trait Simd: Copy + 'static {
             }
         }
     }
-    /// Those of `2 * LANES` singles that are even in number, and those that are odd.
+    /// Loads `2 * LANES` f32 and deinterleaves them: even elements, then odd ones.
     unsafe fn load_pairs(from: *const f32) -> [Self::V; 2];
-    /// `LANES` singles.
+    /// Stores `LANES` f32.
     unsafe fn store(to: *mut f32, v: Self::V);
     /// a + b
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -62,127 +64,128 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// a / b
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    /// a * b + c, rounded once where the machine can.
+    /// a * b + c, with one rounding if the CPU has FMA.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The larger, lane by lane.
+    /// Lane-wise maximum.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// The smaller, lane by lane.
+    /// Lane-wise minimum.
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
-    /// The nearest whole number n, and 2^n; n is at least -126 and at most 127.
+    /// The nearest integer n and 2^n, for n from -126 to 127.
     unsafe fn round_and_power(v: Self::V) -> (Self::V, Self::V);
-    /// The sum of all lanes.
+    /// Horizontal sum.
     unsafe fn sum(v: Self::V) -> f32;
-    /// The sum of all lanes of each, to the bit what `sum` gives.
+    /// Horizontal sums of four vectors, bitwise identical to `sum`.
     #[inline(always)]
     unsafe fn sums(v: [Self::V; 4]) -> [f32; 4] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { [Self::sum(v[0]), Self::sum(v[1]), Self::sum(v[2]), Self::sum(v[3])] }
     }
-    /// The largest lane.
+    /// Horizontal maximum.
     unsafe fn largest(v: Self::V) -> f32;
-    /// `LANES` whole numbers of a byte with a sign, as such; anything for what is no number.
+    /// Stores `LANES` integers in the range of i8; NaN gives an unspecified value.
     unsafe fn store_codes(to: *mut i8, v: Self::V);
-    /// `LANES` halves, widened.
+    /// Loads `LANES` f16 as f32.
     unsafe fn load_f16(from: *const f16) -> Self::V;
-    /// `LANES` bfloats, widened.
+    /// Loads `LANES` bf16 as f32.
     unsafe fn load_bf16(from: *const bf16) -> Self::V;
-    /// `LANES` signed bytes, widened.
+    /// Loads `LANES` i8 as f32.
     unsafe fn load_i8(from: *const i8) -> Self::V;
-    /// `LANES` unsigned bytes, widened.
+    /// Loads `LANES` u8 as f32.
     unsafe fn load_u8(from: *const u8) -> Self::V;
-    /// The low (or high) nibbles of `LANES` bytes, widened.
+    /// Loads the low (or high) nibbles of `LANES` bytes as f32.
     unsafe fn load_u4(from: *const u8, high: bool) -> Self::V;
-    /// The low (or high) nibbles of `LANES` bytes, less 8, widened.
+    /// Loads the low (or high) nibbles of `LANES` bytes minus 8 as f32.
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
-    /// The floats of 4 bits in the low (or high) nibbles of `LANES` bytes, widened.
+    /// Loads the 4-bit floats in the low (or high) nibbles of `LANES` bytes as f32.
     unsafe fn load_floats4(from: *const u8, high: bool) -> Self::V;
-    /// One half, widened, in all lanes.
+    /// Loads one f16 as f32 into all lanes.
     unsafe fn splat_f16(from: *const f16) -> Self::V;
 
-    /// All lanes `x`.
+    /// An i32 vector with `x` in all lanes.
     unsafe fn splat_sums(x: i32) -> Self::Sums;
-    /// To each lane, four products: those of its four bytes of `weights` with the four codes of `x`, which all lanes share.
-    /// Exact: codes of x are at least -127.
+    /// Adds to each lane the dot product of its four bytes of `weights` and the four quants of `x`, which all
+    /// lanes share. Exact, because quants of x are at least -127.
     unsafe fn add_products(sums: Self::Sums, weights: *const i8, x: *const i8) -> Self::Sums;
-    /// `4 * LANES` signed bytes, larger by `RAISED`.
+    /// Loads `4 * LANES` i8, biased by `RAISED`.
     unsafe fn load_codes(from: *const i8) -> Self::Codes;
-    /// `4 * LANES` nibbles: of each block the low ones of its 16 bytes, then the high ones. They are not raised.
+    /// Loads `4 * LANES` nibbles without bias: for each block of 16 bytes the low nibbles, then the high
+    /// ones.
     unsafe fn load_nibble_codes(from: *const u8) -> Self::Codes;
-    /// The low nibbles of `4 * LANES` bytes, and the high ones. They are not raised.
+    /// Loads the low and the high nibbles of `4 * LANES` bytes, without bias.
     unsafe fn load_nibble_pairs(from: *const u8) -> [Self::Codes; 2];
-    /// To each lane, the products of its four codes with four codes of `x`, which all lanes share.
+    /// Adds to each lane the dot product of its four quants and four quants of `x`, which all lanes share.
     unsafe fn add_shared(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
-    /// To each lane, the products of its four codes with four codes of `x`, each lane its own.
+    /// Adds to each lane the dot product of its four quants and its own four quants of `x`.
     unsafe fn add_codes(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
-    /// Whether small codes, those from 0 to 15, are added up by `add_small`: each lane has two sums of 16 bits then, which have room for a
-    /// block of them.
+    /// Whether quants from 0 to 15 are accumulated by `add_small`, in two 16-bit sums per lane. The sums do
+    /// not overflow within a block.
     const SMALL: bool = false;
-    /// What `add_shared` does, to two sums a lane, which begin as zeros.
+    /// Like `add_shared`, into two 16-bit sums per lane that start at zero.
     #[inline(always)]
     unsafe fn add_small(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { Self::add_shared(sums, codes, x) }
     }
-    /// The two sums of each lane, and what is to be added to them.
+    /// Adds the two 16-bit sums of each lane, and `more`.
     #[inline(always)]
     unsafe fn of_small(sums: Self::Sums, _more: i32) -> Self::Sums {
         sums
     }
-    /// Whether products of two rows of x are made together, by `add_pair`.
+    /// Whether `add_pair` computes two rows of x together.
     const PAIRS: bool = false;
-    /// To the sums of two rows, which begin as zeros, eight products a lane: those of its eight bytes of `weights` with the eight codes of
-    /// each row, which all lanes share. Which sum is where is the level's business, until [`Simd::of_pair`] says it.
+    /// Adds products of two rows of x: per lane, the dot products of its eight bytes of `weights` and eight
+    /// shared quants of each row. Sums start at zero. Their order is internal until [`Simd::of_pair`].
     #[inline(always)]
     unsafe fn add_pair(sums: [Self::Sums; 2], _weights: *const i8, _x: [*const i8; 2]) -> [Self::Sums; 2] {
         sums
     }
-    /// The sums of the first row, and those of the second, each with its own to be added.
+    /// Separates the sums of the two rows and adds `more` to each.
     #[inline(always)]
     unsafe fn of_pair(sums: [Self::Sums; 2], _more: [i32; 2]) -> [Self::Sums; 2] {
         sums
     }
-    /// Each sum as a single: exact below 2^24.
+    /// Converts i32 to f32; exact below 2^24.
     unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
-    /// The sum of each eight lanes of `128 / LANES` vectors.
+    /// Sums of each group of eight lanes, for `128 / LANES` vectors.
     #[inline(always)]
     unsafe fn sums_of_eights(v: *const Self::V) -> [f32; 16] {
         let mut sums = [0.0; 16];
         for (i, to) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             *to = unsafe { Self::sums(v.cast::<[Self::V; 4]>().add(i).read()) };
         }
         sums
     }
 
-    /// Asks for the cache line of `address`, which may be any, to be brought near.
+    /// Prefetches the cache line of any address to L1 (`prefetcht0`).
     #[inline(always)]
     unsafe fn prefetch<T>(_address: *const T) {}
 
-    /// The same, where it is read once and then not for long: no other cache keeps it.
+    /// Non-temporal prefetch, for data that is read once (`prefetchnta`).
     #[inline(always)]
     unsafe fn prefetch_once<T>(_address: *const T) {}
 
-    /// The same, but no nearer than the second cache: for what is far ahead, and more than the first has room for.
+    /// Prefetches to L2 (`prefetcht1`), for long distances that exceed L1.
     #[inline(always)]
     unsafe fn prefetch_far<T>(_address: *const T) {}
 
-    /// The same, brought near to be written: no other core keeps it.
+    /// Prefetches with write intent: other cores lose the line.
     #[inline(always)]
     unsafe fn prefetch_to_write<T>(_address: *const T) {}
 
-    /// Writes `v` to memory without asking for its cache line, which other cores have and lose: see [`crate::cpu::simd::streaming_store`]. The address is a
-    /// multiple of the vector's size.
+    /// Non-temporal store: writes `v` without fetching its cache line; see
+    /// [`crate::cpu::simd::streaming_store`]. The address is aligned to the vector size.
     #[inline(always)]
     unsafe fn store_past(to: *mut f32, v: Self::V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { Self::store(to, v) }
     }
 
-    /// The exponential, to about 1 unit in the last place; arguments are clamped to where it is a normal number.
+    /// Exponential function, to about 1 ulp. Arguments are clamped to the range of normal results.
     #[inline(always)]
     unsafe fn exp(v: Self::V) -> Self::V {
-        // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, so that r is exact to the last place.
-        // SAFETY: the caller's promise.
+        // x = n ln 2 + r with |r| <= ln 2 / 2. ln 2 is split in two, so that r has full precision.
+        // SAFETY: the caller's contract.
         unsafe {
             let x = Self::min(Self::max(v, Self::splat(-87.336)), Self::splat(88.376));
             let (n, power) = Self::round_and_power(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
@@ -197,13 +200,13 @@ pub(crate) trait Simd: Copy + 'static {
         }
     }
 
-    /// The hyperbolic tangent, to about 3 units in the last place: a quotient of polynomials, in which nothing overflows
-    /// and where x is small no digits cancel. From 7.9 on it is 1.
+    /// Hyperbolic tangent, to about 3 ulp. It is a rational function without overflow, or cancellation at
+    /// small x. From 7.9 on it is 1.
     #[inline(always)]
     unsafe fn tanh(v: Self::V) -> Self::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
-            // What is not a number passes: the bounds come first.
+            // The argument order makes NaN pass through.
             let x = Self::min(Self::splat(7.905_311), Self::max(Self::splat(-7.905_311), v));
             let s = Self::mul(x, x);
             let mut over = Self::splat(-2.760_768_5e-16);

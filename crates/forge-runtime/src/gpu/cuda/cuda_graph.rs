@@ -1,28 +1,28 @@
-//! What a pass does, as data: launches in order, and where they wait. A pass of the same launches as the one before it
-//! has become a graph, which the driver starts as a whole.
+//! Launch lists and CUDA graphs: a pass as a list of kernel launches, which becomes a graph when it repeats.
 //!
-//! A pass is run launch by launch the first time. If the next pass has the same kernels in the same order it is made a
-//! graph, whose nodes wait for those before the last barrier and for nothing else; from then on such passes start the
-//! graph, and a launch whose grid or scalars have changed is set anew in it before. What a token changes from one to the
-//! next, its id and its position, is in memory and in no launch.
+//! The first time, a pass is launched kernel by kernel. If the next pass has the same kernels in the same
+//! order, it is captured as a graph. Its nodes depend only on the nodes before the last barrier. Later passes
+//! of that shape launch the graph, after updating nodes whose grid or scalars changed. A token's id and
+//! position are in memory and not in launch parameters.
 //!
-//! Where kernels wait themselves for what was before them, and the driver knows of that, a node that waits for a single one is begun
-//! when that one's threadgroups are all there: what it takes to begin a kernel is over when the one before has ended.
+//! With programmatic dependent launch, a node with a single dependency starts when all threadgroups of that
+//! kernel have started. Its launch latency then overlaps with that kernel. This needs kernels that wait for
+//! their predecessor themselves, and driver support.
 
 use crate::gpu::cuda::driver::{Address, Driver, Edge, Handle, NodeParameters, call};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::null_mut;
 
-/// One kernel over its threadgroups.
+/// One kernel launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Launch {
     function: Handle,
     threads: u32,
     groups: [u32; 3],
-    /// Its arguments, as they lie in the kernel's parameters.
+    /// Byte range of its arguments, in the kernel's parameter layout.
     arguments: Range<usize>,
-    /// Barriers before it.
+    /// Number of barriers before it.
     barriers: u32,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct LaunchList {
 }
 
 impl LaunchList {
-    /// None, with room for as many as there were.
+    /// Removes all launches and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.arguments.clear();
         self.barriers = 0;
     }
 
-    /// One more. `arguments` are addresses of buffers, and the scalars after them.
+    /// Appends a launch. Its arguments are the buffer addresses, followed by the scalars.
     pub(crate) fn add(
         &mut self,
         function: Handle,
@@ -55,17 +55,18 @@ impl LaunchList {
         addresses.iter().for_each(|address| self.arguments.extend(address.to_ne_bytes()));
         scalars.iter().for_each(|scalar| self.arguments.extend(scalar.to_ne_bytes()));
         let arguments = start..self.arguments.len();
-        // The next one's addresses are aligned as they have to be.
+        // Aligns the next launch's addresses.
         self.arguments.resize(self.arguments.len().next_multiple_of(8), 0);
         self.list.push(Launch { function, threads, groups, arguments, barriers: self.barriers });
     }
 
-    /// What comes waits for what was.
+    /// Orders later launches after earlier ones.
     pub(crate) fn barrier(&mut self) {
         self.barriers += 1;
     }
 
-    /// Whether the same kernels are launched in the same order: a graph of the one can be made one of the other.
+    /// Whether both lists launch the same kernels in the same order, so that a graph of one can be updated to
+    /// the other.
     fn is_like(&self, other: &LaunchList) -> bool {
         let same = |(a, b): (&Launch, &Launch)| {
             a.function == b.function && a.barriers == b.barriers && a.arguments == b.arguments
@@ -73,13 +74,13 @@ impl LaunchList {
         self.list.len() == other.list.len() && self.list.iter().zip(&other.list).all(same)
     }
 
-    /// Whether launch `index` is the same in both, to the last argument.
+    /// Whether launch `index` is identical in both lists, including arguments.
     fn is_same(&self, other: &LaunchList, index: usize) -> bool {
         let (a, b) = (&self.list[index], &other.list[index]);
         a.groups == b.groups && self.arguments[a.arguments.clone()] == other.arguments[b.arguments.clone()]
     }
 
-    /// Lets `use_it` have the arguments of a launch as the driver takes them: where they lie, and how many bytes.
+    /// Calls `use_it` with the arguments of a launch in the driver's `extra` format: pointer and size.
     fn with_extra<T>(&self, launch: &Launch, use_it: impl FnOnce(*mut Handle) -> T) -> T {
         /// `CU_LAUNCH_PARAM_…`
         const POINTER: Handle = 1 as Handle;
@@ -97,12 +98,12 @@ impl LaunchList {
         use_it(extra.as_mut_ptr())
     }
 
-    /// Launches them one by one.
+    /// Launches all kernels one by one.
     pub(crate) fn start(&self, driver: &Driver, stream: Handle) -> Result<(), String> {
         for launch in &self.list {
             let Launch { function, threads, groups: [x, y, z], .. } = *launch;
             self.with_extra(launch, |extra| {
-                // SAFETY: functions are the module's, and arguments are those of their signatures.
+                // SAFETY: functions are the module's, and arguments match their signatures.
                 unsafe {
                     call!(
                         driver,
@@ -125,7 +126,7 @@ impl LaunchList {
         Ok(())
     }
 
-    /// What a node of a graph is told of launch `index`.
+    /// Calls `use_it` with the graph node parameters of launch `index`.
     fn with_node<T>(&self, index: usize, use_it: impl FnOnce(&NodeParameters) -> T) -> T {
         let launch = &self.list[index];
         self.with_extra(launch, |extra| {
@@ -141,7 +142,7 @@ impl LaunchList {
     }
 }
 
-/// A pass that the driver starts as a whole.
+/// A pass as an instantiated CUDA graph.
 struct Graph {
     launches: LaunchList,
     graph: Handle,
@@ -150,10 +151,10 @@ struct Graph {
 }
 
 impl Graph {
-    /// The graph of `launches`.
+    /// Builds the graph of `launches`.
     fn new(driver: &Driver, launches: &LaunchList, kernels_wait: bool) -> Result<Graph, String> {
         let mut graph = null_mut();
-        // SAFETY: the driver writes a handle there.
+        // SAFETY: the driver writes a handle to a valid place.
         unsafe { call!(driver, cuGraphCreate, &mut graph, 0)? };
         let mut made = Graph { launches: launches.clone(), graph, executable: null_mut(), nodes: Vec::new() };
         match made.fill(driver, kernels_wait) {
@@ -168,7 +169,8 @@ impl Graph {
     fn fill(&mut self, driver: &Driver, kernels_wait: bool) -> Result<(), String> {
         let depends = driver.cuGraphAddDependencies_v2.filter(|_| kernels_wait);
         let Graph { launches, graph, executable, nodes } = self;
-        // Where those since the last barrier begin, and those between it and the one before, for which they wait.
+        // First launch since the last barrier, and the launches between the last two barriers, which are the
+        // dependencies.
         let (mut group, mut before) = (0, 0..0);
         for (index, launch) in launches.list.iter().enumerate() {
             if index > 0 && launch.barriers > launches.list[index - 1].barriers {
@@ -182,7 +184,7 @@ impl Graph {
             }
             let mut node = null_mut();
             launches.with_node(index, |parameters| {
-                // SAFETY: nodes are this graph's, and parameters those of the kernel.
+                // SAFETY: nodes are this graph's, and parameters match the kernel.
                 unsafe {
                     call!(
                         driver,
@@ -196,17 +198,17 @@ impl Graph {
                 }
             })?;
             if let Some((depends, first)) = early {
-                // SAFETY: both nodes are this graph's, and kernels.
-                let code = unsafe { depends(*graph, &first, &node, &Edge::BEGUN_EARLY, 1) };
+                // SAFETY: both nodes are kernel nodes of this graph.
+                let code = unsafe { depends(*graph, &first, &node, &Edge::PROGRAMMATIC, 1) };
                 driver.check("cuGraphAddDependencies_v2", code)?;
             }
             nodes.push(node);
         }
-        // SAFETY: the graph is whole.
+        // SAFETY: the graph is complete.
         unsafe { call!(driver, cuGraphInstantiateWithFlags, executable, *graph, 0) }
     }
 
-    /// Makes it one of `launches`, which are like its own.
+    /// Updates the graph to `launches`, which have the same kernels.
     fn set(&mut self, driver: &Driver, launches: &LaunchList) -> Result<(), String> {
         for index in 0..launches.list.len() {
             if launches.is_same(&self.launches, index) {
@@ -223,7 +225,7 @@ impl Graph {
     }
 
     fn destroy(&self, driver: &Driver) {
-        // SAFETY: nobody uses them any more. An error would change nothing.
+        // SAFETY: nothing uses them any more; errors are ignored.
         unsafe {
             if !self.executable.is_null() {
                 let _ = (driver.cuGraphExecDestroy)(self.executable);
@@ -233,17 +235,17 @@ impl Graph {
     }
 }
 
-/// How passes are started: the last one, and the graph that one before it has become.
+/// Starts passes: keeps the last launch list, and the graph of a repeated one.
 #[derive(Default)]
 pub(crate) struct Starter {
     last: LaunchList,
     graph: Option<Graph>,
-    /// Whether kernels wait themselves for what was before them.
+    /// Whether kernels wait for their predecessor themselves (programmatic dependent launch).
     pub(crate) kernels_wait: bool,
 }
 
 impl Starter {
-    /// Starts a pass on `stream`, and does not wait for its end.
+    /// Starts a pass on `stream` without waiting for its end.
     pub(crate) fn start(
         &mut self,
         driver: &Driver,
@@ -254,7 +256,7 @@ impl Starter {
             return Ok(());
         }
         if self.graph.as_ref().is_some_and(|graph| graph.launches.is_like(launches)) {
-            // A graph of which only a part could be set is of no use.
+            // A partly updated graph is discarded.
             let graph = self.graph.take().map(|mut graph| match graph.set(driver, launches) {
                 Ok(()) => Ok(graph),
                 Err(error) => {
@@ -271,11 +273,11 @@ impl Starter {
             return launches.start(driver, stream);
         }
         let Some(graph) = &self.graph else { return Ok(()) };
-        // SAFETY: the graph is of this device, and so is the stream.
+        // SAFETY: graph and stream are this device's.
         unsafe { call!(driver, cuGraphLaunch, graph.executable, stream) }
     }
 
-    /// Gives back what the driver has of it.
+    /// Destroys the graph.
     pub(crate) fn forget(&mut self, driver: &Driver) {
         if let Some(graph) = self.graph.take() {
             graph.destroy(driver);

@@ -1,26 +1,26 @@
-//! The functions of NVIDIA's driver that a device needs, found when the program runs: it builds and starts where there
-//! is no driver.
+//! CUDA driver API, loaded at run time: programs build and start without a driver.
 //!
-//! The table below is the whole of it, with names as the driver exports them. Whatever fails is told by the function's
-//! name and in the driver's own words.
+//! The table below lists all functions, with the names that the driver exports. Errors contain the function's
+//! name and the driver's own text.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
 
-/// Something of the driver's that is only ever handed back to it.
+/// An opaque driver handle.
 pub(crate) type Handle = *mut c_void;
-/// An address in the card's memory.
+/// An address in GPU memory.
 pub(crate) type Address = u64;
 
-/// Where systems have the driver.
+/// Library names of the driver.
 const LIBRARIES: &[&str] = if cfg!(windows) {
     &["nvcuda.dll"]
 } else {
     &["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"]
 };
 
-/// What a node of a graph runs: `CUDA_KERNEL_NODE_PARAMS`, as every driver with graphs reads it.
+/// Parameters of a kernel node: `CUDA_KERNEL_NODE_PARAMS`, in the version that all drivers with graphs
+/// accept.
 #[repr(C)]
 pub(crate) struct NodeParameters {
     pub(crate) function: Handle,
@@ -31,7 +31,7 @@ pub(crate) struct NodeParameters {
     pub(crate) extra: *mut Handle,
 }
 
-/// What a node of a graph has to do with another one: `CUgraphEdgeData`.
+/// Type of a graph edge: `CUgraphEdgeData`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Edge {
@@ -42,20 +42,21 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// The second is begun when all threadgroups of the first have said that it may be, and waits itself for the first's end:
-    /// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`, `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`.
-    pub(crate) const BEGUN_EARLY: Edge = Edge { from: 1, to: 0, kind: 1, reserved: [0; 5] };
+    /// Programmatic dependent launch: the second kernel starts when all threadgroups of the first have
+    /// allowed it, and waits for the first's end itself (`CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`,
+    /// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`).
+    pub(crate) const PROGRAMMATIC: Edge = Edge { from: 1, to: 0, kind: 1, reserved: [0; 5] };
 }
 
 macro_rules! driver {
     (always { $($name:ident($($argument:ty),*);)* } newer { $($newer:ident($($newer_argument:ty),*);)* }) => {
-        /// The driver.
+        /// The driver's functions.
         #[allow(non_snake_case, reason = "the driver's names")]
         pub(crate) struct Driver {
             $(pub(crate) $name: unsafe extern "system" fn($($argument),*) -> i32,)*
-            // Not all drivers have these.
+            // Missing in older drivers.
             $(pub(crate) $newer: Option<unsafe extern "system" fn($($newer_argument),*) -> i32>,)*
-            // What the functions are in.
+            // The library that contains the functions.
             _library: Library,
         }
 
@@ -64,9 +65,13 @@ macro_rules! driver {
             fn of(library: Library) -> Result<Driver, String> {
                 $(
                     let name = concat!(stringify!($name), "\0").as_bytes();
-                    // SAFETY: the signatures are those of the driver's own header.
+                    // SAFETY: the signatures are those of the driver's header.
                     let $name = *unsafe { library.get(name) }.map_err(|_| {
-                        concat!("NVIDIA's driver has no ", stringify!($name), ": CUDA 11.4 or later has it")
+                        concat!(
+                            "the NVIDIA driver has no ",
+                            stringify!($name),
+                            ": install a driver for CUDA 11.4 or later"
+                        )
                     })?;
                 )*
                 $(
@@ -129,7 +134,8 @@ driver! {
     }
 }
 
-/// Calls a function of the driver; what it answers is checked. In an `unsafe` block, whose comment says why it may be called.
+/// Calls a driver function and checks its result. Used in an `unsafe` block, whose comment says why the call
+/// is valid.
 macro_rules! call {
     ($driver:expr, $name:ident, $($argument:expr),* $(,)?) => {
         $driver.check(stringify!($name), ($driver.$name)($($argument),*))
@@ -138,27 +144,26 @@ macro_rules! call {
 pub(crate) use call;
 
 impl Driver {
-    /// The driver of this machine, ready for use; or why there is none.
+    /// Loads and initializes the driver.
     pub(crate) fn load() -> Result<Driver, String> {
-        // SAFETY: loading NVIDIA's driver runs nothing but its own beginning.
+        // SAFETY: loading the driver runs only its own initializers.
         let library = LIBRARIES.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
-        let driver =
-            Driver::of(library.ok_or_else(|| {
-                format!("this machine has no NVIDIA driver: there is no {}", LIBRARIES[0])
-            })?)?;
-        // SAFETY: it may be called at any time.
+        let driver = Driver::of(
+            library.ok_or_else(|| format!("no NVIDIA driver found: cannot load {}", LIBRARIES[0]))?,
+        )?;
+        // SAFETY: `cuInit` may be called at any time.
         driver.check("cuInit", unsafe { (driver.cuInit)(0) })?;
         Ok(driver)
     }
 
-    /// An error if `code` is one that `function` gave.
+    /// Converts a result code of `function` to an error.
     pub(crate) fn check(&self, function: &str, code: i32) -> Result<(), String> {
         if code == 0 {
             return Ok(());
         }
         let text = |of: unsafe extern "system" fn(i32, *mut *const c_char) -> i32| {
             let mut text = null();
-            // SAFETY: it leaves null, or a text that stays.
+            // SAFETY: the function leaves null, or writes a static string.
             unsafe {
                 of(code, &mut text);
                 if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy().into_owned()) }

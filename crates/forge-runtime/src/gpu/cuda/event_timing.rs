@@ -1,10 +1,10 @@
-//! What the card's own clock says of launches: events on the stream, between one stretch of them and the next.
+//! GPU timing of launches, with events on the stream.
 
 use crate::gpu::cuda::cuda_graph::LaunchList;
 use crate::gpu::cuda::driver::{Address, Driver, Handle, call};
 use std::ptr::null_mut;
 
-/// Events that have a time, given back when nobody needs them.
+/// Timing events, destroyed on drop.
 struct Clock<'a> {
     driver: &'a Driver,
     stream: Handle,
@@ -12,12 +12,12 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// Has the card note the time when it has done all that it was given so far.
+    /// Records an event after all work submitted so far.
     fn note(&mut self) -> Result<(), String> {
         /// `CU_EVENT_DEFAULT`
         const TIMED: u32 = 0;
         let (driver, mut event) = (self.driver, null_mut());
-        // SAFETY: the driver writes a handle there, and the stream is the device's.
+        // SAFETY: the driver writes a handle, and the stream is the device's.
         unsafe {
             call!(driver, cuEventCreate, &mut event, TIMED)?;
             self.events.push(event);
@@ -25,15 +25,15 @@ impl Clock<'_> {
         }
     }
 
-    /// Seconds from the first note to each, when all have been made.
+    /// Seconds from the first event to each event, once all have been reached.
     fn times(&self) -> Result<Vec<f64>, String> {
         let driver = self.driver;
         let Some((first, last)) = self.events.first().zip(self.events.last()) else { return Ok(Vec::new()) };
-        // SAFETY: events are this clock's, and of one stream.
+        // SAFETY: the events are this clock's and on one stream.
         unsafe { call!(driver, cuEventSynchronize, *last)? };
         let since_first = |event: &Handle| {
             let mut milliseconds = 0.0;
-            // SAFETY: as above; the driver writes a number there.
+            // SAFETY: as above; the driver writes a number.
             unsafe { call!(driver, cuEventElapsedTime, &mut milliseconds, *first, *event)? };
             Ok(f64::from(milliseconds) / 1e3)
         };
@@ -44,14 +44,14 @@ impl Clock<'_> {
 impl Drop for Clock<'_> {
     fn drop(&mut self) {
         for event in &self.events {
-            // SAFETY: nobody uses them any more. An error would change nothing.
+            // SAFETY: nothing uses the events any more; errors are ignored.
             let _ = unsafe { (self.driver.cuEventDestroy_v2)(*event) };
         }
     }
 }
 
-/// When each of these began and ended. They are launched twice: while the card is busy with the first round the host comes to be
-/// ahead of it, so that no time of the second is the host's.
+/// Begin and end time of each launch list in seconds. The lists are launched twice: during the first run the
+/// host gets ahead of the GPU, so that the second run contains no host time.
 pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[LaunchList]) -> Result<Vec<[f64; 2]>, String> {
     for launches in stretches {
         launches.start(driver, stream)?;
@@ -65,19 +65,20 @@ pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[LaunchList]) -> R
     Ok(clock.times()?.windows(2).map(|pair| [pair[0], pair[1]]).collect())
 }
 
-/// Bytes a second that the card reads and writes where it copies, the fastest of some copies; nothing where it has no room for them.
+/// Memory bandwidth of device-to-device copies in bytes per second, reads plus writes, the fastest of some
+/// runs. None if GPU memory is too small.
 pub(crate) fn copies(driver: &Driver, stream: Handle) -> Result<Option<f64>, String> {
-    /// More than caches hold.
+    /// Larger than the caches.
     const BYTES: usize = 512 << 20;
     const COPIES: usize = 8;
     let mut pieces: [Address; 2] = [0; 2];
-    // SAFETY: the driver writes an address there, of so many bytes.
+    // SAFETY: the driver writes an address of that many bytes.
     let has_room = pieces.iter_mut().all(|piece| unsafe { (driver.cuMemAlloc_v2)(piece, BYTES) } == 0);
     let mut clock = Clock { driver, stream, events: Vec::new() };
     let mut measure = || {
         clock.note()?;
         for _ in 0..COPIES {
-            // SAFETY: both pieces have so many bytes.
+            // SAFETY: both buffers have that many bytes.
             unsafe { call!(driver, cuMemcpyDtoDAsync_v2, pieces[1], pieces[0], BYTES, stream)? };
             clock.note()?;
         }

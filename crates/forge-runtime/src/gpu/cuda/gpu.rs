@@ -1,4 +1,4 @@
-//! The card of this machine: what it is, and which of the kernels' texts it runs.
+//! Properties of this machine's NVIDIA GPU, and selection of the PTX module for it.
 
 use crate::gpu::cuda::driver::{Driver, call};
 use crate::program::Ptx;
@@ -9,29 +9,29 @@ const MULTIPROCESSORS: i32 = 16;
 const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
 
-/// An NVIDIA GPU, the first that the driver names.
+/// An NVIDIA GPU: the first one that the driver lists.
 pub(crate) struct Gpu {
     pub(crate) device: i32,
     name: String,
     capability: (i32, i32),
-    /// What CUDA's release is called that the driver belongs to.
+    /// CUDA version of the driver.
     release: (i32, i32),
     pub(crate) multiprocessors: u32,
-    /// Bytes of its memory.
+    /// Memory in bytes.
     pub(crate) memory: usize,
 }
 
 impl Gpu {
-    /// The first card of this machine; or why there is none.
+    /// The first GPU of this machine.
     pub(crate) fn first(driver: &Driver) -> Result<Gpu, String> {
         let (mut count, mut device, mut version, mut memory) = (0, 0, 0, 0);
         let mut name = [0 as c_char; 256];
-        // SAFETY: every pointer is to what the driver writes there.
+        // SAFETY: all pointers are to what the driver writes.
         unsafe {
             call!(driver, cuDriverGetVersion, &mut version)?;
             call!(driver, cuDeviceGetCount, &mut count)?;
             if count == 0 {
-                return Err("NVIDIA's driver finds no GPU on this machine".to_owned());
+                return Err("the NVIDIA driver found no GPU on this machine".to_owned());
             }
             call!(driver, cuDeviceGet, &mut device, 0)?;
             call!(driver, cuDeviceGetName, name.as_mut_ptr(), name.len() as i32 - 1, device)?;
@@ -42,7 +42,7 @@ impl Gpu {
             // SAFETY: as above.
             unsafe { call!(driver, cuDeviceGetAttribute, &mut value, which, device) }.map(|()| value)
         };
-        let card = Gpu {
+        let gpu = Gpu {
             device,
             // SAFETY: the last character was left zero.
             name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
@@ -51,22 +51,22 @@ impl Gpu {
             multiprocessors: attribute(MULTIPROCESSORS)? as u32,
             memory,
         };
-        Ok(card)
+        Ok(gpu)
     }
 
-    /// The text of kernels for the newest GPUs that this one is among; or what it would need.
+    /// The PTX module for the highest compute capability that this GPU supports.
     pub(crate) fn best_of(&self, texts: &[Ptx]) -> Result<Ptx, String> {
         let own = (self.capability.0 * 10 + self.capability.1) as u32;
         let best = texts.iter().rev().find(|ptx| ptx.capability <= own);
         best.copied().ok_or_else(|| match texts.first() {
             Some(Ptx { capability, .. }) => {
                 format!(
-                    "{self}: kernels need a compute capability of {}.{}",
+                    "{self}: the kernels need compute capability {}.{} or later",
                     capability / 10,
                     capability % 10
                 )
             }
-            None => "the program has no kernels for NVIDIA GPUs".to_owned(),
+            None => "this program was compiled without CUDA kernels".to_owned(),
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Memory that the GPU sees: mapped memory, which is never copied, and memory of its own.
+//! GPU-visible memory: no-copy buffers over mapped memory, and allocated buffers.
 //!
-//! What the model calls a buffer is a [`Region`] here. It lies in one of Metal's buffers; or, where a mapping is longer than
-//! those may be, in several over it, which overlap so far that whatever is bound lies in one of them. Of a mapping parts may be
-//! left out, which no buffer shows then.
+//! A model buffer is a [`Region`]. It is one Metal buffer, or several overlapping ones if a mapping exceeds
+//! Metal's maximum buffer length. The overlap ensures that every binding is within one buffer. Parts of a
+//! mapping can be left out; then no buffer covers them.
 
 use objc2::rc::Retained;
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
@@ -14,48 +14,49 @@ use objc2_metal::{
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// What buffers over mapped memory have to be a whole number of.
+/// Alignment of no-copy buffers in bytes.
 const PAGE: usize = 16384;
 
 type Memory = Retained<ProtocolObject<dyn MTLBuffer>>;
 
-/// One of Metal's buffers, and which of its bytes something begins with.
+/// A Metal buffer and an offset in it.
 pub(crate) type Place<'a> = (&'a ProtocolObject<dyn MTLBuffer>, usize);
 
-/// Bytes that the GPU sees.
+/// A model buffer in GPU-visible memory.
 pub(crate) struct Region {
-    /// What it holds.
+    /// Name for errors.
     name: &'static str,
-    /// In the order of where they begin; what begins before the next one lies whole in the one before it.
+    /// Sorted by start. A binding that begins before the next view is entirely in the previous one.
     views: Vec<View>,
-    /// All bytes, as the model counts them.
+    /// Length in bytes, as the model counts them.
     length: usize,
 }
 
-/// One of Metal's buffers, and which byte it begins with.
+/// A Metal buffer, and the offset of its first byte in the region.
 struct View {
     start: usize,
     memory: Memory,
 }
 
-/// Mapped memory, which begins on a page and ends on one, whatever its length is: it is the device's for as long as the GPU sees it.
+/// Page-aligned mapped memory, which must stay valid while the GPU uses it. Pages are whole, whatever the
+/// length.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapped<'a> {
-    /// What it holds.
+    /// Name for errors.
     pub(crate) name: &'static str,
     pub(crate) start: *mut u8,
     pub(crate) length: usize,
-    /// What of it is shown, in order.
+    /// The covered ranges, in order.
     pub(crate) parts: &'a [Range<usize>],
-    /// The most bytes that are bound at once.
+    /// The largest binding in bytes.
     pub(crate) longest: usize,
 }
 
 impl Region {
-    /// Mapped memory.
+    /// Creates no-copy buffers over mapped memory.
     ///
     /// # Safety
-    /// It has to be there for as long as the region, and nobody changes what a pass on its way reads.
+    /// The memory must outlive the region, and bytes that a pass in flight reads must not change.
     pub(crate) unsafe fn over(
         device: &ProtocolObject<dyn MTLDevice>,
         mapped: Mapped<'_>,
@@ -63,9 +64,9 @@ impl Region {
         let Mapped { name, start, length, parts, longest } = mapped;
         let most = device.maxBufferLength() / PAGE * PAGE;
         let view = |from: usize, length: usize| -> Result<View, String> {
-            // SAFETY: it lies inside the mapping.
+            // SAFETY: the address is within the mapping.
             let start = NonNull::new(unsafe { start.add(from) }).ok_or(format!("{name}: no memory"))?;
-            // SAFETY: it starts on a page and ends on one; no kernel writes it, and of the rest there is the caller's promise.
+            // SAFETY: the range is page-aligned and no kernel writes it; the rest is the caller's contract.
             let memory = unsafe {
                 device.newBufferWithBytesNoCopy_length_options_deallocator(
                     start.cast(),
@@ -74,8 +75,8 @@ impl Region {
                     None,
                 )
             };
-            let memory =
-                memory.ok_or_else(|| format!("Metal gave no buffer over {length} bytes of {name}"))?;
+            let memory = memory
+                .ok_or_else(|| format!("cannot create a Metal buffer over {length} bytes of {name}"))?;
             Ok(View { start: from, memory })
         };
         let mut views = Vec::new();
@@ -87,7 +88,7 @@ impl Region {
             };
             if stride == 0 {
                 return Err(format!(
-                    "{name}: {longest} bytes at once, and this GPU takes buffers of at most {most}"
+                    "{name}: a binding of {longest} bytes exceeds this GPU's buffer limit of {most} bytes"
                 ));
             }
             for from in (first..end).step_by(stride) {
@@ -97,7 +98,7 @@ impl Region {
         Ok(Region { name, views, length })
     }
 
-    /// Memory of its own.
+    /// Allocates a buffer.
     pub(crate) fn own(
         device: &ProtocolObject<dyn MTLDevice>,
         length: usize,
@@ -105,32 +106,36 @@ impl Region {
     ) -> Result<Region, String> {
         let most = device.maxBufferLength();
         if length > most {
-            return Err(format!("{name}: {length} bytes, and this GPU takes buffers of at most {most}"));
+            return Err(format!("{name}: {length} bytes exceed this GPU's buffer limit of {most} bytes"));
         }
         let memory = device
             .newBufferWithLength_options(length.max(16), MTLResourceOptions::StorageModeShared)
-            .ok_or_else(|| format!("Metal gave no memory for {name}, {length} bytes"))?;
+            .ok_or_else(|| format!("Metal cannot allocate {length} bytes for {name}"))?;
         Ok(Region { name, views: vec![View { start: 0, memory }], length })
     }
 
-    /// The buffer that has these bytes, and where in it they begin.
+    /// The Metal buffer that contains a range, and the offset in it.
     pub(crate) fn place(&self, offset: usize, bytes: usize) -> Result<Place<'_>, String> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.length) {
-            return Err(format!("bytes {offset}..+{bytes} of {}, which has {}", self.name, self.length));
+            return Err(format!(
+                "bytes {offset}..+{bytes} are out of range: {} has {} bytes",
+                self.name, self.length
+            ));
         }
         let after = self.views.partition_point(|view| view.start <= offset);
         let shown = after.checked_sub(1).map(|view| &self.views[view]);
-        let (memory, offset) =
-            shown.map(|view| (&*view.memory, offset - view.start)).ok_or("bytes before all that is shown")?;
+        let (memory, offset) = shown
+            .map(|view| (&*view.memory, offset - view.start))
+            .ok_or("the range is not mapped for the GPU")?;
         if offset + bytes > memory.length() {
-            return Err(format!("{bytes} bytes of {}, which end in another of Metal's buffers", self.name));
+            return Err(format!("{bytes} bytes of {} cross the end of a Metal buffer", self.name));
         }
         Ok((memory, offset))
     }
 }
 
-/// Has the system keep all of it where the GPU finds it, for as long as there is the queue, rather than ask of each pass what
-/// it uses. Systems before macOS 15 ask.
+/// Makes all regions resident while the queue exists, instead of tracking residency per pass. Before macOS
+/// 15, Metal tracks it per pass.
 pub(crate) fn keep_resident(
     device: &ProtocolObject<dyn MTLDevice>,
     queue: &ProtocolObject<dyn MTLCommandQueue>,
@@ -139,8 +144,9 @@ pub(crate) fn keep_resident(
     if !device.respondsToSelector(sel!(newResidencySetWithDescriptor:error:)) {
         return Ok(());
     }
-    let explain =
-        |error: Retained<NSError>| format!("Metal keeps nothing resident: {}", error.localizedDescription());
+    let explain = |error: Retained<NSError>| {
+        format!("cannot create a Metal residency set: {}", error.localizedDescription())
+    };
     let set =
         device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).map_err(explain)?;
     for view in regions.iter().flat_map(|region| &region.views) {

@@ -1,6 +1,7 @@
-//! A pass as it is encoded: what is bound to each slot, each dispatch, and the barriers that the model says.
+//! Encoder of a pass: bindings, dispatches and the model's barriers.
 //!
-//! It is one command buffer, or several where experts are streamed from disk and the host has to know who was chosen ([`crate::gpu::metal::expert_streaming`]).
+//! A pass is one command buffer. With streamed experts it is several, because the host has to read the
+//! routing results ([`crate::gpu::metal::expert_streaming`]).
 
 use crate::device::{Binding, Kernel, Pass};
 use crate::gpu::metal::expert_streaming::SlotTableWrite;
@@ -15,17 +16,17 @@ use std::ptr::NonNull;
 
 type Encoder = Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>;
 
-/// A pass that is being encoded, or why it cannot be.
+/// A pass being encoded, and its first error.
 pub(crate) struct Encoding<'a> {
     pub(crate) device: &'a mut MetalDevice,
-    /// What is encoded to; none where nothing has been since the last command buffer was committed.
+    /// The open command buffer and encoder; none if nothing was encoded since the last commit.
     open: Option<(Commands, Encoder)>,
-    /// The first command buffer that was committed.
+    /// The first committed command buffer.
     first: Option<Commands>,
     outcome: Result<(), String>,
 }
 
-/// A dispatch as the model says it.
+/// A dispatch as the model encodes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Dispatch<'a> {
     pub(crate) kernel: &'static Kernel,
@@ -35,12 +36,12 @@ pub(crate) struct Dispatch<'a> {
 }
 
 impl<'a> Encoding<'a> {
-    /// Nothing yet.
+    /// Starts a pass.
     pub(crate) fn new(device: &'a mut MetalDevice) -> Encoding<'a> {
         Encoding { device, open: None, first: None, outcome: Ok(()) }
     }
 
-    /// Has it begin, but for what has already; gives its first and its last command buffer.
+    /// Commits the rest of the pass; returns its first and last command buffers.
     pub(crate) fn finish(mut self) -> Result<[Commands; 2], String> {
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
         if let Err(what) = outcome {
@@ -52,28 +53,32 @@ impl<'a> Encoding<'a> {
         Ok([self.first.unwrap_or_else(|| last.clone()), last])
     }
 
-    /// Where to encode.
+    /// The open encoder, created if needed.
     fn encoder(&mut self) -> Result<&Encoder, String> {
         if self.open.is_none() {
             let queue = &self.device.queue;
-            let commands =
-                queue.commandBufferWithUnretainedReferences().ok_or("Metal gave no command buffer")?;
+            let commands = queue
+                .commandBufferWithUnretainedReferences()
+                .ok_or("cannot create a Metal command buffer")?;
             let encoder = commands
                 .computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)
-                .ok_or("Metal gave no encoder")?;
+                .ok_or("cannot create a Metal compute encoder")?;
             self.open = Some((commands, encoder));
         }
-        self.open.as_ref().map(|(_, encoder)| encoder).ok_or("Metal gave no encoder".to_owned())
+        self.open
+            .as_ref()
+            .map(|(_, encoder)| encoder)
+            .ok_or("cannot create a Metal compute encoder".to_owned())
     }
 
-    /// Ends what is encoded.
+    /// Ends encoding.
     fn close(&mut self) -> Option<Commands> {
         let (commands, encoder) = self.open.take()?;
         encoder.endEncoding();
         Some(commands)
     }
 
-    /// Has what is encoded begin, if anything is.
+    /// Commits the open command buffer, if any.
     pub(crate) fn commit(&mut self) -> Option<Commands> {
         let commands = self.close()?;
         commands.commit();
@@ -82,7 +87,7 @@ impl<'a> Encoding<'a> {
         Some(commands)
     }
 
-    /// Encodes a dispatch; where it reads experts that are streamed, it is told where they are.
+    /// Encodes a dispatch. `told` selects the slot table, if the dispatch uses streamed experts.
     pub(crate) fn encode(
         &mut self,
         dispatch: Dispatch<'_>,
@@ -90,15 +95,14 @@ impl<'a> Encoding<'a> {
     ) -> Result<(), String> {
         let Dispatch { kernel, bindings, scalars, groups } = dispatch;
         let encoder = self.encoder()?.clone();
-        let pipeline =
-            self.device.pipelines.by_name.get(kernel.name).ok_or("it is not among the program's kernels")?;
+        let pipeline = self.device.pipelines.by_name.get(kernel.name).ok_or("unknown kernel")?;
         if bindings.len() != kernel.buffers.len() {
             return Err(format!("{} bindings for {} buffers", bindings.len(), kernel.buffers.len()));
         }
         encoder.setComputePipelineState(pipeline);
         for (slot, binding) in bindings.iter().enumerate() {
             let (buffer, offset) = self.device.place(binding, told)?;
-            // SAFETY: the offset lies inside the buffer, and slots are those of the kernel's signature.
+            // SAFETY: the offset is in bounds, and slots match the kernel's signature.
             unsafe { encoder.setBuffer_offset_atIndex(Some(buffer), offset, slot) };
         }
         if let Some(first) = scalars.first() {
@@ -136,7 +140,7 @@ impl Pass for Encoding<'_> {
         self.device.cores
     }
 
-    /// What was committed before is waited for as a whole.
+    /// Command buffers committed before are ordered by the queue.
     fn barrier(&mut self) {
         if let Some((_, encoder)) = &self.open {
             encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);

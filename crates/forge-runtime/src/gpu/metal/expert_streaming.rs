@@ -1,15 +1,18 @@
-//! Experts that are read from disk while a pass goes on: the pass ends where the host has to know who was chosen, and goes on when
-//! those are in memory.
+//! Expert streaming on Metal: a pass stops where the host needs the routing results, and continues when the
+//! experts are in memory.
 //!
-//! Seats lie in memory that the host and the GPU share (`experts`). Where a kernel is bound to a plane of experts it finds the seats
-//! of that plane, and where it is bound to the model's seats, words of the device's own, which say where those experts are that a
-//! dispatch is for. A dispatch that reads matrices which are multiplied first waits for all before it; the host reads the
-//! routes, has who is missing fetched and writes the words. The dispatch that reads the second matrices finds those of the same
-//! experts beside them. With the routes come the logits of the next layer's router, which is shown what this layer's is
-//! ([`RouterLookahead`]), and while the GPU goes on, whom they speak of is read.
+//! Cache slots are in memory that host and GPU share. A binding of an expert plane resolves to the slots of
+//! that plane. A binding of the model's slot table resolves to the device's own table, which maps experts to
+//! slots for one dispatch. A dispatch that reads the first matrices of experts first waits for all earlier
+//! work. The host then reads the routes, fetches missing experts and writes the table. The dispatch for the
+//! second matrices finds them in the same slots.
 //!
-//! Where rows have more experts than there are seats, the same dispatch is made several times, each time with some of the
-//! experts; what belongs to others a kernel leaves alone. So every result is written once, by the same operations as if all were in memory.
+//! The routes come with the logits of the next layer's router on this layer's input ([`RouterLookahead`]).
+//! The experts they predict are prefetched while the GPU continues.
+//!
+//! If rows have more experts than there are slots, the dispatch is repeated, each time with some of the
+//! experts. A kernel skips work for experts without a slot. Every result is therefore written once, with the
+//! same operations as if all experts were resident.
 
 use crate::device::Device;
 use crate::device::{Binding, Buffer, Span};
@@ -23,38 +26,38 @@ use objc2_metal::{MTLBuffer, MTLDevice};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Which of the device's own words a kernel finds in the place of the model's seats.
+/// Which slot table, or lookahead buffer, a dispatch is bound to.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum SlotTableWrite {
-    /// Nobody has one: for who only chooses. What others are being read to meanwhile is left alone.
+    /// An empty slot table, for a dispatch that only routes. Slots that are being filled are not touched.
     Nobody,
-    /// Those that a dispatch is for have theirs.
+    /// The table of the experts that the dispatch computes.
     Seated,
-    /// Nothing of seats, and what is written are logits of the next layer.
+    /// No table; the output is the next layer's router logits.
     Logits,
 }
 
-/// Experts that are read from disk, and where.
+/// Expert cache and GPU-visible slot tables.
 pub(crate) struct ExpertStreaming {
-    /// Over the memory of seats, so it is dropped before that is.
+    /// Covers the cache's memory, so it is dropped first.
     seats: Region,
-    /// What kernels are told: as many words for each way of telling.
+    /// Two slot tables: the empty one and the current one.
     words: Region,
-    /// Bytes of those.
+    /// Bytes per table.
     bytes: usize,
-    /// Where the model has what these stand in for.
+    /// The model's span that the tables replace.
     model: Span<u32>,
     experts: ExpertCache,
-    /// Logits of the next layer, and what is known of it.
+    /// Router logits of the next layer, and the lookahead that writes them.
     logits: Region,
     foresight: Option<RouterLookahead>,
-    /// The layer whose rows were asked last who their experts are, and what they said, in order.
+    /// The last layer whose routes were read, and the sorted experts of each row.
     asked: Option<(usize, Vec<Vec<usize>>)>,
-    /// The layer and its experts that the words tell of.
+    /// The layer and experts in the current slot table.
     seated: Option<(usize, Vec<usize>)>,
 }
 
-/// What is left of a file of `length` bytes where experts are not shown.
+/// The ranges of a file of `length` bytes without the experts.
 pub(crate) fn without_experts(layers: &[ExpertWeights], length: usize) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let mut from = 0;
@@ -70,25 +73,25 @@ pub(crate) fn without_experts(layers: &[ExpertWeights], length: usize) -> Vec<Ra
 }
 
 impl ExpertStreaming {
-    /// Shows the GPU where experts have seats.
+    /// Creates GPU buffers over the cache slots, and slot tables.
     pub(crate) fn new(
         device: &ProtocolObject<dyn MTLDevice>,
         layout: &Layout,
         mut experts: ExpertCache,
     ) -> Result<ExpertStreaming, String> {
         let (start, length) = experts.region();
-        let (name, longest) = ("seats of experts", experts.longest());
+        let (name, longest) = ("expert cache slots", experts.longest());
         let parts = &[Range { start: 0, end: length }];
-        // SAFETY: the memory is of `experts`, which is dropped after the region. What is read ahead goes to seats of nobody whom the layer
-        // has that is computed, and all else is read while no pass is on its way.
+        // SAFETY: `experts` owns the memory and is dropped after the region. Prefetches go to slots that the
+        // current layer does not use, and all other reads happen while no pass is in flight.
         let seats = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
         let bytes = layout.seats.bytes.next_multiple_of(Arena::ALIGNMENT);
-        let words = Region::own(device, 2 * bytes, "words of seats")?;
+        let words = Region::own(device, 2 * bytes, "expert slot tables")?;
         let (memory, _) = words.place(0, 2 * bytes)?;
-        // SAFETY: shared buffers have contents, of so many bytes.
+        // SAFETY: shared buffers have contents, of that many bytes.
         unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0xff, 2 * bytes) };
         let most = experts.layers().iter().map(RouterLookahead::most_logits).max().unwrap_or(0);
-        let logits = Region::own(device, most * size_of::<f32>(), "logits of a next layer")?;
+        let logits = Region::own(device, most * size_of::<f32>(), "lookahead logits")?;
         let (foresight, asked, seated) = (None, None, None);
         Ok(ExpertStreaming {
             seats,
@@ -103,23 +106,23 @@ impl ExpertStreaming {
         })
     }
 
-    /// What the GPU sees.
+    /// All GPU-visible regions.
     pub(crate) fn regions(&self) -> [&Region; 3] {
         [&self.seats, &self.words, &self.logits]
     }
 
-    /// What has been read so far.
+    /// The cache counters.
     pub(crate) fn counts(&self) -> CacheStats {
         self.experts.counts()
     }
 
-    /// Bytes a second that the disk gives. No pass is on its way.
+    /// Measured disk bandwidth in bytes per second; no pass may be in flight.
     pub(crate) fn disk_speed(&mut self) -> Result<f64, String> {
         self.seated = None;
         self.experts.disk_speed()
     }
 
-    /// What is bound in the place of seats, of a plane of experts or of logits; none if it is none of these.
+    /// Resolves a binding of a slot table, an expert plane or lookahead logits; none for other bindings.
     pub(crate) fn place(&self, binding: &Binding, told: SlotTableWrite) -> Option<Result<Place<'_>, String>> {
         if told == SlotTableWrite::Logits {
             return binding.written.then(|| self.logits.place(0, binding.bytes));
@@ -132,17 +135,18 @@ impl ExpertStreaming {
         Some(self.seats.place(bound.offset, bound.bytes))
     }
 
-    /// The plane of experts that is bound, if one is.
+    /// The expert plane that is bound, if any.
     pub(crate) fn bound(&self, binding: &Binding) -> Option<BoundPlane> {
         (binding.buffer == Buffer::Weights).then(|| self.experts.bound(binding.offset)).flatten()
     }
 
-    /// Has those read whom the next layer will probably ask for. What showed it to that layer's router has been waited for.
+    /// Prefetches the experts predicted for the next layer. The lookahead dispatch has completed.
     fn read_ahead(&mut self) -> Result<(), String> {
         let Some(foresight) = self.foresight.take() else { return Ok(()) };
         let count = foresight.bindings[foresight.logits].bytes / size_of::<f32>();
         let (memory, offset) = self.logits.place(0, count * size_of::<f32>())?;
-        // SAFETY: shared buffers have contents, of so many numbers, and no pass that writes them is on its way.
+        // SAFETY: shared buffers have contents, of that many elements, and no pass that writes them is in
+        // flight.
         let logits = unsafe {
             std::slice::from_raw_parts(memory.contents().cast::<u8>().add(offset).cast().as_ptr(), count)
         };
@@ -150,8 +154,9 @@ impl ExpertStreaming {
         self.experts.expect(foresight.layer, &likely)
     }
 
-    /// The experts of each time that a dispatch is made. Where it reads routes a row is computed as a whole, when all of its experts have
-    /// seats; rows of other experts are not, so no row is twice. Else rows are taken expert by expert.
+    /// The experts for each repetition of a dispatch. If the dispatch reads routes, a row is computed at
+    /// once, when all of its experts have slots. Other rows are skipped, so no row is computed twice.
+    /// Otherwise work is split by expert.
     fn rounds(&self, bound: BoundPlane, reads_routes: bool) -> Vec<Vec<usize>> {
         let Some((_, rows)) = &self.asked else { return Vec::new() };
         let stacks = self.experts.stacks(bound.layer);
@@ -170,17 +175,17 @@ impl ExpertStreaming {
 }
 
 impl MetalDevice {
-    /// The plane of experts that a dispatch reads, if they are streamed.
+    /// The expert plane that a dispatch reads, if experts are streamed.
     pub(crate) fn experts_of(&self, bindings: &[Binding]) -> Option<BoundPlane> {
         let streaming = self.streaming.as_ref()?;
         bindings.iter().find_map(|binding| streaming.bound(binding))
     }
 
-    /// What rows have said of their experts, of each in order.
+    /// The chosen experts of each row, sorted.
     fn routes(&self, stacks: &ExpertWeights, rows: usize) -> Vec<Vec<usize>> {
         let (routes, chosen) = (stacks.routes, stacks.chosen);
         let words = self.bytes(routes.buffer, routes.offset, rows * 2 * chosen * size_of::<u32>());
-        // SAFETY: they are as many words, and no pass is on its way.
+        // SAFETY: the range is in bounds, and no pass is in flight.
         let words = unsafe { std::slice::from_raw_parts(words.cast::<u32>().as_ptr(), rows * 2 * chosen) };
         let experts = |row: &[u32]| -> Vec<usize> {
             let mut experts: Vec<usize> = row[..chosen].iter().map(|expert| *expert as usize).collect();
@@ -193,7 +198,7 @@ impl MetalDevice {
 }
 
 impl Encoding<'_> {
-    /// Encodes a dispatch that reads experts, with those that its rows have in memory.
+    /// Encodes a dispatch that reads experts, after fetching the experts of its rows.
     pub(crate) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: BoundPlane) -> Result<(), String> {
         let streaming = self.streaming()?;
         let stacks = streaming.experts.stacks(bound.layer).clone();
@@ -203,14 +208,17 @@ impl Encoding<'_> {
         if bound.half == ExpertStage::Inner || !is_known {
             streaming.asked = None;
             if routes.is_some_and(|routes| routes.written) {
-                // Every threadgroup chooses by itself, and the first one says whom.
+                // Every threadgroup routes by itself, and the first one writes the routes.
                 self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::Nobody))?;
             }
             self.settle()?;
-            let rows = *dispatch.scalars.first().ok_or("it has no rows")? as usize;
+            let rows = *dispatch.scalars.first().ok_or("the dispatch has no row count")? as usize;
             let said = self.device.routes(&stacks, rows);
             if let Some(expert) = said.iter().flatten().find(|expert| **expert >= stacks.experts) {
-                return Err(format!("a row is routed to expert {expert} of {}", stacks.experts));
+                return Err(format!(
+                    "a row is routed to expert {expert}, but there are {} experts",
+                    stacks.experts
+                ));
             }
             self.streaming()?.asked = Some((bound.layer, said));
         }
@@ -221,7 +229,7 @@ impl Encoding<'_> {
         if bound.half == ExpertStage::Inner { self.streaming()?.read_ahead() } else { Ok(()) }
     }
 
-    /// Where a dispatch is of a router, encodes the same for that of the next layer.
+    /// For a router dispatch, also encodes the next layer's router on the same input.
     pub(crate) fn foresee(&mut self, dispatch: Dispatch<'_>) -> Result<(), String> {
         let Some(streaming) = &self.device.streaming else { return Ok(()) };
         let rows = dispatch.scalars.first().map_or(0, |rows| *rows as usize);
@@ -234,15 +242,15 @@ impl Encoding<'_> {
         Ok(())
     }
 
-    /// Has some experts fetched, and kernels told where they are.
+    /// Fetches some experts and writes the slot table.
     fn seat(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
         let streaming = self.streaming()?;
         let wanted = Some((bound.layer, experts));
         if bound.half == ExpertStage::Sum && streaming.seated == wanted {
-            // All of them was fetched for the dispatch before.
+            // The previous dispatch already fetched complete expert records.
             return Ok(());
         }
-        // Seats change hands, and words are written over.
+        // Slots are reassigned and the table is overwritten.
         self.settle()?;
         let streaming = self.streaming()?;
         streaming.seated = None;
@@ -250,7 +258,7 @@ impl Encoding<'_> {
         let mut words = vec![u32::MAX; streaming.experts.experts(bound.layer)];
         streaming.experts.fetch(bound, experts, &mut words)?;
         let (memory, offset) = streaming.words.place(streaming.bytes, words.len() * size_of::<u32>())?;
-        // SAFETY: the buffer has as many words there, and no pass that reads them is on its way.
+        // SAFETY: the table has that many words, and no pass that reads them is in flight.
         unsafe {
             let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
             std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
@@ -259,7 +267,7 @@ impl Encoding<'_> {
         Ok(())
     }
 
-    /// Waits for all that is encoded.
+    /// Commits and waits for everything encoded.
     fn settle(&mut self) -> Result<(), String> {
         self.commit();
         self.device.wait(0)

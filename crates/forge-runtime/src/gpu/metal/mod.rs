@@ -1,10 +1,10 @@
-//! The Metal device: the weight file as a buffer that is never copied, and one command buffer a pass, or several where experts are
-//! streamed from disk.
+//! Metal device: the weight file as a no-copy buffer, and one command buffer per pass. A pass with streamed
+//! experts has several command buffers.
 //!
-//! State, scratch and rows are shared buffers, which
-//! the host reads and writes in place, none of whose bytes a pass on its way touches. A pass is one concurrent encoder:
-//! dispatches between two barriers may overlap, as [`Pass`] says, and the barriers are those that the model encodes. Passes
-//! are of one queue, and Metal has each wait for those before it whose buffers it uses, which is all of them.
+//! State, scratch and rows are shared buffers that the host reads and writes in place. The host does not
+//! touch bytes that a pass in flight uses. A pass is one concurrent compute encoder: dispatches between two
+//! barriers may overlap, as [`Pass`] defines, and the model places the barriers. All passes are on one queue,
+//! and Metal's hazard tracking orders them, because they all use the same buffers.
 
 pub(crate) mod buffers;
 pub(crate) mod encoder;
@@ -34,52 +34,53 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-// MTLCreateSystemDefaultDevice gives nothing unless CoreGraphics is linked.
+// MTLCreateSystemDefaultDevice returns nothing unless CoreGraphics is linked.
 #[cfg_attr(target_vendor = "apple", link(name = "CoreGraphics", kind = "framework"))]
 unsafe extern "C" {}
 
 type Commands = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
 
-/// The GPU of a Mac, as a device.
+/// The GPU of a Mac as a [`Device`].
 pub struct MetalDevice {
     device: Retained<ProtocolObject<dyn MTLDevice>>,
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
     pipelines: Pipelines,
-    /// In the order of [`Buffer::ALL`].
+    /// Buffers in the order of [`Buffer::ALL`].
     regions: [Region; 4],
     cores: u32,
-    /// Experts that are read from disk; none where all are among the weights.
+    /// Expert streaming from disk; none if all experts are resident.
     streaming: Option<ExpertStreaming>,
-    /// Command buffers that nobody has waited for, in their order. They do not keep what they use.
+    /// Command buffers in flight, oldest first. They do not retain the resources they use.
     underway: VecDeque<Commands>,
-    /// What the first region lies over; dropped after it.
+    /// The mapping under the first region; dropped after it.
     _weights: Arc<Mmap>,
 }
 
-/// Whether this machine has a GPU for Metal that kernels can run on: some virtual ones have none.
+/// Whether this machine has a Metal GPU that can run the kernels; some virtual GPUs cannot.
 pub fn has_metal() -> bool {
     autoreleasepool(|_| MTLCreateSystemDefaultDevice().is_some_and(|device| has_matrices(&device)))
 }
 
-/// Whether a GPU multiplies matrices of simdgroups, which all of Apple's own in Macs do.
+/// Whether a GPU has simdgroup matrix multiplication. All Apple GPUs in Macs do.
 fn has_matrices(device: &ProtocolObject<dyn MTLDevice>) -> bool {
     device.supportsFamily(MTLGPUFamily::Apple7)
 }
 
-/// Where the kernels of a program come from and where its pipelines are kept, for people who have not started it.
+/// Describes where a program's kernels come from and where its pipelines are cached, without opening the
+/// device.
 pub fn route(program: &CompiledModel, cache: Option<&Path>) -> String {
     let kept = cache.map(|cache| archive_path(program, cache));
     let kept = match kept {
         Some(path) if path.is_file() => format!("pipelines from {}", path.display()),
-        Some(path) => format!("pipelines will be kept in {}", path.display()),
-        None => "pipelines are not kept".to_owned(),
+        Some(path) => format!("pipelines will be saved to {}", path.display()),
+        None => "pipelines are not saved".to_owned(),
     };
     format!("kernels {}; {kept}", source(program))
 }
 
 impl MetalDevice {
-    /// Makes a pipeline of each kernel, kept in the folder `cache` if there is one, and buffers of `layout`'s sizes. Experts that
-    /// are streamed are not among the weights that the GPU sees.
+    /// Creates a pipeline for each kernel, cached in the folder `cache` if given, and buffers of `layout`'s
+    /// sizes. Streamed experts are not part of the GPU's weight buffer.
     pub fn new(
         program: &CompiledModel,
         file: &WeightFile,
@@ -88,13 +89,12 @@ impl MetalDevice {
         experts: Option<ExpertCache>,
     ) -> Result<MetalDevice, String> {
         autoreleasepool(|_| {
-            let device =
-                MTLCreateSystemDefaultDevice().ok_or("this machine has no Metal device: use --device cpu")?;
+            let device = MTLCreateSystemDefaultDevice().ok_or("no Metal device found: use --device cpu")?;
             if !has_matrices(&device) {
                 let name = device.name();
-                return Err(format!("{name} is not of Apple's family 7 or later: use --device cpu"));
+                return Err(format!("{name} does not support Apple GPU family 7: use --device cpu"));
             }
-            let queue = device.newCommandQueue().ok_or("Metal gave no command queue")?;
+            let queue = device.newCommandQueue().ok_or("cannot create a Metal command queue")?;
             let pipelines = Pipelines::make(&device, program, cache)?;
             let weights = file.map();
             let parts = without_experts(experts.as_ref().map_or(&[], |_| &layout.experts), weights.len());
@@ -107,7 +107,7 @@ impl MetalDevice {
                 longest,
             };
             let regions = [
-                // SAFETY: the device keeps the map for longer, and nobody writes it.
+                // SAFETY: the device outlives the region with the mapping, which is never written.
                 unsafe { Region::over(&device, mapped)? },
                 Region::own(&device, layout.state.bytes(), Buffer::State.name())?,
                 Region::own(&device, layout.scratch_bytes, Buffer::Scratch.name())?,
@@ -136,27 +136,28 @@ impl MetalDevice {
         &self.regions[buffer.index()]
     }
 
-    /// Where what is bound lies; where it is of experts that are streamed, that is among their seats, and what is told of those.
+    /// Resolves a binding to a buffer. Expert planes and slot tables resolve to the expert cache, if experts
+    /// are streamed.
     fn place(&self, binding: &Binding, told: Option<SlotTableWrite>) -> Result<Place<'_>, String> {
         let streamed = self.streaming.as_ref().zip(told);
         let place = streamed.and_then(|(streaming, told)| streaming.place(binding, told));
         place.unwrap_or_else(|| self.region(binding.buffer).place(binding.offset, binding.bytes))
     }
 
-    /// Has a pass begin; gives its first and its last command buffer.
+    /// Submits a pass; returns its first and last command buffers.
     fn submit(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<[Commands; 2], String> {
         let mut pass = Encoding::new(self);
         encode(&mut pass);
         let submitted = pass.finish();
-        // What has begun of a pass that cannot go on comes to its end.
+        // On an error, waits for the part that is already submitted.
         submitted.or_else(|what| self.wait(0).and(Err(what)))
     }
 
-    /// The bytes of a buffer from `offset`, if it has so many.
+    /// Address of a buffer range; panics if it is out of bounds.
     fn bytes(&self, buffer: Buffer, offset: usize, count: usize) -> NonNull<u8> {
         let (memory, offset) =
             self.region(buffer).place(offset, count).unwrap_or_else(|what| panic!("{what}"));
-        // SAFETY: shared buffers have contents, and the offset lies inside them.
+        // SAFETY: shared buffers have contents, and the offset is in bounds.
         unsafe { memory.contents().cast::<u8>().add(offset) }
     }
 }
@@ -171,9 +172,9 @@ impl Device for MetalDevice {
     }
 
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
-        assert!(buffer != Buffer::Weights, "weights are never written");
+        assert!(buffer != Buffer::Weights, "the weights buffer is read-only");
         let to = self.bytes(buffer, offset, bytes.len());
-        // SAFETY: as many bytes as there are, and no pass touches them.
+        // SAFETY: the range is in bounds, and no pass uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
@@ -207,7 +208,7 @@ impl Device for MetalDevice {
         })
     }
 
-    /// Each stretch is a pass, whose command buffers have times without any counters.
+    /// Each stretch is a pass; command buffers have timestamps without counters.
     fn timed(
         &mut self,
         _schedule: Schedule,
@@ -220,7 +221,7 @@ impl Device for MetalDevice {
         }
         self.wait(0)?;
         let times = |[first, last]: &[Commands; 2]| {
-            // SAFETY: both give a double, and the buffers have ended.
+            // SAFETY: both properties are doubles, and the command buffers have ended.
             unsafe { [msg_send![&**first, GPUStartTime], msg_send![&**last, GPUEndTime]] }
         };
         Ok(timed.iter().map(times).collect())
@@ -230,8 +231,9 @@ impl Device for MetalDevice {
         autoreleasepool(|_| chip_bandwidth::bandwidth(&self.device.name().to_string()))
     }
 
-    /// Predicted, not measured: two passes hide what the host does for each, four ids of a pass share the time between passes,
-    /// and a reader sees four ids at once. Where experts are streamed the host is there in the middle of each id.
+    /// Predicted, not measured: with two passes in flight, host work is hidden. Four tokens per pass amortize
+    /// the gap between passes, and a reader receives four tokens at a time. With streamed experts the host
+    /// takes part in every token.
     fn lead(&self) -> RunAhead {
         if self.streaming.is_some() { RunAhead::NONE } else { RunAhead { ids: 4, passes: 2 } }
     }
@@ -246,14 +248,14 @@ impl Device for MetalDevice {
     }
 }
 
-/// What a pass uses has to be there until it has ended.
+/// Waits for passes in flight, which use the device's resources.
 impl Drop for MetalDevice {
     fn drop(&mut self) {
         let _ = self.wait(0);
     }
 }
 
-/// GPU cores of a chip of that name, the most that its series has: Metal does not tell.
+/// GPU cores of a chip by name: the maximum of its series, because Metal does not report the number.
 fn cores(name: &str) -> u32 {
     match name.rsplit(' ').next() {
         Some("Ultra") => 80,

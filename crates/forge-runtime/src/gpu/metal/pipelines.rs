@@ -1,8 +1,9 @@
-//! A pipeline for each kernel: of the library that Apple's compiler made when the program was built, where it was there, or
-//! of the text. What the driver makes of them is kept from one start to the next, in an archive.
+//! Compute pipelines of all kernels, from a metallib compiled at build time or from source, and their binary
+//! archive.
 //!
-//! An archive is a file in the user's cache that is named after what the kernels are made of. It has all pipelines or is made
-//! anew, as after the system was brought up to date; where it cannot be written programs only start later.
+//! The archive caches the driver's output between starts. It is a file in the user's cache, named after a
+//! hash of the kernels. It contains all pipelines, or is rebuilt, for example after a system update. If it
+//! cannot be written, programs only start more slowly.
 
 use crate::device::Kernel;
 use crate::program::CompiledModel;
@@ -20,7 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The SIMD width that kernels are written for.
+/// The SIMD width that the kernels need.
 const SIMD_WIDTH: usize = 32;
 
 type Metal = ProtocolObject<dyn MTLDevice>;
@@ -28,22 +29,22 @@ pub(crate) type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>
 type Descriptor = Retained<MTLComputePipelineDescriptor>;
 type Archive = Retained<ProtocolObject<dyn MTLBinaryArchive>>;
 
-/// The pipelines of a program, by kernel.
+/// The pipelines of a program by kernel name.
 pub(crate) struct Pipelines {
     pub(crate) by_name: HashMap<&'static str, Pipeline>,
-    /// How they came about, for people.
+    /// Where they come from, for users.
     pub(crate) route: String,
 }
 
-/// What kernels are made of, for people.
+/// How the kernels were compiled, for users.
 pub(crate) fn source(program: &CompiledModel) -> &'static str {
     match program.metallib {
-        Some(_) => "of the library that xcrun metal made when this program was built",
-        None => "of their text, since there was no xcrun metal when this program was built",
+        Some(_) => "precompiled by xcrun metal at build time",
+        None => "compiled from source (no xcrun metal at build time)",
     }
 }
 
-/// Where the archive of a program is kept.
+/// Path of a program's archive.
 pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
     let mut content = DefaultHasher::new();
     program.metal.hash(&mut content);
@@ -52,7 +53,7 @@ pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
 }
 
 impl Pipelines {
-    /// Makes them, with the archive in the folder `cache` if there is one.
+    /// Creates the pipelines, with the archive in the folder `cache` if given.
     pub(crate) fn make(
         device: &Metal,
         program: &CompiledModel,
@@ -74,10 +75,10 @@ impl Pipelines {
         let (pipelines, kept) = match (found, archive) {
             (Some(pipelines), Some(path)) => (pipelines, format!("pipelines from {}", path.display())),
             (_, Some(path)) => match keep(device, &described, &path) {
-                Ok(pipelines) => (pipelines, format!("pipelines kept in {}", path.display())),
-                Err(why) => (compile(device, &described)?, format!("pipelines not kept: {why}")),
+                Ok(pipelines) => (pipelines, format!("pipelines saved to {}", path.display())),
+                Err(why) => (compile(device, &described)?, format!("pipelines not saved: {why}")),
             },
-            (_, None) => (compile(device, &described)?, "pipelines not kept".to_owned()),
+            (_, None) => (compile(device, &described)?, "pipelines not saved".to_owned()),
         };
         let mut by_name = HashMap::new();
         for ((kernel, _), pipeline) in described.iter().zip(pipelines) {
@@ -93,7 +94,7 @@ fn explain(error: Retained<NSError>) -> String {
     error.localizedDescription().to_string()
 }
 
-/// The library of kernels, and what it was made of.
+/// The kernel library, and how it was compiled.
 fn library(
     device: &Metal,
     program: &CompiledModel,
@@ -104,10 +105,11 @@ fn library(
     };
     match device.newLibraryWithData_error(&DispatchData::from_bytes(compiled)) {
         Ok(library) => Ok((library, source.to_owned())),
-        // It may have been made for a newer system.
-        Err(error) => {
-            Ok((from_text(device, program)?, format!("of their text, not {source}: {}", explain(error))))
-        }
+        // The metallib may target a newer system.
+        Err(error) => Ok((
+            from_text(device, program)?,
+            format!("compiled from source, not {source}: {}", explain(error)),
+        )),
     }
 }
 
@@ -120,7 +122,7 @@ fn from_text(
     if options.respondsToSelector(sel!(setMathMode:)) {
         options.setMathMode(MTLMathMode::Safe);
     } else {
-        // Before macOS 15 the same was said so.
+        // The equivalent before macOS 15.
         #[allow(deprecated)]
         options.setFastMathEnabled(false);
     }
@@ -129,7 +131,7 @@ fn from_text(
         .map_err(|error| format!("kernels.metal does not compile: {}", explain(error)))
 }
 
-/// The pipelines that an earlier start left, if all are there.
+/// Loads all pipelines from an existing archive; none if any is missing.
 fn found(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Option<Vec<Pipeline>> {
     if !path.is_file() {
         return None;
@@ -151,7 +153,7 @@ fn found(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Op
     pipelines.collect()
 }
 
-/// Makes pipelines in an archive, and writes it: as a whole, or not at all.
+/// Creates the pipelines and writes their archive atomically.
 fn keep(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Result<Vec<Pipeline>, String> {
     let archive: Archive =
         device.newBinaryArchiveWithDescriptor_error(&MTLBinaryArchiveDescriptor::new()).map_err(explain)?;
@@ -161,7 +163,7 @@ fn keep(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Res
     }
     let pipelines = compile(device, described);
     described.iter().for_each(|(_, descriptor)| descriptor.setBinaryArchives(None));
-    let folder = path.parent().ok_or("it has no folder")?;
+    let folder = path.parent().ok_or("the path has no parent folder")?;
     let trouble = |error: std::io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(trouble)?;
     let unfinished = path.with_extension(format!("{}", std::process::id()));
@@ -182,17 +184,19 @@ fn compile(device: &Metal, described: &[(&Kernel, Descriptor)]) -> Result<Vec<Pi
                 MTLPipelineOption::None,
                 None,
             )
-            .map_err(|error| format!("kernel {} makes no pipeline: {}", kernel.name, explain(error)))
+            .map_err(|error| {
+                format!("cannot create the pipeline of kernel {}: {}", kernel.name, explain(error))
+            })
     };
     described.iter().map(pipeline).collect()
 }
 
-/// Whether this GPU runs a kernel as it is written.
+/// Checks that this GPU supports the kernel's threadgroup size and SIMD width.
 fn check(kernel: &Kernel, pipeline: &Pipeline) -> Result<(), String> {
     let most = pipeline.maxTotalThreadsPerThreadgroup();
     if most < kernel.threads as usize {
         return Err(format!(
-            "kernel {} needs threadgroups of {} threads, and this GPU runs it with at most {most}",
+            "kernel {} needs threadgroups of {} threads; this GPU supports at most {most}",
             kernel.name, kernel.threads
         ));
     }

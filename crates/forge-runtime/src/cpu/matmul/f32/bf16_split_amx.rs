@@ -1,17 +1,18 @@
-//! y = W x by AMX for numbers that are no codes: bfloats are what its tiles multiply, and a single is the sum of three of them.
+//! GEMM with AMX for f32, f16 and bf16 weights. Tiles multiply bf16, so f32 values are split into three bf16
+//! terms.
 //!
-//! A single has 24 bits and a bfloat eight: the upper half of a single is its first part, the upper half of what is left the second,
-//! and what is left then the third, all of it exact. Halves have two parts and bfloats one. Of the products of parts those are
-//! added that reach into the 24 bits of the result, in singles:
+//! f32 has 24 significant bits and bf16 eight. The upper half of a value is the first term, the upper half of
+//! the remainder is the second, and what remains is the third. The split is exact. f16 needs two terms and
+//! bf16 one. The products that affect the 24 bits of the result are added in f32:
 //!
 //! ```text
 //! w = w1 + w2 + w3, x = x1 + x2 + x3:   w x = w1 x1 + w1 x2 + w1 x3 + w2 x1 + w2 x2 + w3 x1
 //! ```
 //!
-//! In a first round the threads take x apart into room that they share, in the second each takes panels of outputs. Outputs are the rows of
-//! a tile of sums and rows of x its columns. Each is summed by itself, column after column: a row comes to the same bits however many
-//! come with it, be they one. Weights of tiles are taken apart where they are read, which hides behind memory when rows are
-//! few.
+//! In the first phase, threads split x into a shared workspace. In the second phase, each thread computes
+//! panels of outputs. Outputs are the rows of an accumulator tile, and rows of x are its columns. Each
+//! element is summed separately in column order, so a row's result is batch-invariant. Weights are split when
+//! they are read; with few rows, memory latency hides this.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};
 use crate::cpu::device::scratch::Scratch;
@@ -24,52 +25,52 @@ use crate::cpu::simd::vectors::Simd;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// Parts of a single.
+/// Terms of an f32 value.
 const PARTS: usize = 3;
 /// Outputs of a panel: two tiles.
 const PANEL: usize = 2 * SIDE;
-/// Blocks of a panel, which with them fits into the nearest cache.
+/// Blocks per panel slice, chosen to fit in L1.
 const DEPTH: usize = 8;
 /// Rows of x that share a panel.
 const ROWS: usize = 256;
 
-/// A block of sixteen rows of x: of each part, pairs of columns side by side.
+/// A block of 16 rows of x: pairs of adjacent columns, for each term.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct SplitBlock([[[u32; SIDE]; BLOCK / 2]; PARTS]);
 
-// SAFETY: numbers without gaps.
+// SAFETY: integers without padding.
 unsafe impl Pod for SplitBlock {}
 
-/// A block of a panel: of each part, rows of 32 columns.
+/// A block of a panel: rows of 32 columns, for each term.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct SplitWeights([[[u16; BLOCK]; PANEL]; PARTS]);
 
-/// Runs a thread's share of a round, on a machine with tiles.
+/// Runs a thread's part of a phase, on a machine with AMX.
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-    let apart = call.room::<SplitBlock>(rows.div_ceil(SIDE) * blocks);
+    let split_x = call.room::<SplitBlock>(rows.div_ceil(SIDE) * blocks);
     if call.round() == 0 {
         let x = call.input("x", rows * inputs);
-        // SAFETY: whoever calls has found that the machine has tiles.
-        unsafe { run_with_tiles(SplitRows { call, x, inputs, to: &apart, blocks }) };
+        // SAFETY: the caller has checked that the machine has AMX.
+        unsafe { run_with_tiles(SplitRows { call, x, inputs, to: &split_x, blocks }) };
         return call.another_round();
     }
-    // SAFETY: all of it was written in the round before, and nobody writes it in this one.
-    let x = unsafe { apart.whole() };
+    // SAFETY: the previous phase wrote all of it, and no thread writes it in this phase.
+    let x = unsafe { split_x.whole() };
     // SAFETY: as above.
     unsafe { run_with_tiles(SplitGemm::<M> { call, shape, x, blocks, format: PhantomData }) };
 }
 
-/// Takes this thread's share of the rows of x apart.
+/// Splits this thread's rows of x.
 struct SplitRows<'a> {
     call: &'a KernelArgs<'a>,
     x: &'a [f32],
     inputs: usize,
     to: &'a Output<'a, SplitBlock>,
-    /// Of a row.
+    /// Blocks per row.
     blocks: usize,
 }
 
@@ -87,19 +88,19 @@ impl Task for SplitRows<'_> {
                     Some(whole) => block = *whole,
                     None => block[..from.len()].copy_from_slice(from),
                 }
-                // SAFETY: this runs where there are tiles, and AVX-512 with them.
+                // SAFETY: this runs on machines with AMX, which have AVX-512.
                 unsafe {
                     for (part, pairs) in parts::<PARTS>(&block).into_iter().enumerate() {
                         _mm512_storeu_si512(of_rows[part][row].as_mut_ptr().cast(), pairs);
                     }
                 }
             }
-            // SAFETY: every item is one thread's.
+            // SAFETY: each item belongs to one thread.
             let [SplitBlock(to)] = (unsafe { to.part(item..item + 1) }) else {
                 unreachable!("an item is one block")
             };
             for (to, of_rows) in to.iter_mut().zip(&of_rows) {
-                // SAFETY: both are squares of words.
+                // SAFETY: both are 16×16 tiles of words.
                 unsafe {
                     S::turn(of_rows.each_ref().map(|row| row.as_ptr().cast()), to.as_mut_ptr().cast(), SIDE)
                 };
@@ -108,10 +109,10 @@ impl Task for SplitRows<'_> {
     }
 }
 
-/// The first parts of 32 singles, as bfloats in their order.
+/// The first terms of 32 f32 values, as bf16 in the same order.
 #[inline(always)]
 unsafe fn parts<const COUNT: usize>(block: &[f32; BLOCK]) -> [__m512i; COUNT] {
-    // SAFETY: the caller's level has these instructions.
+    // SAFETY: the caller's instruction set includes these instructions.
     unsafe {
         let upper_halves = _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast());
         let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
@@ -128,7 +129,7 @@ unsafe fn parts<const COUNT: usize>(block: &[f32; BLOCK]) -> [__m512i; COUNT] {
     }
 }
 
-/// The upper halves of sixteen words, and of sixteen more.
+/// Indices of the upper halves of 16 words, and of 16 more.
 const UPPER_HALVES: [u16; BLOCK] = {
     let mut halves = [0; BLOCK];
     let mut i = 0;
@@ -139,12 +140,12 @@ const UPPER_HALVES: [u16; BLOCK] = {
     halves
 };
 
-/// A projection of rows that have been taken apart.
+/// GEMM over split rows of x.
 struct SplitGemm<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: &'a Linear,
     x: &'a [SplitBlock],
-    /// Of a row of the matrix, and of x.
+    /// Blocks per row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
 }
@@ -160,7 +161,7 @@ impl<M: Matrix> Task for SplitGemm<'_, M> {
         let mut sums = vec![[Sums([[0.0; SIDE]; SIDE]); 2]; all.min(ROWS).div_ceil(SIDE)];
         let mut decoded = Scratch::take(DEPTH * BLOCK);
         let panels = outputs.div_ceil(PANEL);
-        // All panels of one part of the rows, then the next part: neighbours in time share their x.
+        // Item order: all panels of one group of rows, then the next group. Consecutive items share x.
         for item in call.share_rows(all.div_ceil(ROWS) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * ROWS, item % panels * PANEL);
             let (rows, of_panel) = ((all - first_row).min(ROWS), (outputs - first_output).min(PANEL));
@@ -169,12 +170,13 @@ impl<M: Matrix> Task for SplitGemm<'_, M> {
             sums.fill([Sums([[0.0; SIDE]; SIDE]); 2]);
             for first_block in (0..blocks).step_by(DEPTH) {
                 let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
-                // SAFETY: `find` saw that the matrix has all blocks of all outputs, and there are tiles.
+                // SAFETY: `find` checked that the matrix has all blocks of all outputs, and the machine has
+                // AMX.
                 unsafe {
                     for output in 0..of_panel {
                         let block = (first_output + output) * blocks + first_block;
                         decode::<S, M>(matrix, block, panel.len(), blocks, decoded.as_mut_ptr());
-                        take_apart(M::PARTS, &decoded, output, panel);
+                        split_blocks(M::PARTS, &decoded, output, panel);
                     }
                 }
                 let task = AddPanel { parts: M::PARTS, panel, x: &x[first_block..], blocks, sums };
@@ -188,23 +190,23 @@ impl<M: Matrix> Task for SplitGemm<'_, M> {
                         *value = of_output[row % SIDE];
                     }
                 }
-                let (values, nothing) = (&mut values[..of_panel], &mut { PartialResults::NOTHING });
-                // SAFETY: a panel's outputs of these rows are this thread's.
+                let (values, no_side_output) = (&mut values[..of_panel], &mut { PartialResults::NOTHING });
+                // SAFETY: the panel's outputs of these rows belong to this thread.
                 unsafe {
                     if row + ROWS_AHEAD < rows {
                         finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
                     }
-                    finish.outputs(first_row + row, first_output, values, nothing);
+                    finish.outputs(first_row + row, first_output, values, no_side_output);
                 }
             }
         }
     }
 }
 
-/// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
+/// Dequantizes `blocks` blocks to f32, and prefetches the blocks `ahead` blocks later.
 #[inline(always)]
 unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahead: usize, to: *mut f32) {
-    // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
+    // SAFETY: the caller ensures that the matrix has these blocks, and that `to` holds them.
     unsafe {
         for block in 0..blocks {
             matrix.prefetch::<S>(first + block + ahead);
@@ -216,11 +218,11 @@ unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahe
     }
 }
 
-/// Takes some blocks of an output apart, into as many parts as its numbers have.
+/// Splits some blocks of an output into `count` terms.
 #[inline(always)]
-unsafe fn take_apart(count: usize, decoded: &[f32], output: usize, panel: &mut [SplitWeights]) {
+unsafe fn split_blocks(count: usize, decoded: &[f32], output: usize, panel: &mut [SplitWeights]) {
     for (SplitWeights(to), block) in panel.iter_mut().zip(decoded.as_chunks::<BLOCK>().0) {
-        // SAFETY: the caller's level has these instructions.
+        // SAFETY: the caller's instruction set includes these instructions.
         unsafe {
             for (part, columns) in parts::<PARTS>(block).into_iter().enumerate().take(count) {
                 _mm512_storeu_si512(to[part][output].as_mut_ptr().cast(), columns);
@@ -229,23 +231,23 @@ unsafe fn take_apart(count: usize, decoded: &[f32], output: usize, panel: &mut [
     }
 }
 
-/// Adds the products of a panel with rows of x to their sums. It is the same for all formats.
+/// Adds the products of a panel slice and rows of x. It does not depend on the weight format.
 struct AddPanel<'a> {
-    /// Of a weight.
+    /// Terms per weight.
     parts: usize,
     panel: &'a [SplitWeights],
-    /// From the block of the first rows that meets the panel's first.
+    /// The blocks of x, from the panel's first block of the first rows on.
     x: &'a [SplitBlock],
-    /// Of a row of x.
+    /// Blocks per row of x.
     blocks: usize,
-    /// Of sixteen rows, with the two tiles of outputs.
+    /// Accumulators of each 16 rows, for both tiles of outputs.
     sums: &'a mut [[Sums<f32>; 2]],
 }
 
 impl Task for AddPanel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        // SAFETY: whoever makes the task has found tiles.
+        // SAFETY: the caller has checked that the machine has AMX.
         unsafe {
             match self.parts {
                 1 => self.in_tiles::<1>(),
@@ -257,11 +259,11 @@ impl Task for AddPanel<'_> {
 }
 
 impl AddPanel<'_> {
-    /// Weights of `OF_WEIGHT` parts.
+    /// For weights of `OF_WEIGHT` terms.
     #[inline(always)]
     unsafe fn in_tiles<const OF_WEIGHT: usize>(self) {
         let AddPanel { panel, x, blocks, sums, .. } = self;
-        // SAFETY: there are tiles; x has all blocks of its rows.
+        // SAFETY: the machine has AMX; x has all blocks of its rows.
         unsafe {
             let tiles = Tiles::set_up([(SIDE, ROW); 8]);
             for (pair, sums) in sums.chunks_mut(2).enumerate() {
@@ -283,7 +285,8 @@ impl AddPanel<'_> {
     }
 }
 
-/// Adds the products with sixteen rows of x, or with twice as many. Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 of x.
+/// Adds the products with 16 rows of x, or 32 if `BOTH`. Tiles 0 to 3 are accumulators, 4 and 5 weights, 6
+/// and 7 x.
 #[inline(always)]
 unsafe fn add<const OF_WEIGHT: usize, const BOTH: bool>(
     tiles: &Tiles,

@@ -1,16 +1,17 @@
-//! Products of rows with a panel: weights of a few outputs, decoded to singles once and met by row after row while they are in the cache.
+//! f32 GEMM: a panel of a few outputs is dequantized once and multiplied by all rows of x while it is in
+//! cache.
 //!
-//! A panel is decoded slice after slice, turned: lanes are outputs then, and x is the same for all of them, which asks least of the
-//! caches for each product. What adds a slice's products is a task of its own, compiled once for each set of instructions: a decoded
-//! panel has no format.
+//! A panel is dequantized and transposed slice by slice. Lanes are outputs, and all lanes share x, which
+//! minimizes cache traffic. The inner task is compiled once per instruction set, because a dequantized panel
+//! has no format.
 //!
 //! ```text
 //! slice  [tile of outputs][column][output]
 //! sums   [row][output]
 //! ```
 //!
-//! Every sum goes through its columns one after the other, from zero. So a row comes to the same bits however many come with it, be they
-//! few ([`crate::cpu::matmul::f32::transposed_gemv`]), and wherever slices end.
+//! Each sum starts at zero and adds its columns in order. A row's result is therefore batch-invariant, also
+//! for few rows ([`crate::cpu::matmul::f32::transposed_gemv`]), and independent of slice boundaries.
 
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::transpose::{Columns, of_lanes};
@@ -19,21 +20,21 @@ use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 use std::ops::Range;
 
-/// Outputs of a panel: whole tiles at every level.
+/// Outputs of a panel, whole tiles in every instruction set.
 pub(crate) const PANEL: usize = 48;
-/// Vectors of outputs of a tile.
+/// Vectors of outputs per register tile.
 const WIDE: usize = 3;
-/// Blocks of a slice: so many columns that a tile's sums cost next to nothing, and no more than has room in the second cache beside x.
+/// Blocks per slice. It amortizes loading a tile's sums, and fits in L2 next to x.
 const DEPTH: usize = 32;
-/// Numbers of a slice.
+/// Elements of a slice.
 const SLICE: usize = PANEL * DEPTH * BLOCK;
 
-/// Numbers that [`products`] has room for, for so many rows of x.
+/// Workspace elements of [`products`] for `rows` rows of x.
 pub(crate) fn room(rows: usize) -> usize {
     SLICE + rows * PANEL
 }
 
-/// The products of some rows of a matrix, the first and how many, with rows of x: [`PANEL`] for each row of x.
+/// Multiplies matrix rows (first, count) by rows of x. Returns [`PANEL`] results for each row of x.
 #[inline(always)]
 pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
     level: Isa,
@@ -56,7 +57,7 @@ pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
             let lanes = of_lanes(outputs - own, blocks);
             for block in from..to {
                 let to = slice[place + (block - from) * BLOCK * wide..].as_mut_ptr();
-                // SAFETY: the caller promises that the matrix has these rows.
+                // SAFETY: the caller ensures that the matrix has these rows.
                 unsafe {
                     matrix.turned::<S>((first + own) * blocks + block, &lanes, &mut IntoSlice { to, wide })
                 };
@@ -70,32 +71,32 @@ pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
     sums
 }
 
-/// Where columns of a vector of outputs lie in a slice.
+/// Writes the columns of a vector of outputs into a slice.
 struct IntoSlice {
     to: *mut f32,
-    /// Numbers from one column to the next.
+    /// Stride between columns, in elements.
     wide: usize,
 }
 
 impl<S: Simd> Columns<S> for IntoSlice {
     #[inline(always)]
     unsafe fn take(&mut self, column: usize, numbers: S::V) {
-        // SAFETY: whoever made this has room for a block.
+        // SAFETY: the creator provides space for a block.
         unsafe { S::store(self.to.add(column * self.wide), numbers) };
     }
 }
 
-/// Adds the products of a slice with rows of x to their sums.
+/// Adds the products of a slice and rows of x.
 struct AddSlice<'a> {
     slice: &'a [f32],
-    /// Of outputs.
+    /// Vectors of outputs.
     vectors: usize,
-    /// Where rows of x begin; whoever makes the task promises that they have the columns.
+    /// Pointers to rows of x, which must have these columns.
     rows: &'a [*const f32],
-    /// Those that the slice is of.
+    /// Columns of the slice.
     columns: Range<usize>,
     sums: &'a mut [f32],
-    /// As much of the next panel, which is read from memory meanwhile.
+    /// Prefetch of the corresponding part of the next panel.
     ahead: Prefetch,
 }
 
@@ -103,7 +104,7 @@ impl Task for AddSlice<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         for vector in (0..self.vectors).step_by(WIDE) {
-            // SAFETY: this runs by its level; the rest is the maker's promise.
+            // SAFETY: this runs compiled for its instruction set; the rest is the creator's contract.
             unsafe {
                 match self.vectors - vector {
                     1 => self.of_tile::<S, 1>(vector),
@@ -116,12 +117,12 @@ impl Task for AddSlice<'_> {
 }
 
 impl AddSlice<'_> {
-    /// Those of `W` vectors of outputs.
+    /// For a tile of `W` vectors of outputs.
     #[inline(always)]
     unsafe fn of_tile<S: Simd, const W: usize>(&mut self, vector: usize) {
         let mut row = 0;
         while row < self.rows.len() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 row += match (self.rows.len() - row).min(S::TILE) {
                     8 => self.of_rows::<S, W, 8>(vector, row),
@@ -133,7 +134,7 @@ impl AddSlice<'_> {
         }
     }
 
-    /// With `X` rows, which is returned.
+    /// For `X` rows of x; returns `X`.
     #[inline(always)]
     unsafe fn of_rows<S: Simd, const W: usize, const X: usize>(
         &mut self,
@@ -144,7 +145,7 @@ impl AddSlice<'_> {
         let weights = self.slice[vector * S::LANES * count..][..W * S::LANES * count].as_ptr();
         let x: [_; X] = std::array::from_fn(|i| self.rows[row + i].wrapping_add(start));
         let sums = self.sums[row * PANEL..][..X * PANEL].as_mut_ptr();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { add_tile::<S, W, X>(weights, x, count, sums.add(vector * S::LANES), PANEL, self.ahead) };
         X
     }

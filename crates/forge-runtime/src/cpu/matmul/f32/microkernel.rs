@@ -1,34 +1,34 @@
-//! Sums of products: the innermost loops of projections, small enough to live in registers.
+//! Microkernels: inner loops of matrix products, with register-sized tiles.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+// Index loops over lanes and rows of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling, of_half};
 use crate::cpu::simd::prefetch_policy::PrefetchDistance;
 use crate::cpu::simd::vectors::Simd;
 
-/// The product of a row of a matrix with x, straight from the stored weights: see [`stored_products`]. Numbers of each part of a block are
-/// summed by themselves, since a sum that waits for itself is slower than memory.
+/// Dot product of one matrix row and x, directly from stored weights; see [`stored_products`]. Each part of a
+/// block has its own accumulator, because one dependency chain would be slower than memory.
 #[inline(always)]
 pub(crate) unsafe fn stored_product<S: Simd, M: Matrix>(
     matrix: M,
     first: usize,
     x: *const f32,
     blocks: usize,
-    asking: PrefetchDistance,
+    distance: PrefetchDistance,
 ) -> f32 {
-    // SAFETY: the caller promises that the row and x are as long as said.
+    // SAFETY: the caller ensures the lengths of the row and of x.
     unsafe {
         if M::SCALING != Scaling::Done {
-            return stored_products::<S, M, 1>(matrix, [first], x, blocks, asking.far)[0];
+            return stored_products::<S, M, 1>(matrix, [first], x, blocks, distance.far)[0];
         }
-        let ahead = asking.near.checked_div(M::OF_BLOCK).unwrap_or(0);
-        // As many as a block has parts where vectors are shortest.
+        let ahead = distance.near.checked_div(M::OF_BLOCK).unwrap_or(0);
+        // Enough accumulators for the shortest vectors.
         let mut sums = [S::splat(0.0); BLOCK / 8];
         for block in 0..blocks {
             match ahead {
                 0 => {}
-                _ if asking.once => matrix.prefetch_once::<S>(first + block + ahead),
+                _ if distance.once => matrix.prefetch_once::<S>(first + block + ahead),
                 _ => matrix.prefetch::<S>(first + block + ahead),
             }
             for part in 0..BLOCK / S::LANES {
@@ -43,9 +43,9 @@ pub(crate) unsafe fn stored_product<S: Simd, M: Matrix>(
     }
 }
 
-/// The products of `W` rows of a matrix with x, straight from the stored weights. `first` names each
-/// row's first block; x is `blocks * 32` long. An offset meets the sum of a group's x, which is the same for
-/// all rows of the matrix. So many bytes that lie ahead are asked for, if rows of this format are read so.
+/// Dot products of `W` matrix rows and x, directly from stored weights. `first` is each row's first block; x
+/// has `blocks * 32` elements. A group's offset is multiplied by the sum of its x, which all rows share.
+/// `ahead` is the prefetch distance in bytes, for formats that use it.
 #[inline(always)]
 pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
     matrix: M,
@@ -54,14 +54,14 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
     blocks: usize,
     ahead: usize,
 ) -> [f32; W] {
-    // SAFETY: the caller promises that rows and x are as long as said.
+    // SAFETY: the caller ensures the lengths of the rows and of x.
     unsafe {
         let mut sums = [S::splat(0.0); W];
-        // As many streams share what is on its way.
+        // The streams share the prefetch distance.
         let ahead = ahead.checked_div(M::OF_BLOCK * W).unwrap_or(0);
         let groups = blocks / M::GROUP;
         for start in (0..groups).step_by(AT_ONCE) {
-            // Scales are widened many at once, and then broadcast from memory, which costs next to nothing.
+            // Scales are converted in groups and then broadcast from memory, which is cheap.
             let count = (groups - start).min(AT_ONCE);
             let mut scales = [[0.0; 2 * AT_ONCE]; W];
             for w in 0..W {
@@ -106,31 +106,31 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
     }
 }
 
-/// What is asked for while a tile is computed, from front to back.
+/// Memory to prefetch sequentially while a tile is computed.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefetch {
     pub(crate) next: *const u8,
-    /// Bytes for each column.
+    /// Bytes per column.
     pub(crate) of_column: usize,
 }
 
-/// Adds the products of `W` vectors of outputs with `X` rows of x to sums, whose rows lie so far apart. Weights are the numbers of a column
-/// beside each other, then those of the next.
+/// Adds the products of `W` vectors of outputs and `X` rows of x to sums with a row stride of `stride`.
+/// Weights are stored column by column.
 #[inline(always)]
 pub(crate) unsafe fn add_tile<S: Simd, const W: usize, const X: usize>(
     weights: *const f32,
     x: [*const f32; X],
     columns: usize,
     to: *mut f32,
-    apart: usize,
+    stride: usize,
     ahead: Prefetch,
 ) {
-    // SAFETY: the caller promises that all rows have these columns.
+    // SAFETY: the caller ensures that all rows have these columns.
     unsafe {
         let mut sums = [[S::splat(0.0); W]; X];
         for i in 0..X {
             for w in 0..W {
-                sums[i][w] = S::load(to.add(i * apart + w * S::LANES));
+                sums[i][w] = S::load(to.add(i * stride + w * S::LANES));
             }
         }
         for column in 0..columns {
@@ -148,18 +148,18 @@ pub(crate) unsafe fn add_tile<S: Simd, const W: usize, const X: usize>(
         }
         for i in 0..X {
             for w in 0..W {
-                S::store(to.add(i * apart + w * S::LANES), sums[i][w]);
+                S::store(to.add(i * stride + w * S::LANES), sums[i][w]);
             }
         }
     }
 }
 
-/// The sum of each vector.
+/// The horizontal sum of each vector.
 #[inline(always)]
 pub(crate) unsafe fn totals<S: Simd, const N: usize>(vectors: [S::V; N]) -> [f32; N] {
     let mut totals = [0.0; N];
     let fours = N / 4 * 4;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe {
         for i in (0..fours).step_by(4) {
             let four = S::sums([vectors[i], vectors[i + 1], vectors[i + 2], vectors[i + 3]]);

@@ -1,4 +1,4 @@
-//! Products of f32 activations.
+//! GEMM and GEMV with f32 activations.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod bf16_split_amx;

@@ -1,8 +1,8 @@
-//! Products of codes by AMX, sixteen rows of x and sixteen outputs at once ([`crate::cpu::simd::amx`]).
+//! int8 GEMM tiles with AMX: 16 rows of x by 16 outputs ([`crate::cpu::simd::amx`]).
 //!
-//! Of one block x is a tile of `[16 rows, 32 codes]` and a panel one of `[8 words, 16 outputs]`, each word four codes, which is how
-//! panels are filled anyway. Their product is in whole numbers: exact, as it is by any other instructions. From there on all
-//! goes as everywhere: times scales, block after block.
+//! For one block, x is a tile of `[16 rows, 32 quants]`, and the panel is a tile of `[8 words, 16 outputs]`
+//! with four quants per word. This is the packed panel's layout. The integer products are exact, as with
+//! other instruction sets. Scaling and summation over blocks are also the same.
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
@@ -14,36 +14,36 @@ use std::arch::x86_64::*;
 
 const _: () = assert!(TOGETHER == SIDE && PANEL == 2 * SIDE);
 
-/// Two tiles of sums, two of x and two of the panel.
+/// Two accumulator tiles, two tiles of x and two of the panel.
 const SHAPES: [(usize, usize); 8] = {
     let (sums, of_x, of_panel) = ((SIDE, ROW), (SIDE, BLOCK), (BLOCK / 4, ROW));
     [sums, sums, of_x, of_x, of_panel, of_panel, (0, 0), (0, 0)]
 };
 
-/// Nothing gathered yet.
+/// Zeroed buffer for gathered rows.
 const EMPTY: BlockScales =
     BlockScales { codes: [[0; BLOCK]; TOGETHER], scales: [0.0; TOGETHER], totals: [0; TOGETHER] };
 
-/// A filled panel of at most `AT_ONCE` blocks, and what it is multiplied with.
+/// A packed panel of at most `AT_ONCE` blocks, and the rows to multiply.
 pub(crate) struct AddPanel<'a> {
     pub(crate) panel: &'a [PackedPanel],
-    /// What has to be added to the panel's codes: nothing but where there are offsets.
+    /// The constant to add to the panel's quants; nonzero only with offsets.
     pub(crate) lacking: i32,
-    /// Whether there are offsets.
+    /// Whether the format has offsets.
     pub(crate) offset: bool,
     pub(crate) x: QuantizedBatch<'a>,
-    /// Rows of x, by number.
+    /// Indices of rows of x.
     pub(crate) rows: &'a [usize],
-    /// The block of a row that meets the panel's first.
+    /// Block of x that corresponds to the panel's first block.
     pub(crate) first_block: usize,
-    /// `[rows, PANEL]`, of whole tiles.
+    /// `[rows, PANEL]`, in whole tiles.
     pub(crate) sums: &'a mut [f32],
 }
 
 impl Task for AddPanel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        // SAFETY: whoever makes the task has found tiles.
+        // SAFETY: the caller has checked that the machine has AMX.
         unsafe { if self.offset { self.tiles::<true>() } else { self.tiles::<false>() } }
     }
 }
@@ -52,15 +52,15 @@ impl AddPanel<'_> {
     /// Adds the products to the sums of each row.
     #[inline(always)]
     unsafe fn tiles<const OFFSET: bool>(self) {
-        let AddPanel { panel, lacking, x: coded, rows, first_block, sums, .. } = self;
-        let of_rows = |row: usize| coded.of(row, first_block, panel.len());
+        let AddPanel { panel, lacking, x: batch, rows, first_block, sums, .. } = self;
+        let of_rows = |row: usize| batch.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
         let tiles = unsafe { Tiles::set_up(SHAPES) };
         for (rows, sums) in rows.chunks(SIDE).zip(sums.chunks_exact_mut(SIDE * PANEL)) {
-            let lie_together =
+            let is_contiguous =
                 rows[0] % TOGETHER == 0 && rows.iter().enumerate().all(|(i, row)| *row == rows[0] + i);
             let mut x = of_rows(rows[0]);
-            if !lie_together {
+            if !is_contiguous {
                 for (i, row) in rows.iter().enumerate() {
                     let lane = row % TOGETHER;
                     for (to, from) in gathered.iter_mut().zip(of_rows(*row)) {
@@ -71,7 +71,7 @@ impl AddPanel<'_> {
                 x = &gathered[..panel.len()];
             }
             for output in (0..PANEL).step_by(SIDE) {
-                unsafe { add_tile::<OFFSET>(&tiles, (panel, lacking, output), (x, coded.pitch), sums) };
+                unsafe { add_tile::<OFFSET>(&tiles, (panel, lacking, output), (x, batch.pitch), sums) };
             }
         }
         drop(tiles);
@@ -94,7 +94,7 @@ unsafe fn add_tile<const OFFSET: bool>(
         }
         multiply::<0, 2, 4>(tiles, &panel[0], output, &x[0], &mut products[0]);
         for (index, (block, of_x)) in panel.iter().zip(x).enumerate() {
-            // The next block's product is on its way while this one's is scaled.
+            // The next block's product is in flight while this one's is scaled.
             if let (Some(block), Some(of_x)) = (panel.get(index + 1), x.get(index + 1)) {
                 match index % 2 {
                     0 => multiply::<1, 3, 5>(tiles, block, output, of_x, &mut products[1]),
@@ -102,7 +102,7 @@ unsafe fn add_tile<const OFFSET: bool>(
                 }
             }
             if output == 0 {
-                near(of_x, ahead);
+                prefetch_block(of_x, ahead);
             }
             let products = &products[index % 2].0;
             let scales = _mm512_load_ps(&block.scales[output]);
@@ -126,16 +126,16 @@ unsafe fn add_tile<const OFFSET: bool>(
     }
 }
 
-/// Asks for what lies so many blocks after one, which need not exist.
+/// Prefetches the block `ahead` blocks later, which need not exist.
 #[inline(always)]
-unsafe fn near(of_x: &BlockScales, ahead: usize) {
+unsafe fn prefetch_block(of_x: &BlockScales, ahead: usize) {
     let first = (&raw const *of_x).wrapping_add(ahead).cast::<i8>();
     for line in 0..size_of::<BlockScales>() / 64 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(64 * line)) };
     }
 }
 
-/// The product of a block of x with one of the panel.
+/// Multiplies a block of x by a block of the panel.
 #[inline(always)]
 unsafe fn multiply<const SUMS: usize, const X: usize, const PANEL_TILE: usize>(
     tiles: &Tiles,
@@ -144,7 +144,7 @@ unsafe fn multiply<const SUMS: usize, const X: usize, const PANEL_TILE: usize>(
     x: &BlockScales,
     to: &mut Sums<i32>,
 ) {
-    // SAFETY: x has 16 rows of 32 bytes, the panel 8 rows of 16 words.
+    // SAFETY: x has 16 rows of 32 bytes, and the panel 8 rows of 16 words.
     unsafe {
         tiles.load::<X, _>(x.codes.as_ptr(), BLOCK);
         tiles.load::<PANEL_TILE, _>(block.words(output), 4 * PANEL);

@@ -1,16 +1,18 @@
-//! y = W x for several rows in whole numbers: where weights are codes of bytes, rows of x are made such, too.
+//! int8 GEMM for prefill: `y = W x` with quantized weights and activations quantized to int8.
 //!
-//! In a first round the threads encode x into room that they share: of each 32 columns the largest becomes 127 or -127, and the
-//! others whole parts of it. In the second each takes panels of outputs ([`crate::cpu::matmul::int8::int8_panel`]). A block's product is a sum of
-//! products of codes, which is exact, whatever instructions make it. Blocks are added first to last:
+//! In the first phase, threads quantize x into a shared workspace. The largest magnitude of each 32 columns
+//! becomes 127 or -127. In the second phase, each thread computes panels of outputs
+//! ([`crate::cpu::matmul::int8::int8_panel`]). A block's integer dot product is exact with every instruction
+//! set. Blocks are added in order, with each operation rounded separately:
 //!
 //! ```text
-//! y = y + (sum of products * scale + sum of x's codes * offset) * scale of x
+//! y = y + (sum of products * scale + sum of x's quants * offset) * scale of x
 //! ```
 //!
-//! each operation rounded by itself. So a row comes to the same, to the bit, on every machine, however many rows come with it.
-//! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--f32-activations` loses nothing ([`crate::cpu::matmul::linear()`]).
-//! A few rows never come here: see [`crate::cpu::matmul::int8::int8_gemv`] and [`crate::cpu::matmul::int8::repacked_gemv`].
+//! A row's result is therefore batch-invariant and bitwise identical on all machines. Activation quantization
+//! is the only loss: an error of at most 1/254 of the largest of 32 activations. `--f32-activations` avoids
+//! it ([`crate::cpu::project()`]). Up to [`FEW`](crate::cpu::matmul::gemv::FEW) rows use
+//! [`crate::cpu::matmul::int8::int8_gemv`] or [`crate::cpu::matmul::int8::repacked_gemv`] instead.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};
 use crate::cpu::device::scratch::Scratch;
@@ -23,10 +25,11 @@ use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// Rows of x that lie together.
+/// Rows of x per group in memory.
 pub(crate) const TOGETHER: usize = 16;
 
-/// 32 columns of sixteen rows of x. Sixteen rows lie block after block, then the next sixteen; past the last row is anything.
+/// 32 columns of a group of 16 quantized rows of x. Groups are stored block by block; rows past the last one
+/// are unspecified.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct BlockScales {
@@ -35,41 +38,42 @@ pub(crate) struct BlockScales {
     pub(crate) totals: [i32; TOGETHER],
 }
 
-// SAFETY: numbers without gaps.
+// SAFETY: numbers without padding.
 unsafe impl Pod for BlockScales {}
 
-/// Rows of x, encoded.
+/// Quantized rows of x.
 #[derive(Clone, Copy)]
 pub(crate) struct QuantizedBatch<'a> {
     pub(crate) x: &'a [BlockScales],
-    /// From sixteen rows to the next: their blocks at least.
+    /// Stride between groups of rows, in blocks.
     pub(crate) pitch: usize,
 }
 
 impl<'a> QuantizedBatch<'a> {
-    /// So many blocks, from `first` on, of the sixteen rows of which a row is one.
+    /// The `blocks` blocks from `first` on, of the group that contains `row`.
     #[inline(always)]
     pub(crate) fn of(&self, row: usize, first: usize, blocks: usize) -> &'a [BlockScales] {
         &self.x[row / TOGETHER * self.pitch + first..][..blocks]
     }
 }
 
-/// Runs this thread's share of a round.
+/// Runs this thread's part of a phase.
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-    let sixteens = rows.div_ceil(TOGETHER);
-    let (coded, pitch) = call.room_of_rows::<BlockScales>(sixteens, blocks);
+    let groups = rows.div_ceil(TOGETHER);
+    let (coded, pitch) = call.room_of_rows::<BlockScales>(groups, blocks);
     if call.round() == 0 {
         encode_rows(call, call.input("x", rows * inputs), inputs, blocks, (&coded, pitch));
         return call.another_round();
     }
-    // SAFETY: all that is read of them was written in the round before, and nobody writes them in this one.
+    // SAFETY: the previous phase wrote all that is read, and no thread writes it in this phase.
     let x = QuantizedBatch { x: unsafe { coded.whole() }, pitch };
     call.level().run(Int8Gemm::<M> { call, shape, x, blocks, format: PhantomData });
 }
 
-/// Encodes this thread's share of the rows of x, of so many blocks: sixteen rows are `pitch` of `to` from the next.
+/// Quantizes this thread's part of the rows of x, which have `blocks` blocks. Groups of rows have a stride of
+/// `pitch` in `to`.
 pub(crate) fn encode_rows(
     call: &KernelArgs<'_>,
     x: &[f32],
@@ -82,18 +86,18 @@ pub(crate) fn encode_rows(
         let (rows, first) = (item / parts, item % parts * AT_ONCE);
         let x = &x[rows * TOGETHER * inputs..];
         let depth = (blocks - first).min(AT_ONCE);
-        // SAFETY: every part is one thread's.
+        // SAFETY: each part belongs to one thread.
         let to = unsafe { to.part(rows * pitch + first..rows * pitch + first + depth) };
         call.level().run(QuantizeRows { x, inputs, first, to });
     }
 }
 
-/// Makes codes of a part of up to sixteen rows.
+/// Quantizes some blocks of up to 16 rows.
 struct QuantizeRows<'a> {
-    /// From the first of them.
+    /// From the first row on.
     x: &'a [f32],
     inputs: usize,
-    /// The first block of each.
+    /// The first block in each row.
     first: usize,
     to: &'a mut [BlockScales],
 }
@@ -110,27 +114,27 @@ impl Task for QuantizeRows<'_> {
             for (row, padded) in padded.iter_mut().enumerate().take(rows) {
                 let from = &x[row * inputs + column.min(inputs)..(row + 1) * inputs];
                 blocks[row] = from.first_chunk().unwrap_or_else(|| {
-                    let (some, none) = padded.split_at_mut(from.len());
-                    some.copy_from_slice(from);
-                    none.fill(0.0);
+                    let (filled, padding) = padded.split_at_mut(from.len());
+                    filled.copy_from_slice(from);
+                    padding.fill(0.0);
                     padded
                 });
             }
-            // SAFETY: this runs by its level.
+            // SAFETY: this runs compiled for its instruction set.
             let of_blocks = unsafe { encode::<S>(&blocks, &mut to.codes) };
             to.scales = of_blocks.scales;
-            // Sums of 32 codes are small.
+            // A sum of 32 quants fits in i32.
             to.totals = of_blocks.totals.map(|total| unsafe { total.to_int_unchecked() });
         }
     }
 }
 
-/// A projection of encoded rows.
+/// int8 GEMM over quantized rows.
 struct Int8Gemm<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: &'a Linear,
     x: QuantizedBatch<'a>,
-    /// Of a row of the matrix, and of x.
+    /// Blocks per row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
 }
@@ -148,15 +152,16 @@ impl<M: Matrix> Task for Int8Gemm<'_, M> {
         let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TOGETHER) * PANEL);
         let numbers: Vec<usize> = (0..all).collect();
         let panels = outputs.div_ceil(PANEL);
-        // All panels of one part of the rows, then the next part: neighbours in time share their x, and threads have rows of their own.
+        // Item order: all panels of one group of rows, then the next group. Consecutive items share x, and
+        // threads own rows.
         let of_item = all.div_ceil(call.workers()).next_multiple_of(TOGETHER).clamp(ROWS / 2, ROWS);
         for item in call.share_rows(all.div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &numbers[first_row..all.min(first_row + of_item)];
             let of_panel = (outputs - first_output).min(PANEL);
-            // SAFETY: `find` saw that the matrix has all blocks of all outputs.
+            // SAFETY: `find` checked that the matrix has all blocks of all outputs.
             unsafe { matrix.products::<S>((first_output, of_panel), rows, &mut panel, &mut sums) };
-            // SAFETY: a panel's outputs of these rows are this thread's.
+            // SAFETY: the panel's outputs of these rows belong to this thread.
             unsafe { finish.panel(rows, (first_output, of_panel), None, (&mut sums, PANEL)) };
         }
     }

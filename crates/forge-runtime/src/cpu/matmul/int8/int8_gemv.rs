@@ -1,10 +1,11 @@
-//! A few rows of x in whole numbers, straight from the stored codes: to the bit what [`crate::cpu::matmul::int8::int8_gemm`] makes of them among many.
+//! int8 GEMV for a few rows of x, directly from row-major weights. Results are bitwise identical to
+//! [`crate::cpu::matmul::int8::int8_gemm`].
 //!
-//! Panels are worth filling for many rows only. Here a block's codes meet those of each row where they lie, eight lanes a block; lanes
-//! are added up as singles, which is exact, for they are whole numbers below 2^24. What comes of sixteen blocks is scaled at once,
-//! and added to the sum block after block, as it is there.
+//! Packing a panel pays off only for many rows. Here the quants of a block are multiplied in place, with
+//! eight lanes a block. Lanes are summed as f32, which is exact for integers below 2^24. Sixteen blocks are
+//! scaled together, and added to the sum block by block as in the GEMM.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+// Index loops over lanes and rows of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
@@ -12,7 +13,7 @@ use crate::cpu::matmul::int8::quantized_rows::QuantizedRow;
 use crate::cpu::simd::vectors::Simd;
 use std::mem::MaybeUninit;
 
-/// The products of `W` rows of a matrix, which begin with blocks `first`, with `X` rows of as many blocks.
+/// Multiplies `W` matrix rows, which start at blocks `first`, by `X` rows of x.
 #[inline(always)]
 pub(crate) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
@@ -25,7 +26,7 @@ pub(crate) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize
         let count = (blocks - start).min(AT_ONCE);
         let mut of_blocks = [[[0.0; AT_ONCE]; X]; W];
         for w in 0..W {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             of_blocks[w] = unsafe { by_block::<S, M, X>(matrix, first[w] + start, rows, start, count) };
         }
         for i in 0..count {
@@ -39,7 +40,8 @@ pub(crate) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize
     sums
 }
 
-/// What each of `count <= AT_ONCE` blocks from `block` adds to the sum of each row, whose blocks begin with `start`.
+/// Scaled products of each of `count <= AT_ONCE` blocks from `block` on, for each row; `start` is the first
+/// block of x.
 #[inline(always)]
 unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     matrix: M,
@@ -49,12 +51,12 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     count: usize,
 ) -> [[f32; AT_ONCE]; X] {
     let together = S::LANES / 8;
-    // Not all zeros before: that would take as long as the rest.
+    // Not zeroed first: that would take as long as the rest.
     let mut lanes = [[const { MaybeUninit::uninit() }; AT_ONCE]; X];
-    // What all codes of a block have too little, as they were multiplied.
+    // The constant to add to a block's quants as they were multiplied.
     let mut missing = [0.0; AT_ONCE];
     let mut of_blocks = [[0.0; AT_ONCE]; X];
-    // SAFETY: the caller's promise; codes and scales of x are whole sixteens of blocks.
+    // SAFETY: the caller's contract; rows of x have whole groups of 16 blocks.
     unsafe {
         for i in (0..count).step_by(together) {
             let (codes, raised) = codes::<S, M>(matrix, block + i, count - i);
@@ -86,11 +88,11 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     of_blocks
 }
 
-/// The codes of `LANES / 8` blocks, of which `count` are there, and by how much they are larger than the format's.
+/// The quants of `LANES / 8` blocks, of which `count` exist, and their bias.
 #[inline(always)]
 unsafe fn codes<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> (S::Codes, i32) {
     let together = S::LANES / 8;
-    // SAFETY: the caller promises `count` blocks.
+    // SAFETY: the caller ensures that `count` blocks exist.
     unsafe {
         if M::ROW && count >= together {
             return (matrix.row_codes::<S>(block), M::raised::<S>());
@@ -103,11 +105,11 @@ unsafe fn codes<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> (S
     }
 }
 
-/// The scales of `count <= AT_ONCE` blocks, the first of which begins a group, and their offsets; zeros past them.
+/// Scales and offsets of `count <= AT_ONCE` blocks, followed by zeros. The first block starts a group.
 #[inline(always)]
 unsafe fn scales_by_block<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> [[f32; AT_ONCE]; 2] {
     let mut scales = [0.0; 2 * AT_ONCE];
-    // SAFETY: the caller promises as many blocks.
+    // SAFETY: the caller ensures that these blocks exist.
     unsafe { matrix.scales::<S>(block / M::GROUP, count.div_ceil(M::GROUP), &mut scales) };
     let mut by_block = [[0.0; AT_ONCE]; 2];
     for i in 0..AT_ONCE {

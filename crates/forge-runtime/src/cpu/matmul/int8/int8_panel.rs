@@ -1,7 +1,7 @@
-//! Panels of weights as products of codes want them: four columns of every output side by side, filled once for many rows of x
-//! ([`crate::cpu::matmul::int8::int8_gemm`]), be the rows neighbours or those that chose an expert.
+//! Packed weight panels of the int8 GEMM: four adjacent columns of every output, packed once for many rows of
+//! x ([`crate::cpu::matmul::int8::int8_gemm`]). Rows are consecutive, or those that chose an expert.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+// Index loops over lanes and rows of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
@@ -12,29 +12,30 @@ use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER}
 use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 
-/// Outputs of a panel: two vectors, or four.
+/// Outputs of a panel: two or four vectors.
 pub(crate) const PANEL: usize = 32;
-/// Blocks of a panel, which with them fits into the nearest cache.
+/// Blocks per panel slice, chosen to fit in L1.
 pub(crate) const DEPTH: usize = AT_ONCE;
 /// Rows of x that share a panel.
 pub(crate) const ROWS: usize = 256;
-/// Rows of x in a tile of products.
+/// Rows of x in a register tile.
 const TILE: usize = 4;
-/// Vectors of outputs in it.
+/// Vectors of outputs in a register tile.
 const VECTORS: usize = 2;
 
 /// 32 columns of a panel's outputs.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct PackedPanel {
-    /// Words of four codes: of each output the first, then of each the second; where rows are met in pairs of each output the first two.
+    /// Words of four quants: the first word of each output, then the second of each. With `Simd::PAIRS`,
+    /// words are stored in pairs per output.
     codes: [[[i8; 4]; PANEL]; BLOCK / 4],
     pub(crate) scales: [f32; PANEL],
     pub(crate) offsets: [f32; PANEL],
 }
 
 impl PackedPanel {
-    /// Sets a word of outputs from `first` on.
+    /// Sets a word of 16 outputs from `first` on, adding `more` to each quant.
     #[inline(always)]
     fn set<S: Simd>(&mut self, word: usize, first: usize, words: [u32; OUTPUTS], more: i8) {
         if S::PAIRS {
@@ -50,13 +51,13 @@ impl PackedPanel {
         }
     }
 
-    /// Where two words of some outputs begin, as they are met in pairs.
+    /// Address of the pairs of words of some outputs (with `Simd::PAIRS`).
     #[inline(always)]
     fn pairs(&self, eight: usize, output: usize) -> *const i8 {
         (&raw const self.codes.as_flattened()[2 * (eight * PANEL + output)]).cast()
     }
 
-    /// Where words of some outputs begin; the next word of each is `PANEL` words on.
+    /// Address of the words of some outputs; the next word of each is `PANEL` words later.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn words(&self, output: usize) -> *const [i8; 4] {
@@ -64,26 +65,26 @@ impl PackedPanel {
     }
 }
 
-/// Blocks of a row that are asked for ahead, where rows lie one after the other.
+/// Prefetch distance in blocks of a row-major matrix.
 const AHEAD: usize = 8;
 
-/// Nothing filled in yet.
+/// A zeroed panel.
 pub(crate) const EMPTY: PackedPanel =
     PackedPanel { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
 
-/// A matrix that is taken panel by panel, and what it is multiplied with.
+/// A matrix that is multiplied panel by panel, and the activations.
 pub(crate) struct Panels<'a, M> {
     pub(crate) level: Isa,
     pub(crate) matrix: M,
     pub(crate) in_strips: bool,
-    /// Of a row of the matrix, and of x.
+    /// Blocks per row of the matrix, and of x.
     pub(crate) blocks: usize,
     pub(crate) x: QuantizedBatch<'a>,
 }
 
 impl<M: Matrix> Panels<'_, M> {
-    /// The products of some rows of the matrix, the first and how many, with rows of x, by their numbers: in `sums`, `PANEL` for
-    /// each. `panel` is what it is filled into.
+    /// Multiplies matrix rows (first, count) by the rows of x with indices `rows`, into `sums` with `PANEL`
+    /// results per row. `panel` is the packing buffer.
     #[inline(always)]
     pub(crate) unsafe fn products<S: Simd>(
         &self,
@@ -95,7 +96,7 @@ impl<M: Matrix> Panels<'_, M> {
         let Panels { level, matrix, in_strips, blocks, x } = *self;
         let sums = &mut sums[..rows.len().next_multiple_of(TOGETHER) * PANEL];
         sums.fill(0.0);
-        // By how much codes are larger in the panel: what the level's instructions want of them.
+        // The bias of quants in the panel, as the instruction set needs it.
         let lacking = M::LACKING.unwrap_or(0);
         let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
         let is_asked = level.streams().is_one();
@@ -104,7 +105,7 @@ impl<M: Matrix> Panels<'_, M> {
             let mut coming = [None; PANEL / OUTPUTS];
             for output in (0..outputs).step_by(OUTPUTS) {
                 let of_output = (first + output) * blocks;
-                // SAFETY: the caller promises that the matrix has all blocks of these rows.
+                // SAFETY: the caller ensures that the matrix has all blocks of these rows.
                 unsafe {
                     match in_strips {
                         true => {
@@ -136,14 +137,14 @@ impl<M: Matrix> Panels<'_, M> {
         }
     }
 
-    /// How many blocks after those of a panel the blocks lie that are filled in next: of the same strips, or of the two that follow.
+    /// Distance in blocks to the data that is packed next: in the same strips, or in the following two.
     fn next(&self, first_block: usize) -> usize {
         if first_block + DEPTH < self.blocks { DEPTH } else { PANEL / OUTPUTS * self.blocks - first_block }
     }
 }
 
-/// Fills in blocks of some outputs, at most sixteen: from block `first` of the first one, and so many blocks apart. All are read
-/// side by side, so that as many reads are on their way, and a word of all of them is written at once.
+/// Packs blocks of up to 16 outputs: from block `first` of the first one, at a stride of `apart`. Outputs are
+/// read in parallel for more reads in flight, and written one word of all outputs at a time.
 #[inline(always)]
 unsafe fn fill<S: Simd, M: Matrix>(
     matrix: M,
@@ -152,14 +153,14 @@ unsafe fn fill<S: Simd, M: Matrix>(
     more: i8,
     panel: &mut [PackedPanel],
 ) {
-    // SAFETY: the caller promises as many blocks as the panel has.
+    // SAFETY: the caller ensures that the panel's blocks exist.
     unsafe {
         let mut words = [[0_u32; BLOCK / 4]; OUTPUTS];
         for (index, block) in panel.iter_mut().enumerate() {
             for (row, words) in words.iter_mut().enumerate().take(count) {
                 let at = first + row * apart + index;
                 matrix.prefetch::<S>(at + AHEAD);
-                // As vectors are made of words.
+                // Words match the vector layout.
                 *words = std::mem::transmute::<[i8; BLOCK], [u32; BLOCK / 4]>(matrix.codes(at));
             }
             for word in 0..BLOCK / 4 {
@@ -187,7 +188,7 @@ unsafe fn fill<S: Simd, M: Matrix>(
     }
 }
 
-/// Fills in a strip's blocks from `first`.
+/// Packs a strip's blocks from `first` on.
 #[inline(always)]
 unsafe fn fill_strip<S: Simd, M: Matrix>(
     matrix: M,
@@ -198,7 +199,7 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(
 ) {
     for (index, block) in panel.iter_mut().enumerate() {
         for word in 0..BLOCK / 8 {
-            // SAFETY: the caller promises as many blocks as the panel has.
+            // SAFETY: the caller ensures that the panel's blocks exist.
             let [near, far] = unsafe { matrix.strip_words(first + index, word) };
             block.set::<S>(word, output, near, more);
             block.set::<S>(word + 4, output, far, more);
@@ -216,52 +217,53 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(
     }
 }
 
-/// Four codes, each larger by `more`. As words, since vectors are made of those.
+/// Adds `more` to each of four quants, as one word so that the loop vectorizes.
 #[inline(always)]
 fn plus(word: u32, more: i8) -> [i8; 4] {
     const HIGHEST: u32 = 0x8080_8080;
     let more = u32::from_ne_bytes([more as u8; 4]);
-    // The highest bit of a byte would be carried on, and so is added by itself.
+    // The highest bit of each byte is added separately, so that it does not carry into the next byte.
     let lower = (word & !HIGHEST) + (more & !HIGHEST);
     let sum = lower ^ (word ^ more) & HIGHEST;
     sum.to_ne_bytes().map(u8::cast_signed)
 }
 
-/// Adds the products of a filled panel to the sums of each row. It is the same for all formats.
+/// Adds the products of a packed panel to the sums of each row. It does not depend on the weight format.
 struct AddPanel<'a> {
     panel: &'a [PackedPanel],
-    /// What has to be added to the panel's codes.
+    /// The constant to add to the panel's quants.
     lacking: i32,
-    /// Whether these are from 0 to 15, but for what the level's instructions want of them.
+    /// Whether quants are in 0..=15, apart from the bias.
     small: bool,
-    /// Whether there are offsets.
+    /// Whether the format has offsets.
     offset: bool,
     x: QuantizedBatch<'a>,
-    /// Rows of x, by number.
+    /// Indices of rows of x.
     rows: &'a [usize],
-    /// The block of a row that meets the panel's first.
+    /// Block of x that corresponds to the panel's first block.
     first_block: usize,
-    /// `[rows, PANEL]`, of whole tiles.
+    /// `[rows, PANEL]`, in whole tiles.
     sums: &'a mut [f32],
     coming: PanelPrefetch,
 }
 
-/// What is filled in next, and asked for meanwhile.
+/// Prefetch of the strips that are packed next.
 struct PanelPrefetch {
-    /// Where its strips begin.
+    /// Their addresses.
     strips: [Option<*const u8>; PANEL / OUTPUTS],
-    /// Of each.
+    /// Bytes of each strip.
     bytes: usize,
 }
 
 impl PanelPrefetch {
-    /// Asks for part number `part` of so many.
+    /// Prefetches part `part` of `parts`.
     #[inline(always)]
-    unsafe fn ask<S: Simd>(&self, part: usize, parts: usize) {
+    unsafe fn prefetch_part<S: Simd>(&self, part: usize, parts: usize) {
         let lines = self.bytes / 64;
         for strip in self.strips.into_iter().flatten() {
             for line in part * lines / parts..(part + 1) * lines / parts {
-                // SAFETY: the caller runs by its level; what is asked for need not exist.
+                // SAFETY: the caller dispatched on the instruction set, and prefetch addresses need not be
+                // valid.
                 unsafe { S::prefetch(strip.wrapping_add(64 * line)) };
             }
         }
@@ -287,22 +289,22 @@ impl AddPanel<'_> {
         let count = rows.len().div_ceil(TILE);
         let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(count);
         for (tile, sums) in tiles.enumerate() {
-            // SAFETY: this runs by its level.
-            unsafe { coming.ask::<S>(tile, count) };
-            // Past the last row the tile computes that row again, and nobody looks at it.
+            // SAFETY: this runs compiled for its instruction set.
+            unsafe { coming.prefetch_part::<S>(tile, count) };
+            // Tile rows past the last row repeat it, and their results are unused.
             let x: [(&[BlockScales], usize); TILE] = std::array::from_fn(|i| {
                 let row = rows[(tile * TILE + i).min(rows.len() - 1)];
                 (x.of(row, first_block, panel.len()), row % TOGETHER)
             });
             for output in (0..PANEL).step_by(VECTORS * S::LANES) {
-                // SAFETY: this runs by its level, and panels have whole vectors.
+                // SAFETY: this runs compiled for its instruction set, and panels have whole vectors.
                 unsafe { add_tile::<S, OFFSET, SMALL>(panel, self.lacking, output, x, sums) };
             }
         }
     }
 }
 
-/// A tile's products, added to sums.
+/// Adds the products of a register tile to its sums.
 #[inline(always)]
 unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
     panel: &[PackedPanel],
@@ -311,7 +313,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
     x: [(&[BlockScales], usize); TILE],
     sums: &mut [f32],
 ) {
-    // SAFETY: the caller's promise; x has as many blocks as the panel.
+    // SAFETY: the caller's contract; x has as many blocks as the panel.
     unsafe {
         let place = |i: usize, v: usize| i * PANEL + output + v * S::LANES;
         let mut all = [[S::splat(0.0); VECTORS]; TILE];

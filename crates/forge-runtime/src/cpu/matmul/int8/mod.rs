@@ -1,4 +1,4 @@
-//! Products of int8 activations with quantized weights.
+//! GEMM and GEMV with int8 activations and quantized weights.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod int8_amx;

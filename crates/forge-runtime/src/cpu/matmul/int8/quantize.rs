@@ -1,62 +1,62 @@
-//! Codes of numbers, of up to sixteen blocks at once. The largest number of a block, and the sum of its codes, are of all lanes of a
-//! vector, which takes long to find out for one vector: sixteen are turned, so that lanes are blocks, and asked together.
+//! Activation quantization to int8, 16 blocks at a time. The maximum and the sum of a block are horizontal
+//! reductions, which are slow. Sixteen blocks are therefore transposed, so that lanes are blocks.
 
-// Indices count blocks and lanes of fixed-size arrays: loops over them unroll into registers.
+// Index loops over blocks and lanes of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
 use crate::cpu::simd::vectors::Simd;
 
-/// Of each block.
+/// Scales and sums of 16 quantized blocks.
 pub(crate) struct QuantizedBlock {
-    /// What a code is worth.
+    /// Scale of each block.
     pub(crate) scales: [f32; AT_ONCE],
-    /// The sum of codes.
+    /// Sum of each block's quants.
     pub(crate) totals: [f32; AT_ONCE],
 }
 
-/// A vector of each block.
+/// One vector per block.
 #[repr(align(64))]
-struct Square([[f32; 16]; AT_ONCE]);
+struct Tile([[f32; 16]; AT_ONCE]);
 
-impl Square {
-    const ZEROS: Square = Square([[0.0; 16]; AT_ONCE]);
+impl Tile {
+    const ZEROS: Tile = Tile([[0.0; 16]; AT_ONCE]);
 
-    /// In place of blocks with a number for each lane: lanes with one for each block.
+    /// The transpose: from lanes per block to blocks per lane.
     #[inline(always)]
-    unsafe fn turned<S: Simd>(&self) -> Square {
-        let mut turned = Square::ZEROS;
+    unsafe fn transposed<S: Simd>(&self) -> Tile {
+        let mut transposed = Tile::ZEROS;
         for first in (0..AT_ONCE).step_by(S::LANES) {
             let rows = std::array::from_fn(|i| self.0[(first + i) % AT_ONCE].as_ptr());
-            // SAFETY: this runs by its level, and a square has room for all of its lanes.
-            unsafe { S::turn(rows, &mut turned.0[0][first], AT_ONCE) };
+            // SAFETY: the caller dispatched on the instruction set, and the tile holds all lanes.
+            unsafe { S::turn(rows, &mut transposed.0[0][first], AT_ONCE) };
         }
-        turned
+        transposed
     }
 }
 
-/// Makes codes of blocks. If one of a block's numbers is none or infinite, a code of it is worth no number, and so is what becomes of
-/// it.
+/// Quantizes 16 blocks to int8. A block with NaN or infinity gets the scale NaN, so all its products are NaN.
 #[inline(always)]
 pub(crate) unsafe fn encode<S: Simd>(
     blocks: &[&[f32; BLOCK]; AT_ONCE],
     codes: &mut [[i8; BLOCK]; AT_ONCE],
 ) -> QuantizedBlock {
     let (mut scales, mut factors, mut totals) = ([0.0; AT_ONCE], [0.0; AT_ONCE], [0.0; AT_ONCE]);
-    let mut square = Square::ZEROS;
-    // SAFETY: the caller's level has these instructions, and vectors lie inside the blocks and squares.
+    let mut tile = Tile::ZEROS;
+    // SAFETY: the caller's instruction set includes these instructions, and vectors are in bounds of blocks
+    // and tiles.
     unsafe {
         for block in 0..AT_ONCE {
-            let mut least = S::load(blocks[block].as_ptr());
-            let mut most = least;
+            let mut min = S::load(blocks[block].as_ptr());
+            let mut max = min;
             for i in (S::LANES..BLOCK).step_by(S::LANES) {
                 let some = S::load(blocks[block].as_ptr().add(i));
-                (least, most) = (S::min(least, some), S::max(most, some));
+                (min, max) = (S::min(min, some), S::max(max, some));
             }
-            let sizes = S::max(most, S::sub(S::splat(0.0), least));
-            S::store(square.0[block].as_mut_ptr(), sizes);
+            let sizes = S::max(max, S::sub(S::splat(0.0), min));
+            S::store(tile.0[block].as_mut_ptr(), sizes);
         }
-        let sizes = square.turned::<S>();
+        let sizes = tile.transposed::<S>();
         for first in (0..AT_ONCE).step_by(S::LANES) {
             let mut largest = S::splat(0.0);
             for lane in 0..S::LANES {
@@ -65,24 +65,24 @@ pub(crate) unsafe fn encode<S: Simd>(
             S::store(scales[first..].as_mut_ptr(), largest);
         }
         for (factor, scale) in factors.iter_mut().zip(&mut scales) {
-            // What is smaller than that is nothing beside any weight, and has no inverse.
+            // Smaller values have no finite inverse and are negligible.
             *factor = if *scale > 1e-30 { 127.0 / *scale } else { 0.0 };
             *scale /= 127.0;
         }
-        // 3 * 2^22 has no room for fractions: what is added to it is rounded, ties to even.
-        let whole = S::splat(12_582_912.0);
+        // Adding 3 * 2^22 rounds to an integer, ties to even, because the sum has no fraction bits.
+        let magic = S::splat(12_582_912.0);
         for block in 0..AT_ONCE {
             let factor = S::splat(factors[block]);
             let mut total = S::splat(0.0);
             for i in (0..BLOCK).step_by(S::LANES) {
                 let some = S::mul(S::load(blocks[block].as_ptr().add(i)), factor);
-                let rounded = S::sub(S::add(some, whole), whole);
+                let rounded = S::sub(S::add(some, magic), magic);
                 total = S::add(total, rounded);
                 S::store_codes(codes[block].as_mut_ptr().add(i), rounded);
             }
-            S::store(square.0[block].as_mut_ptr(), total);
+            S::store(tile.0[block].as_mut_ptr(), total);
         }
-        let of_lanes = square.turned::<S>();
+        let of_lanes = tile.transposed::<S>();
         for first in (0..AT_ONCE).step_by(S::LANES) {
             let mut total = S::splat(0.0);
             for lane in 0..S::LANES {
@@ -91,7 +91,8 @@ pub(crate) unsafe fn encode<S: Simd>(
             S::store(totals[first..].as_mut_ptr(), total);
         }
     }
-    // What is no number is lost among sizes, and found here; and infinity times the 0 that it makes of the factor is none.
+    // NaN does not propagate through the maximum, but it does through the totals; infinity times a factor of
+    // 0 is also NaN.
     if totals.iter().fold(false, |any, total| any | total.is_nan()) {
         for block in 0..AT_ONCE {
             if totals[block].is_nan() {
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use crate::cpu::simd::isa::{Isa, Task};
 
-    /// Sixteen blocks, and what becomes of them.
+    /// Quantizes 16 blocks in a task.
     struct Blocks<'a> {
         blocks: &'a [[f32; BLOCK]; AT_ONCE],
         codes: &'a mut [[i8; BLOCK]; AT_ONCE],
@@ -118,12 +119,12 @@ mod tests {
     impl Task for Blocks<'_> {
         #[inline(always)]
         fn run<S: Simd>(self) {
-            // SAFETY: this runs by its level.
+            // SAFETY: this runs compiled for its instruction set.
             *self.encoded = unsafe { encode::<S>(&self.blocks.each_ref(), self.codes) };
         }
     }
 
-    /// By a level: each block's codes, the bits of what one is worth, and their sum.
+    /// Each block's quants, the bits of its scale, and the sum of its quants.
     fn encoded(level: Isa, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, f32)> {
         let mut codes = [[1; BLOCK]; AT_ONCE];
         let mut encoded = QuantizedBlock { scales: [0.0; AT_ONCE], totals: [0.0; AT_ONCE] };

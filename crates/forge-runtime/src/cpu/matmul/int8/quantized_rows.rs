@@ -1,46 +1,46 @@
-//! A few rows of x in whole numbers, as [`crate::cpu::matmul::int8::int8_gemm`] encodes them: each thread does so for itself, which is little beside its
-//! share of a matrix.
+//! Quantized rows of x for GEMV, in the format of [`crate::cpu::matmul::int8::int8_gemm`]. Each thread
+//! quantizes all rows itself, which is cheap compared with its part of the matrix.
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
 use crate::cpu::matmul::int8::quantize::encode;
 use crate::cpu::simd::vectors::Simd;
 use std::cell::Cell;
 
-/// A row of x, encoded.
+/// A quantized row of x, padded with zeros to whole groups of 16 blocks.
 #[derive(Default)]
 pub(crate) struct QuantizedRow {
-    /// Of whole sixteens of blocks, as scales and totals are: those past the row are zeros.
+    /// Quants.
     pub(crate) codes: Vec<i8>,
-    /// Of blocks.
+    /// Scale of each block.
     pub(crate) scales: Vec<f32>,
-    /// Sums of blocks' codes.
+    /// Sum of each block's quants.
     pub(crate) totals: Vec<f32>,
 }
 
 thread_local! {
-    static KEPT: Cell<Vec<QuantizedRow>> = Cell::default();
+    static BUFFERS: Cell<Vec<QuantizedRow>> = Cell::default();
 }
 
-/// The codes of rows of `columns`, which are whole blocks, in memory that the thread has kept.
+/// Quantizes rows of `columns` columns, whole blocks, into memory that the thread keeps.
 #[inline(always)]
 pub(crate) fn encoded_rows<S: Simd>(x: &[f32], columns: usize) -> Vec<QuantizedRow> {
-    let mut rows = KEPT.take();
+    let mut rows = BUFFERS.take();
     rows.resize_with(rows.len().max(x.len() / columns), QuantizedRow::default);
-    // No closure: it would be compiled without the level's instructions.
+    // Not a closure: it would be compiled without the vector instructions.
     for (row, x) in rows.iter_mut().zip(x.chunks_exact(columns)) {
-        // SAFETY: the caller runs by its level.
+        // SAFETY: the caller dispatched on the instruction set.
         unsafe { row.encode::<S>(x) };
     }
     rows
 }
 
-/// Keeps their memory for the next.
+/// Returns the rows' memory for reuse.
 pub(crate) fn keep(rows: Vec<QuantizedRow>) {
-    KEPT.set(rows);
+    BUFFERS.set(rows);
 }
 
 impl QuantizedRow {
-    /// The codes of `x`, which is whole blocks.
+    /// Quantizes `x`, which is whole blocks.
     #[inline(always)]
     unsafe fn encode<S: Simd>(&mut self, x: &[f32]) {
         let QuantizedRow { codes, scales, totals } = self;
@@ -59,7 +59,7 @@ impl QuantizedRow {
             for (block, x) in blocks.iter_mut().zip(x) {
                 *block = x;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let of_blocks = unsafe { encode::<S>(&blocks, codes) };
             (*scales, *totals) = (of_blocks.scales, of_blocks.totals);
         }

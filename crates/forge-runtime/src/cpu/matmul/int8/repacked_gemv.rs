@@ -1,10 +1,12 @@
-//! y = W x for a few rows, or one, where W lies in strips ([`crate::cpu::format::repacked`]): how a token meets its weights.
+//! int8 GEMV for one or a few rows of x and repacked weights ([`crate::cpu::format::repacked`]): the decode
+//! path of quantized models.
 //!
-//! Each thread encodes the rows for itself, as [`crate::cpu::matmul::int8::int8_gemm`] does, which is little beside its share of the matrix. Lanes are
-//! outputs: four codes of each meet the same four codes of x, a block's products are scaled, and blocks are added first to last, each
-//! operation rounded by itself. So a row comes to the same bits here and among many.
+//! Each thread quantizes the rows itself, as in [`crate::cpu::matmul::int8::int8_gemm`], which is cheap
+//! compared with its part of the matrix. Lanes are outputs: four quants of each output are multiplied by the
+//! same four quants of x. A block's products are scaled, and blocks are added in order, with each operation
+//! rounded separately. Results are bitwise identical to the GEMM.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+// Index loops over lanes and rows of fixed-size arrays unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::device::kernel_args::KernelArgs;
@@ -21,13 +23,14 @@ use crate::cpu::simd::prefetch_policy::ReadPattern;
 use crate::cpu::simd::vectors::Simd;
 use std::marker::PhantomData;
 
-/// Outputs of a piece, if shares are no larger and there are enough for all threads: as many strips as are read at once.
+/// Outputs per piece, if partitions are no larger and all threads get work: the strips that are read
+/// together.
 const PIECE: usize = 4 * OUTPUTS;
 
-/// The most outputs that a thread takes at once, many pieces: wherever it ends and begins anew nothing is on its way from memory for a moment.
-const MOST: usize = 8192;
+/// Maximum number of outputs per claim. Claims are large, because the memory pipeline drains between them.
+const MAX_OUTPUTS_PER_CLAIM: usize = 8192;
 
-/// A projection of a few rows.
+/// GEMV of a few rows.
 pub(crate) struct RepackedGemv<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: &'a Linear,
@@ -50,19 +53,20 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
         let wanted = (outputs / (call.workers() * 2)).clamp(OUTPUTS, PIECE);
         let OutputPartition { shares, size, piece } =
             OutputPartition::of_strips(&finish, outputs, call.workers(), wanted);
-        let pieces = call.share((shares * size).div_ceil(piece), 1).up_to((MOST / piece).max(1));
+        let pieces =
+            call.share((shares * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
         let pitch = pieces.at_once() * piece;
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
         let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
         let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
         let matrix = M::find(call, "weight", outputs, blocks);
         for pieces in pieces {
-            // The last shares may have no outputs.
+            // The last partitions may have no outputs.
             let (start, end) = (pieces.start * piece, outputs.min(pieces.end * piece));
             let strips = end.saturating_sub(start) / OUTPUTS;
             let first = start / OUTPUTS * blocks;
             let of = RepackedRows { matrix, first, strips, blocks, streams: call.level().streams() };
-            // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
+            // SAFETY: `find` checked that the matrix is whole, and x has as many blocks.
             unsafe { of.few::<S>(&x[..rows], values, pitch) };
             for share in start / size..shares.min(pieces.end * piece / size) {
                 let mut left = PartialResults::NOTHING;
@@ -70,11 +74,11 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
                 for row in 0..rows {
                     if !range.is_empty() {
                         let values = &mut values[row * pitch + range.start - start..][..range.len()];
-                        // SAFETY: these outputs are this thread's.
+                        // SAFETY: these outputs belong to this thread.
                         unsafe { finish.outputs(row, range.start, values, &mut left) };
                     }
                 }
-                // SAFETY: so is this share.
+                // SAFETY: this partition belongs to this thread.
                 unsafe { finish.leave(share, left) };
             }
         }
@@ -82,23 +86,23 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
     }
 }
 
-/// Strips of a matrix.
+/// Some strips of a repacked matrix.
 pub(crate) struct RepackedRows<M> {
     pub(crate) matrix: M,
-    /// The first strip's first block.
+    /// First block of the first strip.
     pub(crate) first: usize,
     pub(crate) strips: usize,
-    /// Of a strip, and of a row.
+    /// Blocks per strip, and per row.
     pub(crate) blocks: usize,
     pub(crate) streams: ReadPattern,
 }
 
 impl<M: Matrix> RepackedRows<M> {
-    /// The products with one row to [`FEW`].
+    /// Multiplies by one to [`FEW`] rows.
     #[inline(always)]
     pub(crate) unsafe fn few<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
         let is_one = self.streams.is_one();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             match rows {
                 [a] => self.of_one::<S>(a, to, pitch),
@@ -111,17 +115,17 @@ impl<M: Matrix> RepackedRows<M> {
         }
     }
 
-    /// The products with one row.
+    /// Multiplies by one row.
     #[inline(always)]
     pub(crate) unsafe fn of_one<S: Simd>(&self, row: &QuantizedRow, to: &mut [f32], pitch: usize) {
-        // Where the processor foresees what comes, one strip of bytes is read faster than four by a tenth (AMD's of 2022). Scales of
-        // nibbles are an eighth of them, a stream of its own that is foreseen too slowly.
+        // With hardware prefetch, one strip of 8-bit quants is read 10% faster than four (AMD, 2022). Scales
+        // of nibbles are an eighth of their bytes, and hardware prefetch of that separate stream is too slow.
         let is_one = match self.streams {
             ReadPattern::InOrder | ReadPattern::Once => true,
             ReadPattern::Foreseen => M::BYTES,
             ReadPattern::Several => false,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             match is_one {
                 true => self.products::<S, 1, 1>([row], to, pitch),
@@ -130,8 +134,8 @@ impl<M: Matrix> RepackedRows<M> {
         }
     }
 
-    /// The products of the strips with `X` rows: those of each row `pitch` after those of the one before it. `W` strips are
-    /// computed at once, which are as many streams from memory; they lie apart, so that each stream is long.
+    /// Multiplies the strips by `X` rows; results of rows have a stride of `pitch`. `W` strips are computed
+    /// together, as `W` memory streams. They are far apart, so that each stream is long.
     #[inline(always)]
     pub(crate) unsafe fn products<S: Simd, const X: usize, const W: usize>(
         &self,
@@ -141,18 +145,18 @@ impl<M: Matrix> RepackedRows<M> {
     ) {
         let apart = self.strips.div_ceil(W);
         for i in 0..apart {
-            // Past the last strip that one is computed again.
+            // Strips past the last one repeat it.
             let mut strips = [0; W];
             for w in 0..W {
                 strips[w] = (w * apart + i).min(self.strips - 1);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let sums = unsafe { self.at_once::<S, X, W>(rows, strips) };
             for w in 0..W {
                 for r in 0..X {
                     for part in 0..OUTPUTS / S::LANES {
                         let to = &mut to[r * pitch + strips[w] * OUTPUTS + part * S::LANES..][..S::LANES];
-                        // SAFETY: a slice of a vector's lanes.
+                        // SAFETY: the slice has a vector's lanes.
                         unsafe { S::store(to.as_mut_ptr(), sums[w][r][part]) };
                     }
                 }
@@ -168,7 +172,7 @@ impl<M: Matrix> RepackedRows<M> {
     ) -> [[[S::V; 2]; X]; W] {
         let RepackedRows { matrix, first, blocks, streams, .. } = *self;
         let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == ReadPattern::Once && !M::BYTES);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
             let small = M::SMALL && S::SMALL;
@@ -197,8 +201,8 @@ impl<M: Matrix> RepackedRows<M> {
                                 let x = rows[r].codes.as_ptr().add(block * BLOCK);
                                 let (sums, x, far_x) =
                                     (products[r][part], x.add(near_column), x.add(far_column));
-                                // Not by a pointer to either: where nothing is optimised they would be functions of their own, without
-                                // the level's instructions.
+                                // Not through a function pointer: unoptimized builds would compile these as
+                                // functions without the vector instructions.
                                 products[r][part] = match small {
                                     true => S::add_small(S::add_small(sums, near, x), far, far_x),
                                     false => S::add_shared(S::add_shared(sums, near, x), far, far_x),
