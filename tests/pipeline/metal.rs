@@ -311,8 +311,14 @@ fn every_way_to_pipelines_leads_to_the_same_and_says_so() {
         ids
     );
     assert_eq!(std::fs::read_to_string(&kept()[0]).expect("it was just written"), whole);
-    assert_eq!(check("compiled before", compiled.clone(), ["xcrun metal at build time", "pipelines saved to"]), ids);
-    assert_eq!(check("compiled before, again", compiled, ["xcrun metal at build time", "pipelines from"]), ids);
+    assert_eq!(
+        check("compiled before", compiled.clone(), ["xcrun metal at build time", "pipelines saved to"]),
+        ids
+    );
+    assert_eq!(
+        check("compiled before, again", compiled, ["xcrun metal at build time", "pipelines from"]),
+        ids
+    );
     assert_eq!(kept().len(), 2, "each has its own, and nothing is left half written");
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("the folder is ours");

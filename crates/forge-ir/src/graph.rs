@@ -1,7 +1,10 @@
 //! The graph's data: the model, its bodies and their operations, and what each application binds to a body. See the crate's
 //! documentation for what it means. Weights and states have files of their own.
 
-use crate::{Experts, Rotation, Routing, State, Weight};
+use crate::rotation::Rotation;
+use crate::routing::{Experts, Routing};
+use crate::state::State;
+use crate::weight::Weight;
 use serde::Serialize;
 
 macro_rules! index {

@@ -6,7 +6,8 @@
 //!
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
-use crate::{Body, LatentCache, ParamId};
+use crate::graph::{Body, ParamId};
+use crate::state::LatentCache;
 
 /// Every head's matrix, of a weight of this shape, times its part of what is `x` wide.
 pub(crate) fn each_head(shape: &[usize], heads: usize, turned: bool, x: usize) -> Result<usize, String> {

@@ -1,7 +1,8 @@
 //! How the model's weights become tensors of the weight file: plain data, made by the planner, carried out by the
 //! weight writer, and undone by the reader that checks what was written.
 
-use crate::{Format, WeightId};
+use crate::format::Format;
+use crate::graph::WeightId;
 use serde::Serialize;
 
 /// One weight of the weight file.

@@ -1,9 +1,11 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
-use crate::{
-    Body, Cache, ConvState, Experts, Gating, Graph, Groups, LatentCache, LongContext, Node, Op, ParamId,
-    ParamKind, RecurrentState, Routing, State, WeightSlice,
-};
+use crate::graph::{Body, Node, Op, ParamId, ParamKind};
+use crate::rotation::LongContext;
+use crate::routing::{Experts, Gating, Groups, Routing};
+use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
+use crate::validate::Graph;
+use crate::weight::WeightSlice;
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {

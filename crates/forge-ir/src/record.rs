@@ -3,7 +3,7 @@
 //! Who needs an expert needs all of it, so all of it is one range of bytes, of whole pages, and one read brings it. The records of a
 //! layer are one tensor of bytes, `[experts, bytes]`. In a record lies matrix after matrix, and of each plane after plane.
 
-use crate::Format;
+use crate::format::Format;
 use std::ops::Range;
 
 /// What expert after expert has of a layer.

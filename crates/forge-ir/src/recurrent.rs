@@ -2,8 +2,9 @@
 //!
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
+use crate::graph::{Body, ParamId};
 use crate::shape_check::shape;
-use crate::{Body, ParamId, RecurrentState};
+use crate::state::RecurrentState;
 
 /// A convolution with these taps, over `x` channels, whose last rows are in the tail.
 pub(crate) fn convolve(body: &Body, [taps, tail]: [ParamId; 2], x: usize) -> Result<usize, String> {

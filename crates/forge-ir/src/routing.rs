@@ -4,8 +4,8 @@
 //! those that are not chosen; [`crate::Op::Experts`] sums the chosen experts' results, each times its weight. The
 //! matrices of all experts are one weight of the graph, a stack.
 
+use crate::graph::{Activation, Body, ParamId};
 use crate::shape_check::shape;
-use crate::{Activation, Body, ParamId};
 use serde::Serialize;
 
 /// How the logits of a router become the weights of experts.

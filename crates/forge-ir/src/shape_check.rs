@@ -1,7 +1,9 @@
 //! Whether an operation fits what it is given, and how wide its result is: rotations fit their heads, heads and parts divide,
 //! windows hold a position, caps are positive. Those of `latent`, `recurrent` and `routing` are there.
 
-use crate::{Body, LongContext, Op, ParamId, ParamKind, Rotation, mla, recurrent, routing};
+use crate::graph::{Body, Op, ParamId, ParamKind};
+use crate::rotation::{LongContext, Rotation};
+use crate::{mla, recurrent, routing};
 
 /// Widths of the values of a body whose nodes have been checked.
 pub(crate) fn widths(body: &Body) -> Vec<usize> {

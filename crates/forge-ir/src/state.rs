@@ -1,6 +1,6 @@
 //! What a slot remembers between rows, and how much of it there is.
 
-use crate::{Body, ParamId, ParamKind};
+use crate::graph::{Body, ParamId, ParamKind};
 use serde::Serialize;
 
 /// What a slot remembers between rows.

@@ -6,7 +6,7 @@
 //! too, so that what codes lose is not in the distance: how a program with such a cache differs from one without is
 //! another question, which `perplexity` answers.
 
-use crate::Format;
+use crate::format::Format;
 
 /// A bound and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,7 @@
 //! Weights: which tensor of the checkpoint each is, or which part of one, or of which tensors it is made.
 
-use crate::{Blocks, Format};
+use crate::blocks::Blocks;
+use crate::format::Format;
 use serde::Serialize;
 
 /// A tensor of the checkpoint that the model uses, or a part of one.

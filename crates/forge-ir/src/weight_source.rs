@@ -2,7 +2,8 @@
 //!
 //! The weight writer and the reference read weights through this and so need not know which of the two it is.
 
-use crate::{Diagnostic, WeightId};
+use crate::diagnostic::Diagnostic;
+use crate::graph::WeightId;
 use std::ops::Range;
 
 /// The numbers of a graph's weights, decoded. Asked from many threads, for a few rows at a time.

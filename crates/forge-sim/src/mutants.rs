@@ -1,11 +1,12 @@
 //! Faults planted in kernels, to see whether the referee finds them: each barrier removed in turn, each bound removed
 //! in turn. A bound is the `min(a, b)` that clamps an index, or a comparison that guards what may not exist.
 
+use crate::compile::CompileError;
+use crate::fault::Fault;
 use crate::lexer::{Sort, Token, closing, tokens};
 use crate::program::{Options, Program};
 use crate::sample::Sample;
 use crate::signature::{Malformed, Signature, kernels, split};
-use crate::{CompileError, Fault};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::Range;

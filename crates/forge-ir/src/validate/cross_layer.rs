@@ -1,9 +1,9 @@
 //! What passes from one application to another beside the stream: states, which one keeps and those after it may read, and
 //! the aside, which the prologue leaves and layers take.
 
+use crate::graph::{Apply, Body, Op, ParamKind};
 use crate::shape_check::widths;
 use crate::validate::Check;
-use crate::{Apply, Body, Op, ParamKind};
 
 impl Check<'_> {
     /// Every state is kept once, and read after that alone.

@@ -7,8 +7,11 @@
 
 pub(crate) mod cross_layer;
 
+use crate::diagnostic::Diagnostic;
+use crate::graph::{Apply, Body, Draft, Op, ParamId, ParamKind};
 use crate::shape_check::{shape, width_of, widths};
-use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind, State, WeightSlice};
+use crate::state::State;
+use crate::weight::WeightSlice;
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.

@@ -1,11 +1,12 @@
 //! Finds kernels in a text, with what stands directly above them. Other functions are passed over.
 
 use crate::decl::cursor::{Cursor, Result};
+use crate::decl::grid::Expr;
 use crate::decl::grid::{grid_text, parse_grid};
 use crate::decl::memory::threadgroup_bytes;
 use crate::decl::signature::{Signature, signature};
 use crate::decl::token::{Kind, Token, tokenize};
-use crate::decl::{DeclError, DeclFault, Expr, KernelDecl};
+use crate::decl::{DeclError, DeclFault, KernelDecl};
 
 const THREADS: &str = "max_total_threads_per_threadgroup";
 

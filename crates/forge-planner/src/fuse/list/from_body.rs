@@ -1,9 +1,11 @@
 //! A body as it is, before any rule has touched it.
 
-use crate::fuse::list::{
-    Attend, Convolve, DeltaRule, EachHead, Function, Fused, FusedRouting, Kind, LatentAppend, LatentAttend,
-    Linear, Operation, UnaryOp, Value, experts,
-};
+use crate::fuse::list::attention::Attend;
+use crate::fuse::list::experts::FusedRouting;
+use crate::fuse::list::linear::Linear;
+use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend};
+use crate::fuse::list::recurrent::{Convolve, DeltaRule};
+use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, experts};
 use forge_ir::{Body, BodyId, Format, Op};
 
 impl Kind {

@@ -6,7 +6,7 @@ use crate::fuse::list::{
     Kind, KvSource, Linear, Operation, RotateAppend, UnaryOp, Value,
 };
 use crate::fuse::rules::{Fusion, Lists};
-use crate::{Options, Quant};
+use crate::options::{Options, Quant};
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, Draft, Format, Gating, Graph, Groups, Model, Node, Op, Pairing,
     Param, ParamId, ParamKind, Rotation, Routing, Scores, SpecialTokens, State, ValueId, Weight, WeightId,

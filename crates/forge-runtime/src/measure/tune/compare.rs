@@ -4,7 +4,7 @@
 //! layouts cut differently, what goes to a cache and which experts a row has, is the same to the bit.
 
 use crate::device::Binding;
-use crate::measure::tune::ErrorModel;
+use crate::measure::tune::candidates::ErrorModel;
 
 /// What was written, by the name that the kernel has for it, and where.
 pub(crate) type OutputSnapshot = Vec<(&'static str, Binding, Vec<u8>)>;

@@ -1,6 +1,7 @@
 //! What was chosen, for people, and as the table that `forge compile --tuned` takes.
 
-use crate::measure::tune::{ErrorModel, KeyValue, Layout, TuningResult};
+use crate::measure::tune::candidates::{ErrorModel, KeyValue, Layout};
+use crate::measure::tune::result::TuningResult;
 use serde_json::{Map, Value, json};
 
 /// Knobs, by the names that the compiler has for them.
