@@ -1,5 +1,6 @@
 //! Everything that needs programs to be built: one test binary, so that they are built once.
 
+mod cli_reference;
 mod copied;
 mod examples;
 mod fable;
