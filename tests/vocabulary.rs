@@ -30,7 +30,9 @@ const QUOTING: [&str; 3] = ["tests/vocabulary.rs", "docs/contributing/STYLE.md",
 #[test]
 fn project_only_words_are_not_used() {
     let mut faults = Vec::new();
-    for folder in ["crates", "kernels", "templates", "docs", "tests", "examples", "README.md", "CONTRIBUTING.md"] {
+    for folder in
+        ["crates", "kernels", "templates", "docs", "tests", "examples", "README.md", "CONTRIBUTING.md"]
+    {
         for file in files(&root().join(folder)) {
             let path = file.strip_prefix(root()).expect("it was found there").display().to_string();
             if QUOTING.iter().any(|quoting| path.starts_with(quoting)) {

@@ -9,10 +9,10 @@ const UPDATE: &str = "FORGE_UPDATE_DOCS";
 
 #[test]
 fn the_page_has_the_help_of_every_command() {
-    let program = &all_built().iter().find(|built| built.model == "llama").expect("it is always built").program;
+    let program =
+        &all_built().iter().find(|built| built.model == "llama").expect("it is always built").program;
     let page = format!(
-        "# Command line\n\nGenerated from the programs' own help; `{UPDATE}=1 cargo test -p tests --test pipeline cli_reference` \
-         writes it.\n\n## forge\n\n{}\n## A compiled model\n\nEvery program has these commands. Here it is called `llama`.\n\n{}",
+        "<!-- Written by {UPDATE}=1 cargo test -p tests --test pipeline cli_reference. -->\n# Command line\n\n## forge\n\n{}\n## A compiled model\n\nEvery program has these commands. Here it is called `llama`.\n\n{}",
         section(forge()),
         section(program),
     );

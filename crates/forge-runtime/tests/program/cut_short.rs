@@ -44,7 +44,7 @@ fn a_profile_that_is_interrupted_has_a_whole_trace_or_none() {
     let before = files();
     for milliseconds in [0, 500] {
         std::fs::write(&file, "an older one").unwrap();
-        let line = format!("profile -n 4000000000 --trace {}", file.display());
+        let line = format!("profile -r 4000000000 --trace {}", file.display());
         let output = interrupted(&folder, &line, std::time::Duration::from_millis(milliseconds));
         assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
         assert!(text(&output.stderr).starts_with("interrupted: "), "{}", text(&output.stderr));

@@ -53,7 +53,7 @@ fn logits_are_json() {
     let all =
         json(&folder, "logits --token-ids 3,4,5,6,7,8,9,10,11,12 --all --json --threads 2 --f32-activations");
     let last = json(&folder, "logits --token-ids 3,4,5,6,7,8,9,10,11,12 --device cpu --f32-activations");
-    assert_eq!(last["ids"].as_array().unwrap().len(), 10);
+    assert_eq!(last["token_ids"].as_array().unwrap().len(), 10);
     assert_eq!(all["logits"].as_array().unwrap().len(), 10);
     for (row, wanted) in wanted.iter().enumerate() {
         for (id, wanted) in wanted.iter().enumerate() {
@@ -129,7 +129,7 @@ fn generate_ends_where_it_must() {
 #[test]
 fn profile_tells_each_kernel_and_leaves_a_trace() {
     let folder = directory(0.0);
-    let told = text(&run(&folder, "profile --ctx-size 9 -p 20 -n 2").stdout);
+    let told = text(&run(&folder, "profile --ctx-size 9 -p 20 -r 2").stdout);
     let (id, prompt) = told.split_once("a prompt of 20 ids\n").expect("both are told");
     assert!(id.starts_with("an id at the end of 9\nkernel"), "{told}");
     let dispatches = json(&folder, "info --json")["decode"]["dispatches"].clone();
@@ -143,7 +143,7 @@ fn profile_tells_each_kernel_and_leaves_a_trace() {
     let qkv = line("qkv ").expect("it has a line");
     assert_eq!(qkv.split_whitespace().nth(1), Some("2"), "one a layer: {qkv}");
     let file = folder.path().join("trace.json");
-    let told = json(&folder, &format!("profile -n 1 --ctx-size 5 --json --trace {}", file.display()));
+    let told = json(&folder, &format!("profile -r 1 --ctx-size 5 --json --trace {}", file.display()));
     let steps = told["profiles"][0]["steps"].as_array().unwrap();
     assert_eq!(steps.len() as u64, dispatches.as_u64().unwrap());
     let layers: Vec<Option<u64>> = steps.iter().map(|step| step["layer"].as_u64()).collect();
@@ -153,10 +153,10 @@ fn profile_tells_each_kernel_and_leaves_a_trace() {
     let events = trace["traceEvents"].as_array().unwrap();
     // One names the track.
     assert_eq!(events.len(), steps.len() + 1);
-    let missing = run(&folder, "profile -n 1 --trace nowhere/trace.json");
+    let missing = run(&folder, "profile -r 1 --trace nowhere/trace.json");
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("--trace nowhere/trace.json"));
-    let beyond = run(&folder, "profile -n 1 -p 100000");
+    let beyond = run(&folder, "profile -r 1 -p 100000");
     assert_eq!(beyond.status.code(), Some(2), "{}", text(&beyond.stderr));
 }
 
@@ -492,7 +492,7 @@ fn what_goes_wrong_is_said_and_counted() {
         (
             "generate --token-ids 3 --logit-bias 50=1",
             2,
-            "--logit-bias: id 50 is outside the vocabulary of 50",
+            "--logit-bias: token id 50 is not below the vocabulary size 50",
         ),
         ("generate --token-ids 3 --threads 1025", 2, "1025 is not in 1..=1024"),
         ("generate --token-ids 3 --top-p 0", 2, "top-p is more than 0"),
