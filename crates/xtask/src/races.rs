@@ -16,7 +16,7 @@ pub(crate) fn races() -> Result<(), String> {
     let mut command = Command::new(env!("CARGO"));
     command
         .args(["test", "-Zbuild-std", "--target", TARGET, "--package", "forge-runtime"])
-        .args(["--no-default-features", "--no-fail-fast", "--lib"])
+        .args(["--no-default-features", "--features", "cpu-kernels", "--no-fail-fast", "--lib"])
         .args(TESTS.iter().flat_map(|test| ["--test", test]));
     // The sanitizer is a feature of Rust that is not stable; the compiler is.
     command.env("RUSTC_BOOTSTRAP", "1");
