@@ -95,5 +95,8 @@ fn a_choice_is_the_same_every_time_and_leaves_alone_what_was_asked_for() {
     let arguments = ["--quant", "auto:5.5", "--quant-override", "*.1.mlp.down_proj=f16"];
     let (first, said) = plan(&arguments);
     assert!(first == plan(&arguments).0, "two choices differ");
-    assert!(said.contains("bits a weight, of 5.5 asked for") && said.contains("down       f16, "), "{said}");
+    assert!(
+        said.contains("bits per weight, of 5.5 requested") && said.contains("down       f16, "),
+        "{said}"
+    );
 }

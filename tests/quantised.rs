@@ -175,7 +175,7 @@ fn what_is_not_understood_is_refused() {
         (|config| both(config, "bits", json!(8)), &["embed_tokens.weight", "[512, 32]"]),
         (|config| both(config, "bits", json!(7)), &["7 bits"]),
         (|config| both(config, "group_size", json!(128)), &["scales", "[512, 1]"]),
-        (|config| both(config, "mode", json!("mxfp4")), &["group_size is 64", "mxfp4 has 32"]),
+        (|config| both(config, "mode", json!("mxfp4")), &["group_size is 64", "mxfp4 requires 32"]),
         (|config| both(config, "quant_method", json!("gptq")), &["quant_method"]),
         (
             |config| {

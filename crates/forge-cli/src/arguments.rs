@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 /// Ahead-of-time compiler for language models.
 ///
-/// forge reads a Hugging Face checkpoint or a GGUF file and writes a standalone Rust crate that runs that one model. Shapes
-/// are constants, memory is planned at compile time, and reference logits are included.
+/// forge reads a Hugging Face checkpoint or a GGUF file and writes a standalone Rust crate that runs that one
+/// model. Shapes are constants, memory is planned at compile time, and reference logits are included.
 #[derive(Debug, Parser)]
 #[command(name = "forge", version, arg_required_else_help = true)]
 #[command(
@@ -28,7 +28,8 @@ pub(crate) enum Command {
         out: PathBuf,
         /// Replace an existing output directory.
         ///
-        /// Only a directory that forge has written is replaced. Its build results and its tuned.json are kept.
+        /// Only a directory that forge has written is replaced. Its build results and its tuned.json are
+        /// kept.
         #[arg(long)]
         force: bool,
         /// Print a JSON summary.
@@ -49,7 +50,8 @@ pub(crate) enum Command {
         compile: CompileArguments,
         /// Compiler stage.
         ///
-        /// With --chip, the plan includes the predicted time of each step on that chip; `--chip all` compares all chips.
+        /// With --chip, the plan includes the predicted time of each step on that chip; `--chip all` compares
+        /// all chips.
         #[arg(long, value_enum, default_value_t = Stage::Graph)]
         stage: Stage,
         /// Print JSON.
@@ -58,10 +60,10 @@ pub(crate) enum Command {
     },
     /// Check a crate's kernels on the CPU for races, bounds errors and wrong results.
     ///
-    /// Builds the crate, records the dispatches of prefill, a small batch and a decode step, executes kernels.metal on the CPU
-    /// with every memory access checked, and compares logits with the reference. Faults are reported by kernel and line. The
-    /// memory traffic of each kernel is reported too: bytes requested and distinct bytes, 128-byte lines touched per simdgroup
-    /// and the minimum. Needs clang.
+    /// Builds the crate, records the dispatches of prefill, a small batch and a decode step, executes
+    /// kernels.metal on the CPU with every memory access checked, and compares logits with the reference.
+    /// Faults are reported by kernel and line. The memory traffic of each kernel is reported too: bytes
+    /// requested and distinct bytes, 128-byte lines touched per simdgroup and the minimum. Needs clang.
     Verify {
         /// Directory of a compiled crate.
         crate_directory: PathBuf,
@@ -89,29 +91,32 @@ pub(crate) enum Command {
 pub(crate) struct CompileArguments {
     /// Checkpoint directory, GGUF file, or owner/name on the Hugging Face hub.
     ///
-    /// For a split GGUF file, any part. On the hub: owner/name, owner/name@revision, and for a repository of GGUF files
-    /// owner/name:file.gguf or owner/name:Q4_K_M. Missing files are downloaded to the hub's cache. HF_TOKEN is the access token,
-    /// HF_HUB_CACHE the cache directory, HF_ENDPOINT the hub's address; HF_HUB_OFFLINE=1 disables the network.
+    /// For a split GGUF file, any part. On the hub: owner/name, owner/name@revision, and for a repository of
+    /// GGUF files owner/name:file.gguf or owner/name:Q4_K_M. Missing files are downloaded to the hub's cache.
+    /// HF_TOKEN is the access token, HF_HUB_CACHE the cache directory, HF_ENDPOINT the hub's address;
+    /// HF_HUB_OFFLINE=1 disables the network.
     pub(crate) model: String,
     /// Number format of weight matrices: keep, f16, q8_0, q4_0, Q4_K_M, auto:5, ... (see --help).
     ///
-    /// One of keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k or q6_k (ggml's; k-quants need multiples of 256 columns), mxfp4, or
-    /// affine2, 3, 4, 5, 6 or 8 (MLX; groups of 64; affine4_32, affine4_128 for other groups, affine4_bf16 for bf16 scales).
-    /// Upper and lower case are equal.
+    /// One of keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k or q6_k (ggml's; k-quants need multiples of 256
+    /// columns), mxfp4, or affine2, 3, 4, 5, 6 or 8 (MLX; groups of 64; affine4_32, affine4_128 for other
+    /// groups, affine4_bf16 for bf16 scales). Upper and lower case are equal.
     ///
-    /// Q4_K_S, Q4_K_M, Q5_K_S and Q5_K_M are llama.cpp's mixes: q6_k for the output matrix, and more bits for the value and down
-    /// projections of some layers. A matrix whose rows are no multiple of 256 gets affine4_32, affine5_32 or q8_0.
+    /// Q4_K_S, Q4_K_M, Q5_K_S and Q5_K_M are llama.cpp's mixes: q6_k for the output matrix, and more bits for
+    /// the value and down projections of some layers. A matrix whose rows are no multiple of 256 gets
+    /// affine4_32, affine5_32 or q8_0.
     ///
-    /// auto:5 chooses a format for each matrix, 5 bits per weight on average including scales, to minimize the measured
-    /// quantization error.
+    /// auto:5 chooses a format for each matrix, 5 bits per weight on average including scales, to minimize
+    /// the measured quantization error.
     ///
-    /// The router of a mixture of experts keeps its format unless an override names it or the format is not quantized.
+    /// The router of a mixture of experts keeps its format unless an override names it or the format is not
+    /// quantized.
     #[arg(long, default_value = "keep", value_name = "FORMAT")]
     pub(crate) quant: String,
     /// Format for matrices whose checkpoint name matches, such as `*.mlp.down_proj=q8_0` (repeatable).
     ///
-    /// The format is any of --quant's except mixes and auto. `*` matches any characters, `?` one, {a,b} either. The last
-    /// matching override wins. lm_head=FORMAT stores a tied output matrix separately.
+    /// The format is any of --quant's except mixes and auto. `*` matches any characters, `?` one, {a,b}
+    /// either. The last matching override wins. lm_head=FORMAT stores a tied output matrix separately.
     #[arg(long, value_name = "PATTERN=FORMAT")]
     pub(crate) quant_override: Vec<String>,
     /// KV cache format: f32, f16 or q8_0 [default: f32 if every matrix is f32, else f16].

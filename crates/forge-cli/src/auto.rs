@@ -1,12 +1,14 @@
-//! `--quant auto:BITS`: a pass over the weights before planning, which measures what each format would change of each
-//! matrix, and spends so many bits a weight where they help most.
+//! `--quant auto:BITS`: mixed-precision format selection.
 //!
-//! A matrix loses the square of its error, relative to the size of its own numbers, for each of its numbers: absolute sizes
-//! mean little where a norm or another matrix follows.
+//! Before planning, every candidate format's quantization error is measured for every matrix. The bit budget
+//! is then spent where it reduces the loss most.
 //!
-//! Matrices are those that a plan would pack: projections that are merged get one format. What becomes of it are overrides
-//! by the tensors' own names, in front of the user's; matrices that the user has named keep what was asked for, and their
-//! bits count. The choice depends on the checkpoint and the options alone.
+//! The loss of a matrix is its squared relative error times its element count. The error is relative because
+//! absolute sizes mean little where a norm or another matrix follows.
+//!
+//! A matrix is what the plan packs: merged projections get one format. The result is a list of overrides by
+//! exact tensor name, placed before the user's. Matrices that the user overrides keep that format, and their
+//! bits count towards the budget. The choice depends only on the checkpoint and the options.
 
 use crate::checkpoint::Directory;
 use crate::error::Error;
@@ -17,10 +19,10 @@ use forge_planner::{Offer, Options, Override, Quant, spend};
 use forge_weights::{CheckpointWeights, measure};
 use std::collections::BTreeMap;
 
-/// Asked for with these words.
+/// Prefix of the `--quant` value.
 pub(crate) const PREFIX: &str = "auto:";
 
-/// The formats that are chosen among.
+/// Candidate formats.
 const CHOICES: [&str; 12] = [
     "q8_0",
     "q6_k",
@@ -36,7 +38,8 @@ const CHOICES: [&str; 12] = [
     "affine2",
 ];
 
-/// The options with a format for each matrix, `bits` a weight on average; and the graph they are for.
+/// Chooses a format for each matrix, at `bits` per weight on average. Returns the options and updates the
+/// graph.
 pub(crate) fn choose(
     opened: &mut Opened,
     checkpoint: &Directory,
@@ -46,10 +49,12 @@ pub(crate) fn choose(
     let faults = |faults| Error::Faults { faults, root: checkpoint.root().to_owned() };
     let fault = |fault: Diagnostic| faults(vec![fault]);
     let choices: Vec<Format> = CHOICES.into_iter().filter_map(Format::from_name).collect();
-    // A plan in a format that nobody asked for by name packs whatever is free to be chosen for as it will be packed.
+    // Plan with a placeholder format that no override names: weights planned in it are free to choose.
     let is_free = |format: &&Format| !options.overrides.iter().any(|it| it.to() == Quant::To(**format));
     let stand_in = *choices.iter().find(is_free).ok_or_else(|| {
-        Error::usage(format!("--quant {PREFIX}{bits}: every format that it chooses among is an override's"))
+        Error::usage(format!(
+            "--quant {PREFIX}{bits}: every candidate format is used by an override; remove one"
+        ))
     })?;
     let planned = Options { quant: Quant::To(stand_in), ..options.clone() };
     opened.graph = forge_planner::untie(opened.graph.clone(), &planned).map_err(faults)?;
@@ -81,11 +86,9 @@ pub(crate) fn choose(
     let choice = spend(&offers, (bits * weights as f64) as u64).ok_or_else(|| {
         let least: u64 = offers.iter().filter_map(|offers| offers.iter().map(|offer| offer.bits).min()).sum();
         let least = least as f64 / weights as f64;
-        fault(
-            Diagnostic::new("F0506", format!("{bits} bits a weight are too few for this model")).note(
-                format!("the least that --quant {PREFIX}BITS can do here is {least:.3}, scales included"),
-            ),
-        )
+        fault(Diagnostic::new("F0506", format!("{bits} bits per weight are too few for this model")).note(
+            format!("the minimum of --quant {PREFIX}BITS for this model is {least:.3}, including scales"),
+        ))
     })?;
     let spent: u64 = offers.iter().zip(&choice).map(|(offers, place)| offers[*place].bits).sum();
     let formats: Vec<Format> = matrices
@@ -93,12 +96,12 @@ pub(crate) fn choose(
         .zip(&choice)
         .map(|(packed, place)| if packed.format == stand_in { choices[*place] } else { packed.format })
         .collect();
-    say_choice(&matrices, &formats, spent as f64 / weights as f64, bits);
+    print_choice(&matrices, &formats, spent as f64 / weights as f64, bits);
     let (spent, largest) = (spent as f64 / weights as f64, choices[0]);
     let is_largest = |(packed, format): (&&Packed, &Format)| packed.format != stand_in || *format == largest;
     if bits > spent && matrices.iter().zip(&formats).all(is_largest) {
         terminal::warning(&format!(
-            "--quant {PREFIX}{bits}: there is no larger format to choose than {largest}, {spent:.3} bits a weight here; for 16 use f16"
+            "--quant {PREFIX}{bits}: the largest candidate is {largest}, {spent:.3} bits per weight for this model; use f16 for 16 bits"
         ));
     }
     let mut overrides = by_name(graph, &matrices, &formats, stand_in);
@@ -106,7 +109,7 @@ pub(crate) fn choose(
     Ok(Options { quant: Quant::To(stand_in), overrides, ..options })
 }
 
-/// An override for each tensor that is not the user's.
+/// Overrides by exact tensor name, without those of the user.
 fn by_name(graph: &Graph, matrices: &[&Packed], formats: &[Format], free: Format) -> Vec<Override> {
     let own =
         matrices.iter().zip(formats).filter(|(packed, format)| packed.format == free && **format != free);
@@ -116,9 +119,9 @@ fn by_name(graph: &Graph, matrices: &[&Packed], formats: &[Format], free: Format
     .collect()
 }
 
-/// What got what, a line for each role.
-fn say_choice(matrices: &[&Packed], formats: &[Format], spent: f64, asked: f64) {
-    terminal::stage("Choosing", &format!("{spent:.3} bits a weight, of {asked} asked for"));
+/// Prints the chosen formats, one line per role.
+fn print_choice(matrices: &[&Packed], formats: &[Format], spent: f64, requested: f64) {
+    terminal::stage("Choosing", &format!("{spent:.3} bits per weight, of {requested} requested"));
     let mut roles: Vec<&str> = Vec::new();
     let mut taken: BTreeMap<(&str, Format), usize> = BTreeMap::new();
     for (packed, format) in matrices.iter().zip(formats) {

@@ -1,4 +1,4 @@
-//! Builds generated crates with cargo, and says what it is doing meanwhile.
+//! Builds generated crates with cargo and shows progress.
 
 use crate::error::Error;
 use crate::terminal;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Whose program lies in a build folder under a package's name.
+/// Records which crate directory a build folder's program was built from.
 ///
-/// To cargo two crates of one name are one package, wherever they are, and what it has built of the one is fresh for the
-/// other: without this, `forge run` would run a model's program in another format. So the sources of a crate that was
-/// not the last of its name are made newer than whatever was built.
+/// Cargo identifies a package by its name, so in a shared build folder it reuses the program of another crate
+/// of the same name. To force a rebuild, the sources of a crate are touched if it was not the last one of its
+/// name.
 struct Stamp {
     file: PathBuf,
     directory: String,
@@ -26,7 +26,7 @@ impl Stamp {
         let directory = crate_directory.canonicalize().unwrap_or_else(|_| crate_directory.to_owned());
         let stamp = Stamp { file, directory: directory.display().to_string() };
         if std::fs::read_to_string(&stamp.file).ok().as_ref() != Some(&stamp.directory) {
-            // Gone until this build is done: one that is interrupted leaves nobody's program.
+            // Removed until the build succeeds, so an interrupted build leaves no valid stamp.
             let _ = std::fs::remove_file(&stamp.file);
             for source in ["src/lib.rs", "src/main.rs"].map(|source| crate_directory.join(source)) {
                 let touched = std::fs::File::options().append(true).open(&source);
@@ -41,27 +41,27 @@ impl Stamp {
         Ok(stamp)
     }
 
-    /// The program is this crate's.
+    /// Marks the program as built from this crate.
     fn leave(&self) -> Result<(), Error> {
         std::fs::write(&self.file, &self.directory).map_err(|error| Error::write(&self.file, &error))
     }
 }
 
-/// How often there is a line where there is no terminal.
+/// Interval of progress lines when stderr is not a terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(15);
 
-/// How much of a crate is built.
+/// Which features of a crate are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
-    /// All of it.
+    /// All.
     Whole,
-    /// What needs no server, which is a third of the work.
+    /// All but the HTTP server, which is a third of the build time.
     NoServer,
 }
 
-/// A crate built in release; gives the program.
+/// Builds a crate in release mode and returns the program's path.
 ///
-/// `target` is the build folder, shared among crates where it is one, so that their dependencies are built once.
+/// `target` is a build folder shared among crates, so that dependencies are built once.
 pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts) -> Result<PathBuf, Error> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
@@ -69,7 +69,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
         command.arg("--no-default-features");
     }
     command.current_dir(crate_directory).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // What the compiler was built with is not for what it compiles.
+    // Variables that cargo set for the compiler itself must not reach the crate.
     for (name, _) in
         std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR")
     {
@@ -83,33 +83,33 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
     let stamp = folder.map(|folder| Stamp::of(crate_directory, &folder)).transpose()?;
     let spinner = terminal::spinner("Building", "cargo build --release");
     if spinner.is_hidden() {
-        terminal::stage("Building", "cargo build --release: a minute or two the first time");
+        terminal::stage("Building", "cargo build --release: one or two minutes the first time");
     }
-    let mut child = command
-        .spawn()
-        .map_err(|error| Error::other(format!("cargo cannot be run: {error}; https://rustup.rs")))?;
-    // Cargo's progress goes to the spinner, and is kept in case the build fails.
+    let mut child = command.spawn().map_err(|error| {
+        Error::other(format!("cargo cannot be started: {error}; install Rust from https://rustup.rs"))
+    })?;
+    // Cargo's stderr updates the spinner and is kept for the error message.
     let errors = child.stderr.take();
     let shown = spinner.clone();
-    let said = std::thread::spawn(move || {
-        let (mut said, mut compiled) = (Vec::new(), 0);
-        let (begun, mut told) = (Instant::now(), Instant::now());
+    let log = std::thread::spawn(move || {
+        let (mut log, mut compiled) = (Vec::new(), 0);
+        let (started, mut reported) = (Instant::now(), Instant::now());
         for line in errors.into_iter().flat_map(|errors| BufReader::new(errors).lines()).map_while(Result::ok)
         {
             let line = line.trim().to_owned();
             if line.starts_with("Compiling") || line.starts_with("Downloaded") {
                 shown.set_message(line.to_lowercase());
                 compiled += usize::from(line.starts_with("Compiling"));
-                // Where there is no terminal, a line now and then.
-                if shown.is_hidden() && told.elapsed() >= BETWEEN_LINES {
-                    told = Instant::now();
-                    let seconds = begun.elapsed().as_secs();
+                // Without a terminal, print a line at intervals.
+                if shown.is_hidden() && reported.elapsed() >= BETWEEN_LINES {
+                    reported = Instant::now();
+                    let seconds = started.elapsed().as_secs();
                     terminal::more(&format!("{}: crate {compiled}, {seconds} s", line.to_lowercase()));
                 }
             }
-            said.push(line);
+            log.push(line);
         }
-        said
+        log
     });
     let mut program = None;
     for line in child
@@ -126,7 +126,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
     }
     let status = child.wait().map_err(|error| Error::other(format!("cargo: {error}")))?;
     spinner.finish_and_clear();
-    let said = said.join().unwrap_or_default();
+    let log = log.join().unwrap_or_default();
     match program {
         Some(program) if status.success() => {
             if let Some(stamp) = stamp {
@@ -134,7 +134,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
             }
             Ok(program)
         }
-        _ => Err(Error::other(format!("{} does not build:\n{}", crate_directory.display(), said.join("\n")))),
+        _ => Err(Error::other(format!("{} failed to build:\n{}", crate_directory.display(), log.join("\n")))),
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
             fs::write(directory.join("Cargo.toml"), "[package]\nname = \"model\"\n").unwrap();
             old(directory);
         }
-        // Whether a crate's sources are made newer, and whether its build comes to an end.
+        // Crate, whether its sources are touched, and whether its build finishes.
         for (directory, is_new, ends) in
             [(0, true, true), (0, false, true), (1, true, false), (0, true, true)]
         {

@@ -1,7 +1,7 @@
-//! A checkpoint on disk: a directory, a GGUF file, or what a repository of the hub has of either, which is fetched into the
-//! cache where it is not there.
+//! A checkpoint on disk: a directory, a GGUF file, or a Hugging Face repository that is downloaded to the
+//! cache.
 //!
-//! Files are read by position and never mapped, so the memory a compilation takes is what it asks for.
+//! Files are read by position and never memory-mapped, so compiler memory stays under its control.
 
 use crate::error::Error;
 use crate::fetch::fetch;
@@ -13,16 +13,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The files of one directory, or some of them.
+/// A directory of checkpoint files, or a subset of it.
 pub(crate) struct Directory {
     root: PathBuf,
-    /// The only files that count: a GGUF file or its parts, whatever lies beside them.
+    /// If set, only these files belong to the checkpoint: a GGUF file or all parts of a split one.
     only: Option<Vec<String>>,
     open: Mutex<BTreeMap<String, File>>,
 }
 
 impl Directory {
-    /// Finds the checkpoint that the user named. What is on this disk goes before what is on the hub.
+    /// Finds the checkpoint that the user named. A local path takes precedence over the hub.
     pub(crate) fn find(model: &str) -> Result<Directory, Error> {
         let path = PathBuf::from(model);
         let path = match Request::parse(model) {
@@ -35,12 +35,12 @@ impl Directory {
             if !directory.is_checkpoint() {
                 if directory.files().iter().any(|file| file == "adapter_config.json") {
                     return Err(Error::other(format!(
-                        "{shown} is a LoRA adapter{}: merge it into its base model first (peft's merge_and_unload, then save_pretrained), and compile the result",
+                        "{shown} is a LoRA adapter{}: merge it into its base model (peft's merge_and_unload, then save_pretrained) and compile the result",
                         directory.adapter_base().map(|base| format!(" for {base}")).unwrap_or_default()
                     )));
                 }
                 return Err(Error::other(format!(
-                    "{shown} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
+                    "{shown} has no config.json; expected a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
                 )));
             }
             return Ok(directory);
@@ -48,21 +48,21 @@ impl Directory {
         if path.is_file() {
             return Directory::of_file(&path).ok_or_else(|| {
                 Error::other(format!(
-                    "{shown} is a file; a checkpoint is a directory with config.json in it, or a GGUF file"
+                    "{shown} is not a GGUF file; expected a GGUF file, or a directory with config.json"
                 ))
             });
         }
         Err(Error::other(format!(
-            "{model} is neither a directory nor a file, nor the name of a repository of the hub, as in owner/name"
+            "{model}: no such directory or file; expected a path, or a hub repository such as owner/name"
         )))
     }
 
-    /// The files of a directory, whatever they are.
+    /// All files of a directory.
     pub(crate) fn at(root: PathBuf) -> Directory {
         Directory { root, only: None, open: Mutex::new(BTreeMap::new()) }
     }
 
-    /// A GGUF file, with the other parts where it is one of several.
+    /// A GGUF file, including the other parts of a split one.
     fn of_file(path: &Path) -> Option<Directory> {
         let name = path.file_name()?.to_str().filter(|name| name.ends_with(GGUF))?;
         let root = path.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -73,26 +73,26 @@ impl Directory {
         Some(directory)
     }
 
-    /// Whether there is something that a model could be read from.
+    /// Whether the directory contains config.json or a GGUF file.
     fn is_checkpoint(&self) -> bool {
         self.files().iter().any(|file| file == "config.json" || file.ends_with(GGUF))
     }
 
-    /// The model that a LoRA adapter was trained for, as its configuration names it.
+    /// The base model named in a LoRA adapter's configuration.
     fn adapter_base(&self) -> Option<String> {
         let text = std::fs::read(self.root.join("adapter_config.json")).ok()?;
         let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
         config["base_model_name_or_path"].as_str().map(str::to_owned)
     }
 
-    /// Where it lies.
+    /// The directory.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What the model is called unless the user says otherwise.
+    /// The default model name.
     pub(crate) fn name(&self, asked_for: &str) -> String {
-        // A snapshot's own directory is a hash; a repository's name ends in the model's.
+        // A snapshot's directory name is a hash, so the name comes from the repository.
         let path = Path::new(asked_for);
         let named = match Request::parse(asked_for) {
             Some(request) if !path.exists() => Some(PathBuf::from(request.name())),
@@ -109,7 +109,7 @@ impl Directory {
 }
 
 impl Directory {
-    /// Whether a file counts.
+    /// Whether a file belongs to the checkpoint.
     fn has(&self, file: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.iter().any(|name| name == file))
     }
@@ -118,7 +118,7 @@ impl Directory {
 impl Checkpoint for Directory {
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
-        // A link that leads nowhere is among them: it is told by whoever reads it, and not taken for absent.
+        // Dangling links are listed, so that reading one fails instead of treating the file as absent.
         let is_link = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
         let files = entries.map(|entry| (entry.path(), entry)).filter(|(path, _)| match path.metadata() {
             Ok(found) => found.is_file(),
@@ -138,11 +138,11 @@ impl Checkpoint for Directory {
         let path = self.root.join(file);
         match path.metadata() {
             Ok(found) if found.is_file() => Ok(found.len()),
-            Ok(_) => Err(io::Error::other("it is not a file")),
+            Ok(_) => Err(io::Error::other("not a regular file")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match path.read_link() {
-                // A snapshot of the hub's cache whose blobs were removed has such links.
+                // Links in a hub cache dangle when blobs have been removed.
                 Ok(target) => Err(io::Error::other(format!(
-                    "it is a link to {}, which is not there; fetch the checkpoint again, or remove the link",
+                    "dangling link to {}; download the checkpoint again, or remove the link",
                     target.display()
                 ))),
                 Err(_) => Err(error),
@@ -168,7 +168,7 @@ impl Checkpoint for Directory {
     }
 }
 
-/// What the names of files end in that are a checkpoint each.
+/// File extension of GGUF files.
 const GGUF: &str = ".gguf";
 
 #[cfg(test)]
@@ -219,8 +219,8 @@ mod tests {
         let directory = Directory::at(folder.path().to_owned());
         assert_eq!(directory.files(), ["generation_config.json"]);
         let said = directory.len("generation_config.json").unwrap_err().to_string();
-        assert!(said.contains("a link to ../blobs/gone, which is not there"), "{said}");
-        assert_eq!(directory.len("tokenizer.json").unwrap_err().to_string(), "it is not a file");
+        assert!(said.contains("dangling link to ../blobs/gone"), "{said}");
+        assert_eq!(directory.len("tokenizer.json").unwrap_err().to_string(), "not a regular file");
         assert_eq!(directory.len("config.json").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -1,7 +1,8 @@
-//! The driver: a checkpoint becomes a crate.
+//! The driver: compiles a checkpoint into a crate.
 //!
-//! [`compile`] is the whole pipeline in the order in which it happens: open, read, measure (where formats are chosen), plan, pack, render, certify, draw, write.
-//! Each stage takes what the one before it made. Nothing is written to the target until everything has succeeded.
+//! [`compile`] is the whole pipeline, in order: open, read, measure (only to choose formats), plan, pack,
+//! render, certify, report, write. Each stage consumes the previous one's result. The target directory is
+//! written only after all have succeeded.
 
 use crate::arguments::CompileArguments;
 use crate::auto;
@@ -25,10 +26,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The weight file's name.
+/// File name of the packed weights.
 const WEIGHTS: &str = "weights.safetensors";
 
-/// The page that shows what was made.
+/// File name of the report.
 pub(crate) const REPORT: &str = "report.html";
 
 /// A checkpoint that has been opened, read and planned.
@@ -41,7 +42,7 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// The chip that predictions are for: the one that was asked for, or a common one.
+    /// The chip that predictions are for: `--chip`, or the default.
     pub(crate) fn chip(&self) -> &'static Chip {
         self.options.chip.unwrap_or_else(Chip::common)
     }
@@ -62,19 +63,19 @@ pub(crate) fn command(
     Ok(())
 }
 
-/// The path of a runtime's directory, as a crate's manifest has it.
+/// The absolute path of `--runtime`, for the crate's manifest.
 fn runtime_directory(directory: &Path) -> Result<String, Error> {
     let manifest = directory.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest).map_err(|error| Error::read(&manifest, &error))?;
     if !text.lines().any(|line| line == "name = \"forge-runtime\"") {
         let shown = directory.display();
-        return Err(Error::usage(format!("--runtime {shown}: not the directory of a forge runtime")));
+        return Err(Error::usage(format!("--runtime {shown}: not a forge-runtime crate directory")));
     }
     let directory = directory.canonicalize().map_err(|error| Error::read(directory, &error))?;
     Ok(directory.display().to_string())
 }
 
-/// Compiles a checkpoint into a crate at `out`. Gives what was planned, and what was written of weights.
+/// Compiles a checkpoint into a crate at `out`. Returns the plan and a summary of the packed weights.
 pub(crate) fn compile(
     arguments: &CompileArguments,
     out: &Path,
@@ -84,23 +85,23 @@ pub(crate) fn compile(
     let sources: Vec<&Path> =
         std::iter::once(Path::new(&arguments.model)).chain(arguments.tuned.as_deref()).collect();
     let staging = Staging::begin(out, force, &sources)?;
-    // What is missing is told before anything is done.
+    // Report missing tools before doing any work.
     let clang = if arguments.cuda() { Some(translator()?) } else { None };
 
     // Open, read, plan.
     let planned = plan(arguments)?;
     let Planned { opened, plan, name, .. } = &planned;
     let graph = &opened.graph;
-    say_plan(plan);
-    say_tuned(&planned);
-    // What the program could not use is told before weights are packed, which takes long.
+    print_plan(plan);
+    print_tuned(&planned);
+    // Reject an unusable tokenizer before packing, which is slow.
     text_files::check(&planned)?;
 
-    // Pack: the weight file, streamed.
+    // Pack: stream the weight file.
     staging.check_room(plan.weight_bytes())?;
     let written = pack(&planned, &staging)?;
 
-    // Render: everything that is text.
+    // Render: all source text.
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
@@ -135,35 +136,35 @@ pub(crate) fn compile(
         }
     }
 
-    // Certify: the reference's logits, from the very bytes that were written.
+    // Certify: compute reference logits from the packed weights.
     let golden = if arguments.no_reference_logits { None } else { Some(certify(&planned, &staging)?) };
 
-    // Draw: the page that shows what was made.
+    // Report: the HTML page.
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
     let facts = ReportFacts { errors, layers: written.layers(), golden };
     let page = forge_codegen::report(graph, plan, &crate_options, planned.chip(), &facts)
         .map_err(|error| Error::other(error.to_string()))?;
     staging.write(REPORT, page.as_bytes())?;
 
-    // Write: in place at once.
+    // Write: move everything into place at once.
     let marker = json!({"forge": env!("CARGO_PKG_VERSION"), "command": crate_options.command, "model": plan.model.name});
     staging.write(MARKER, format!("{marker:#}\n").as_bytes())?;
     staging.finish()?;
-    say_ready(&planned, out, started);
+    print_ready(&planned, out, started);
     Ok((planned, written))
 }
 
-/// The clang that translates kernels for NVIDIA GPUs.
+/// The clang that compiles kernels to PTX.
 fn translator() -> Result<PathBuf, Error> {
     ptx::find_clang().ok_or_else(|| {
         Error::other(format!(
-            "--target cuda needs a clang of version 15 or later that can write PTX, and there is none on the path: {}",
+            "--target cuda needs clang 15 or later with the NVPTX target, and none was found on PATH: {}",
             doctor::ptx_advice()
         ))
     })
 }
 
-/// Adds what a text of kernels becomes for each target, under the name that it has there.
+/// Compiles a kernel source to PTX and adds one file per target.
 fn translate(
     clang: &Path,
     text: &str,
@@ -190,7 +191,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Error> {
     let frontend =
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.ignore_config_key.clone() };
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
-    say_model(&opened);
+    print_model(&opened);
     left_out::say(&opened, arguments.verbose);
     options = match choice {
         Some(Choice::Bits(bits)) => auto::choose(&mut opened, &checkpoint, options, bits)?,
@@ -228,12 +229,12 @@ fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Error> {
         summary.map_err(|fault| Error::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
     let seconds = started.elapsed().as_secs_f64();
     terminal::stage("Packing", &format!("{} → {}   {seconds:.1} s", size(before), size(summary.bytes)));
-    say_errors(&summary);
+    print_errors(&summary);
     Ok(summary)
 }
 
-/// What storing changed, where it changed most, and which weights most.
-fn say_errors(written: &Summary) {
+/// Prints the quantization error: overall, of the worst layer, and of the worst matrices.
+fn print_errors(written: &Summary) {
     let percent = |error: f64| format!("{:.2}%", 100.0 * error);
     let worst: Vec<String> = written
         .worst()
@@ -244,15 +245,15 @@ fn say_errors(written: &Summary) {
     let layer = written.layers().into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
     if let (Some((layer, error)), false) = (layer, worst.is_empty()) {
         terminal::more(&format!(
-            "errors: {} of the size of all matrices, most in {layer}: {}",
+            "quantization error: {} (relative RMS); worst layer {layer}: {}",
             percent(written.error()),
             percent(error)
         ));
-        terminal::more(&format!("the worst: {}", worst.join(", ")));
+        terminal::more(&format!("worst matrices: {}", worst.join(", ")));
     }
 }
 
-/// Writes golden.json: what the reference makes of the weights that were written. Gives how many texts and tokens.
+/// Writes golden.json: reference logits of the packed weights. Returns the number of sequences and of tokens.
 fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error> {
     let Planned { opened, plan, .. } = planned;
     let written = Directory::at(staging.path().to_owned());
@@ -266,7 +267,7 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error
     let rows: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
     let spinner = terminal::spinner(
         "Certifying",
-        &format!("reference logits of {} texts, {rows} tokens", sequences.len()),
+        &format!("reference logits of {} sequences, {rows} tokens", sequences.len()),
     );
     let golden = forge_reference::golden(&opened.graph, &packed, plan.cache, &sequences);
     spinner.finish_and_clear();
@@ -282,13 +283,13 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error
     let seconds = started.elapsed().as_secs_f64();
     terminal::stage(
         "Certifying",
-        &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()),
+        &format!("reference logits of {} sequences, {rows} tokens   {seconds:.1} s", golden.len()),
     );
     Ok((golden.len(), rows))
 }
 
-/// How far int8 activations, the CPU device's default for quantized weights, may move logits: a bound for each share of the
-/// positions that has one.
+/// Tolerances for int8 activations, the CPU device's default for quantized weights. Each bounds the logit
+/// error of a share of the positions.
 fn int8_bounds(planned: &Planned) -> Vec<serde_json::Value> {
     let Planned { opened, plan, .. } = planned;
     if !plan.weights.iter().any(|packed| packed.format.is_quantised()) {
@@ -304,12 +305,12 @@ fn int8_bounds(planned: &Planned) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Numbers in the model's weights.
+/// Number of parameters of the model.
 pub(crate) fn parameters(graph: &Graph) -> u64 {
     graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
 }
 
-fn say_model(opened: &Opened) {
+fn print_model(opened: &Opened) {
     let graph = &opened.graph;
     let mut formats: Vec<&str> = graph.weights.iter().map(|weight| weight.format.name()).collect();
     formats.sort_unstable();
@@ -327,17 +328,17 @@ fn say_model(opened: &Opened) {
     );
 }
 
-fn say_plan(plan: &Plan) {
+fn print_plan(plan: &Plan) {
     let counts = plan.counts(Workload::decode(1));
     let layers: usize = counts.dispatches_per_layer.iter().sum();
     let in_layers = match &counts.dispatches_per_layer[..] {
-        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} a layer"),
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} per layer"),
         _ => format!("{layers} in layers"),
     };
     terminal::stage(
         "Planning",
         &format!(
-            "{} dispatches a token: {in_layers} and {} · {} barriers · {} kernels · scratch {}",
+            "{} dispatches per token: {in_layers} + {} · {} barriers · {} kernels · scratch {}",
             counts.dispatches,
             counts.dispatches - layers,
             counts.barriers,
@@ -347,25 +348,25 @@ fn say_plan(plan: &Plan) {
     );
 }
 
-/// How many layouts are those that were measured.
-fn say_tuned(planned: &Planned) {
+/// Prints how many kernels use measured layouts.
+fn print_tuned(planned: &Planned) {
     let Some(tuned) = &planned.options.tuned else { return };
     let (all, used) = tuned.used(&planned.plan);
     let others = match all - used {
         0 => String::new(),
-        others => format!("; {others} more of the table are not in this model"),
+        others => format!("; {others} more in the file do not apply to this model"),
     };
-    terminal::more(&format!("{used} layouts as measured on {}{others}", tuned.device));
+    terminal::more(&format!("{used} layouts measured on {}{others}", tuned.device));
 }
 
-fn say_ready(planned: &Planned, out: &Path, started: Instant) {
+fn print_ready(planned: &Planned, out: &Path, started: Instant) {
     let plan = &planned.plan;
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
     let cache = plan.state_bytes(plan.context, plan.slots);
     terminal::stage(
         "Ready",
         &format!(
-            "in {:.1} s.  At context {}: {} weights + {} cache + {} scratch = {}",
+            "in {:.1} s.  Context {}: {} weights + {} KV cache + {} scratch = {}",
             started.elapsed().as_secs_f64(),
             grouped(plan.context as u64),
             size(weights),
@@ -377,7 +378,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
     let chip = planned.chip();
     let time = predict(plan, chip, Workload::decode(plan.context.min(1024) as u64)).time;
     terminal::more(&format!(
-        "{}: about {} tokens/s predicted (bound by {})",
+        "{}: about {} tok/s decode predicted (bound by {})",
         chip.name,
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
@@ -389,7 +390,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
     );
 }
 
-/// What was made, for scripts.
+/// The JSON summary.
 fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Value {
     let plan = &planned.plan;
     let counts = plan.counts(Workload::decode(1));

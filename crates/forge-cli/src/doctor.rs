@@ -1,27 +1,27 @@
-//! `forge doctor`: what this machine has of what forge can use, and what to type for what is missing.
+//! `forge doctor`: reports the installed tools and devices, and how to install missing ones.
 
 use crate::error::Error;
 use crate::terminal;
 use std::process::Command;
 
-/// One thing that is looked for.
+/// Result of one check.
 struct Finding {
     name: &'static str,
     found: Result<String, String>,
-    /// What cannot be done without it.
+    /// What needs it.
     needed_for: &'static str,
-    /// Whether forge is of little use without it.
+    /// Whether forge needs it for basic use.
     required: bool,
 }
 
-/// Prints what was found; fails if something required is missing.
+/// Prints the findings; fails if a required tool is missing.
 pub(crate) fn doctor() -> Result<(), Error> {
     let mut findings = vec![
         Finding {
             name: "cargo",
             found: version("cargo", &["--version"])
                 .ok_or_else(|| "install Rust 1.90 or later: https://rustup.rs".to_owned()),
-            needed_for: "building what forge writes",
+            needed_for: "building compiled crates",
             required: true,
         },
         Finding {
@@ -32,14 +32,14 @@ pub(crate) fn doctor() -> Result<(), Error> {
                         .map(|text| format!("{text} ({})", clang.display()))
                 })
                 .ok_or_else(|| clang_advice().to_owned()),
-            needed_for: "forge verify: executing Metal kernels on this CPU",
+            needed_for: "forge verify (runs Metal kernels on the CPU)",
             required: false,
         },
     ];
     findings.push(Finding {
         name: "PTX",
         found: forge_kernels::ptx::find_clang()
-            .map(|clang| format!("kernels for NVIDIA GPUs can be made ({})", clang.display()))
+            .map(|clang| format!("NVIDIA GPU kernels supported ({})", clang.display()))
             .ok_or_else(|| ptx_advice().to_owned()),
         needed_for: "--target cuda",
         required: false,
@@ -47,10 +47,9 @@ pub(crate) fn doctor() -> Result<(), Error> {
     findings.push(Finding {
         name: "Metal",
         found: match cfg!(target_os = "macos") {
-            true => version("xcrun", &["--find", "metal"]).ok_or_else(|| {
-                "no offline compiler: kernels are compiled when the program starts".to_owned()
-            }),
-            false => Err("only on a Mac; here programs run on the CPU".to_owned()),
+            true => version("xcrun", &["--find", "metal"])
+                .ok_or_else(|| "no offline compiler: kernels are compiled at program start".to_owned()),
+            false => Err("needs a Mac; programs use the CPU or an NVIDIA GPU here".to_owned()),
         },
         needed_for: "running on the GPU",
         required: false,
@@ -73,7 +72,7 @@ pub(crate) fn doctor() -> Result<(), Error> {
     if well { Ok(()) } else { Err(Error::Reported(1)) }
 }
 
-/// What to type to get clang.
+/// How to install clang.
 pub(crate) fn clang_advice() -> &'static str {
     if cfg!(target_os = "macos") {
         "xcode-select --install"
@@ -82,7 +81,7 @@ pub(crate) fn clang_advice() -> &'static str {
     }
 }
 
-/// What to type to get a clang that writes PTX. Apple's own cannot.
+/// How to install a clang with the NVPTX target, which Apple's lacks.
 pub(crate) fn ptx_advice() -> &'static str {
     if cfg!(target_os = "macos") {
         "brew install llvm, and put its clang on the path"
@@ -98,12 +97,12 @@ fn version(program: &str, arguments: &[&str]) -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// The CPU's cores, and the widest instructions that the CPU device would use.
+/// Core count and the widest instruction set that the CPU device uses.
 fn cpu() -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     #[cfg(target_arch = "x86_64")]
     let instructions = if std::arch::is_x86_feature_detected!("avx512vnni") {
-        // Linux alone lets programs use tiles, and tells of them here.
+        // AMX is usable only on Linux, which lists it here.
         let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
         if has("amx_int8") && has("amx_bf16") { "AVX-512 with AMX" } else { "AVX-512" }

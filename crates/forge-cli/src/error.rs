@@ -8,42 +8,42 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Error {
     /// Wrong usage: exit code 2.
     Usage(String),
-    /// The model cannot be compiled as it is: exit code 1.
+    /// The model cannot be compiled: exit code 1.
     Faults {
-        /// What is wrong.
+        /// All diagnostics.
         faults: Vec<Diagnostic>,
-        /// Where the checkpoint lies.
+        /// Directory of the checkpoint.
         root: PathBuf,
     },
-    /// Something else went wrong: exit code 1.
+    /// Any other failure: exit code 1.
     Other(String),
-    /// The message has been printed already: exit code 1, or the program's own.
+    /// The message has already been printed: exit code 1, or the program's own.
     Reported(u8),
 }
 
 impl Error {
-    /// A wrong command line.
+    /// A usage error.
     pub(crate) fn usage(message: impl Into<String>) -> Error {
         Error::Usage(message.into())
     }
 
-    /// Anything else.
+    /// Any other error.
     pub(crate) fn other(message: impl Into<String>) -> Error {
         Error::Other(message.into())
     }
 
-    /// A file that could not be written.
+    /// A file that cannot be written.
     pub(crate) fn write(path: &Path, error: &std::io::Error) -> Error {
         let path = path.display();
         match error.kind() {
             std::io::ErrorKind::StorageFull => {
-                Error::Other(format!("{path}: the disk is full; nothing was left behind"))
+                Error::Other(format!("{path}: disk full; partial output was removed"))
             }
             _ => Error::Other(format!("{path} cannot be written: {error}")),
         }
     }
 
-    /// A file that could not be read.
+    /// A file that cannot be read.
     pub(crate) fn read(path: &Path, error: &std::io::Error) -> Error {
         Error::Other(format!("{} cannot be read: {error}", path.display()))
     }

@@ -1,5 +1,5 @@
-//! A checkpoint from the hub, and what a person sees while it is fetched: a bar for each file on a terminal, and
-//! elsewhere a line now and then.
+//! Downloads a checkpoint from the hub and shows progress: a bar per file on a terminal, otherwise a line at
+//! intervals.
 
 use crate::error::Error;
 use crate::terminal;
@@ -10,10 +10,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often there is a line where there is no terminal.
+/// Interval of progress lines when stderr is not a terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(15);
 
-/// Sees to it that the hub's cache has what was asked for. Gives where it lies: a directory, or the file that was picked.
+/// Downloads missing files to the hub's cache. Returns the snapshot directory, or the selected file.
 pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
     let failed = |error| explained(error, &request.repository);
     let settings = Settings::from_environment().map_err(failed)?;
@@ -23,8 +23,8 @@ pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
         size: 0,
         before: 0,
         last: 0,
-        begun: Instant::now(),
-        said: Instant::now(),
+        started: Instant::now(),
+        reported: Instant::now(),
     };
     let outcome = forge_hub::fetch(request, &settings, &mut |event| view.show(&event));
     view.clear();
@@ -35,47 +35,47 @@ pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
     })
 }
 
-/// What went wrong, and the ways to go on without the hub.
+/// The error, with ways to continue without the hub.
 fn explained(error: forge_hub::Error, repository: &str) -> Error {
     Error::other(match error {
         forge_hub::Error::Repository(message) => {
-            format!("there is no directory {repository} here; {message}")
+            format!("no such directory: {repository}; {message}")
         }
-        // A server that is not reached, or answers what makes no sense.
+        // The server is unreachable or sends invalid responses.
         error @ (forge_hub::Error::GaveUp(_) | forge_hub::Error::Answer(_)) => format!(
-            "{error}\n{repository} is no directory here, so it was looked up on the hub. Without the hub: set \
-             HF_HUB_OFFLINE=1 to use what the cache has, or give the path of a directory or of a GGUF file"
+            "{error}\n{repository} is not a local directory, so it was looked up on the hub. To work offline, set \
+             HF_HUB_OFFLINE=1 to use the cache, or pass the path of a directory or a GGUF file"
         ),
         error => error.to_string(),
     })
 }
 
-/// The file that is being fetched.
+/// Progress of the current file.
 struct View {
     bar: Option<ProgressBar>,
     file: String,
     size: u64,
-    /// Bytes that an earlier process had fetched.
+    /// Bytes downloaded by an earlier process.
     before: u64,
-    /// Bytes that are there.
+    /// Bytes present.
     last: u64,
-    begun: Instant,
-    said: Instant,
+    started: Instant,
+    reported: Instant,
 }
 
 impl View {
     fn show(&mut self, event: &Event<'_>) {
         match event {
-            Event::Note(note) => self.aside(|| note.lines().for_each(terminal::more)),
+            Event::Note(note) => self.suspend_bar(|| note.lines().for_each(terminal::more)),
             Event::Total { files, bytes } => {
                 let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
                 terminal::stage("Fetching", &format!("{files}, {}", size(*bytes)));
             }
             Event::Begin { file, done, size: whole } => {
                 (self.file, self.size, self.before, self.last) = ((*file).to_owned(), *whole, *done, *done);
-                (self.begun, self.said) = (Instant::now(), Instant::now());
+                (self.started, self.reported) = (Instant::now(), Instant::now());
                 if *done > 0 {
-                    terminal::more(&format!("{file}: {} of {} are there already", size(*done), size(*whole)));
+                    terminal::more(&format!("{file}: resuming at {} of {}", size(*done), size(*whole)));
                 }
                 if std::io::stderr().is_terminal() {
                     let bar = terminal::transfer_bar(file, *whole);
@@ -86,12 +86,12 @@ impl View {
             }
             Event::Progress(done) => {
                 self.last = *done;
-                // Where it starts over, nothing that was there before counts.
+                // After a restart from zero, earlier bytes do not count.
                 self.before = self.before.min(*done);
                 match &self.bar {
                     Some(bar) => bar.set_position(*done),
-                    None if self.said.elapsed() >= BETWEEN_LINES => {
-                        self.said = Instant::now();
+                    None if self.reported.elapsed() >= BETWEEN_LINES => {
+                        self.reported = Instant::now();
                         terminal::more(&self.line());
                     }
                     None => {}
@@ -99,26 +99,26 @@ impl View {
             }
             Event::End => {
                 self.clear();
-                let (seconds, speed) = (self.begun.elapsed().as_secs_f64(), size(self.speed() as u64));
+                let (seconds, speed) = (self.started.elapsed().as_secs_f64(), size(self.speed() as u64));
                 terminal::more(&format!("{}  {}   {seconds:.1} s, {speed}/s", self.file, size(self.size)));
             }
         }
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     fn speed(&self) -> f64 {
-        (self.last - self.before) as f64 / self.begun.elapsed().as_secs_f64().max(1e-3)
+        (self.last - self.before) as f64 / self.started.elapsed().as_secs_f64().max(1e-3)
     }
 
-    /// How far it is.
+    /// The progress line.
     fn line(&self) -> String {
         let left = (self.size - self.last) as f64 / self.speed().max(1.0);
         let speed = size(self.speed() as u64);
         format!("{}  {} of {}  {speed}/s  {left:.0} s left", self.file, size(self.last), size(self.size))
     }
 
-    /// Says something while there is a bar.
-    fn aside(&self, say: impl FnOnce()) {
+    /// Prints without disturbing the bar.
+    fn suspend_bar(&self, say: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(say),
             None => say(),

@@ -1,4 +1,4 @@
-//! Names of number formats as people type them: in any case, llama.cpp's mixes, formats that forge does not have, and mistakes.
+//! Parses number format names: any case, llama.cpp's mixes, unsupported formats and typos.
 
 use crate::error::Error;
 use crate::mix::Mix;
@@ -6,14 +6,14 @@ use forge_ir::Format;
 use forge_planner::Quant;
 use strsim::osa_distance;
 
-/// Every group of formats, in few words.
+/// Short list of all formats.
 const SUMMARY: &str = "keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, mxfp4, affine2 to affine8, auto:BITS, or a mix such as Q4_K_M";
 
-/// Beginnings of names of formats that forge does not have, and what to use instead. The first that fits counts.
+/// Prefixes of unsupported format names and the replacement to suggest. The first match counts.
 const UNSUPPORTED: [(&str, &str); 15] = [
-    ("q4_1", "affine4_32, which stores the same numbers"),
+    ("q4_1", "affine4_32, which stores the same values"),
     ("q5_0", "affine5_32"),
-    ("q5_1", "affine5_32, which stores the same numbers"),
+    ("q5_1", "affine5_32, which stores the same values"),
     ("q8_1", "q8_0"),
     ("q8_k", "q8_0"),
     ("q2_k", "affine2, or auto:2.6"),
@@ -28,16 +28,16 @@ const UNSUPPORTED: [(&str, &str); 15] = [
     ("f8", "q8_0"),
 ];
 
-/// What `--quant` or an override of it can name.
+/// A parsed `--quant` value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Named {
     /// One format, or the checkpoint's own.
     Quant(Quant),
-    /// A format for each matrix by its role.
+    /// A mix: a format per matrix role.
     Mix(&'static Mix),
 }
 
-/// What a name means; `words` are how it was given on the command line.
+/// Parses a format name; `words` is the option as typed, for the error message.
 pub(crate) fn named(name: &str, words: &str) -> Result<Named, Error> {
     let plain = name.to_ascii_lowercase();
     if let Some(quant) = Quant::from_name(&plain) {
@@ -49,14 +49,14 @@ pub(crate) fn named(name: &str, words: &str) -> Result<Named, Error> {
     let advice = match near(&plain) {
         Some(meant) => format!("did you mean {meant}?"),
         None => match UNSUPPORTED.iter().find(|(start, _)| plain.starts_with(start)) {
-            Some((_, instead)) => format!("forge does not store it; use {instead}"),
+            Some((_, instead)) => format!("use {instead}"),
             None => format!("use {SUMMARY}"),
         },
     };
-    Err(Error::usage(format!("{words}: unknown number format; {advice}")))
+    Err(Error::usage(format!("{words}: unsupported number format; {advice}")))
 }
 
-/// The format of cached keys and values.
+/// Parses the KV cache format.
 pub(crate) fn cache_format(name: &str) -> Result<Format, Error> {
     let plain = name.to_ascii_lowercase();
     let formats = [Format::F32, Format::F16, Format::Q8_0];
@@ -65,15 +65,13 @@ pub(crate) fn cache_format(name: &str) -> Result<Format, Error> {
         let advice = match (meant, plain.as_str()) {
             (Some(format), _) => format!("did you mean {format}?"),
             (None, "bf16") => "use f16".to_owned(),
-            (None, _) => "use f32, f16 or q8_0, which takes the least memory".to_owned(),
+            (None, _) => "expected f32, f16 or q8_0".to_owned(),
         };
-        Error::usage(format!(
-            "--kv-cache-type {name}: keys and values are not cached in this format; {advice}"
-        ))
+        Error::usage(format!("--kv-cache-type {name}: unsupported KV cache format; {advice}"))
     })
 }
 
-/// The name without what people spell differently.
+/// The name with spelling variants normalized.
 fn spelled(name: &str) -> String {
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     let letters = letters.to_ascii_lowercase();
@@ -83,14 +81,14 @@ fn spelled(name: &str) -> String {
         .map_or(letters.clone(), |bits| format!("f{bits}"))
 }
 
-/// The one name that is meant, if it is clear: another spelling of it, or one letter off.
+/// The closest format name, if unambiguous: another spelling, or one letter off.
 fn near(name: &str) -> Option<String> {
     let all = || {
         let formats = Format::ALL.into_iter().map(|format| format.name().to_owned());
         formats.chain(Mix::ALL.iter().map(|mix| mix.name.to_owned())).chain(["keep".to_owned()])
     };
     let short = |it: &String| spelled(it) == spelled(name);
-    // `q8` and `int8` are q8_0 to most people.
+    // `q8` and `int8` commonly mean q8_0.
     let usual = match spelled(name).as_str() {
         "q8" | "int8" | "i8" => Some("q8_0"),
         "q4" | "int4" | "i4" => Some("q4_0"),
@@ -154,7 +152,10 @@ mod tests {
             ("mxfp", "mxfp4"),
             ("kepe", "keep"),
         ] {
-            assert_eq!(said(name), format!("--quant {name}: unknown number format; did you mean {meant}?"));
+            assert_eq!(
+                said(name),
+                format!("--quant {name}: unsupported number format; did you mean {meant}?")
+            );
         }
         let Err(Error::Usage(said)) = cache_format("fp16") else { panic!("it is no name") };
         assert!(said.ends_with("did you mean f16?"), "{said}");
@@ -170,7 +171,7 @@ mod tests {
             ("fp8", "q8_0"),
         ] {
             let said = said(name);
-            assert!(said.contains("forge does not store it; use ") && said.contains(instead), "{said}");
+            assert!(said.contains("unsupported number format; use ") && said.contains(instead), "{said}");
         }
         let said = said("q9_9");
         assert!(said.contains("q4_0") && said.len() < 200, "no list of fifty names: {said}");

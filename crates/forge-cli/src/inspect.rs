@@ -1,4 +1,4 @@
-//! `forge inspect`: what each stage of the compiler makes of a model, as text for people or JSON for scripts.
+//! `forge inspect`: prints the result of one compiler stage as text or JSON.
 
 use crate::arguments::{CompileArguments, Stage};
 use crate::checkpoint::Directory;
@@ -11,7 +11,7 @@ use forge_frontend::{Checkpoint, Tensors};
 use forge_planner::{Chip, Forecast, chip_table};
 use serde_json::{Value, json};
 
-/// What `--chip` is where all of them are asked for.
+/// Value of `--chip` that selects all chips.
 const EVERY_CHIP: &str = "all";
 
 /// `forge inspect`.
@@ -49,7 +49,8 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
     terminal::print(&text)
 }
 
-/// Files and tensors, which can be shown even where the model cannot be compiled; where it can, what of them is left out.
+/// Files and tensors, printed even if the model is unsupported; unused tensors are included if it is
+/// supported.
 fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Error> {
     let checkpoint = Directory::find(&arguments.model)?;
     let root = checkpoint.root().to_owned();
@@ -91,7 +92,7 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Err
             tensor.file
         ));
     }
-    text.push_str(&format!("{} numbers\n", grouped(numbers)));
+    text.push_str(&format!("{} parameters\n", grouped(numbers)));
     text.push_str(&opened.as_ref().map(left_out::listed).unwrap_or_default());
     Ok(text)
 }

@@ -1,11 +1,11 @@
-//! What of a checkpoint the program does without: tensors that it does not need, and configuration keys that have no effect.
+//! Tensors and configuration keys of a checkpoint that the program does not use.
 
 use crate::terminal;
 use crate::terminal::size;
 use forge_frontend::Opened;
 use serde_json::{Value, json};
 
-/// How many tensors are left out, and how large they are; all of them and the keys without effect where that is asked for.
+/// Prints the number and size of unused tensors; with `is_verbose`, every unused tensor and key.
 pub(crate) fn say(opened: &Opened, is_verbose: bool) {
     for note in &opened.notes {
         terminal::more(note);
@@ -15,7 +15,7 @@ pub(crate) fn say(opened: &Opened, is_verbose: bool) {
         let noun = if tensors.len() == 1 { "tensor" } else { "tensors" };
         let bytes = size(bytes(opened));
         terminal::more(&format!(
-            "{} {noun} left out ({bytes}): {}",
+            "{} {noun} not used ({bytes}): {}",
             tensors.len(),
             groups(tensors).join(", ")
         ));
@@ -24,17 +24,18 @@ pub(crate) fn say(opened: &Opened, is_verbose: bool) {
         return;
     }
     for tensor in tensors {
-        terminal::more(&format!("left out: {tensor}"));
+        terminal::more(&format!("not used: {tensor}"));
     }
     for key in &opened.keys.ignored {
         terminal::more(&format!("no effect: {key}"));
     }
 }
 
-/// The same as text, for `inspect`.
+/// The list as text, for `inspect`.
 pub(crate) fn listed(opened: &Opened) -> String {
     let mut text = String::new();
-    for (title, names) in [("left out", &opened.ignored), ("keys without effect", &opened.keys.ignored)] {
+    for (title, names) in [("unused tensors", &opened.ignored), ("keys without effect", &opened.keys.ignored)]
+    {
         if !names.is_empty() {
             text.push_str(&format!("{title}\n"));
         }
@@ -43,7 +44,7 @@ pub(crate) fn listed(opened: &Opened) -> String {
     text
 }
 
-/// The same for scripts.
+/// The list as JSON.
 pub(crate) fn to_json(opened: &Opened) -> Value {
     json!({
         "tensors": opened.ignored,
@@ -53,12 +54,12 @@ pub(crate) fn to_json(opened: &Opened) -> Value {
     })
 }
 
-/// The bytes of tensors that are left out as a whole.
+/// Total bytes of unused tensors.
 fn bytes(opened: &Opened) -> u64 {
     opened.ignored.iter().filter_map(|name| opened.tensors.get(name)).map(|tensor| tensor.bytes).sum()
 }
 
-/// The beginnings that names have in common, up to the number of a layer, each once: `model.visual.*`.
+/// Common prefixes of tensor names up to the layer number, without duplicates, such as `model.visual.*`.
 fn groups(names: &[String]) -> Vec<String> {
     const MOST: usize = 4;
     let mut groups: Vec<String> = Vec::new();

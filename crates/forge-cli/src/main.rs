@@ -1,7 +1,7 @@
-//! `forge`: compiles a language model into a program.
+//! `forge`: compiles a language model into a standalone Rust program.
 //!
-//! This crate alone touches disk and terminal. Its commands are one file each; the driver, [`compile::compile`], is the
-//! pipeline in one function and the place to start reading.
+//! Only this crate touches disk and terminal. Each command is one file. Start reading at
+//! [`compile::compile`], the driver: it is the whole pipeline in one function.
 
 mod arguments;
 mod auto;
@@ -28,24 +28,24 @@ use crate::error::Error;
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
-/// What a shell has to know to finish what is typed.
+/// The completion script for a shell.
 fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "forge", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Does what is asked.
+/// Parses the command line and runs the command.
 fn run() -> Result<(), Error> {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
-            // What is wrong is told in clap's words; where nobody reads them the exit code still says it.
+            // clap prints its own message. If stderr is closed, the exit code still reports the error.
             let _ = error.print();
             return Err(Error::Reported(2));
         }
-        // Help and the version are what was asked for.
-        Err(asked) => return crate::terminal::print(&asked.render().ansi().to_string()),
+        // --help and --version are not errors.
+        Err(help) => return crate::terminal::print(&help.render().ansi().to_string()),
     };
     crate::output::clean_up_when_interrupted();
     match arguments.command {
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
                     crate::terminal::faults(&faults, &root);
                     let count = faults.len();
                     let them = if count == 1 { "this" } else { "these" };
-                    crate::terminal::error(&format!("nothing was written; mend {them} first"));
+                    crate::terminal::error(&format!("nothing was written; fix {them} and compile again"));
                 }
                 Error::Reported(_) => {}
             }

@@ -1,24 +1,24 @@
-//! What the referee counted, as a table: how far each kernel is from the least that it could ask of memory.
+//! The kernel checker's counters as a table: memory traffic of each kernel relative to the minimum.
 
 use crate::terminal::size;
 use forge_codegen::Measurement;
 use forge_sim::Counters;
 use std::collections::BTreeMap;
 
-/// The table's heads. Bytes are those asked for by threads; what they ask for more than once comes from caches.
+/// Column headings. Bytes are those requested by threads; repeated requests are served by caches.
 const HEADS: [&str; 9] = [
     "kernel",
     "dispatches",
     "loaded",
-    "of least",
+    "of min",
     "stored",
-    "of least",
-    "lines of least",
+    "of min",
+    "lines of min",
     "threadgroup",
     "barriers",
 ];
 
-/// A line for each kernel.
+/// The table: one line per kernel.
 pub(crate) fn table(counters: &BTreeMap<String, Counters>) -> String {
     let rows: Vec<[String; 9]> = counters.iter().map(|(kernel, counters)| row(kernel, counters)).collect();
     let heads = HEADS.map(str::to_owned);
@@ -49,11 +49,11 @@ fn row(kernel: &str, counters: &Counters) -> [String; 9] {
         times(counters.stored, traffic.stored),
         times(traffic.lines, traffic.least_lines),
         size(counters.threadgroup),
-        format!("{barriers:.0} a group"),
+        format!("{barriers:.0} per group"),
     ]
 }
 
-/// The same for a report.
+/// The counters of a kernel, for the HTML report.
 pub(crate) fn measurement(kernel: &str, counters: &Counters) -> Measurement {
     let traffic = &counters.traffic;
     Measurement {
@@ -67,7 +67,7 @@ pub(crate) fn measurement(kernel: &str, counters: &Counters) -> Measurement {
     }
 }
 
-/// How many times the least something is.
+/// The ratio to the minimum.
 fn times(found: u64, least: u64) -> String {
     if least == 0 { "-".to_owned() } else { format!("{:.2}", found as f64 / least as f64) }
 }
@@ -93,7 +93,7 @@ mod tests {
         let cells: Vec<&str> = text.lines().nth(1).expect("a line").split_whitespace().collect();
         assert_eq!(
             cells,
-            ["qkv_one", "3", "2.50", "KB", "2.50", "64", "B", "1.00", "4.00", "0", "B", "2", "a", "group"]
+            ["qkv_one", "3", "2.50", "KB", "2.50", "64", "B", "1.00", "4.00", "0", "B", "2", "per", "group"]
         );
         let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert_eq!(widths[0], widths[1]);

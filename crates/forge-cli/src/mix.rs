@@ -1,11 +1,15 @@
-//! `--quant Q4_K_M` and its like: llama.cpp's mixes, which give more bits to the matrices that lose most.
+//! llama.cpp's quantization mixes, such as `--quant Q4_K_M`: more bits for the matrices that are most
+//! sensitive.
 //!
-//! A mix has a format for most matrices and another for the output matrix. The `_M` mixes store the value projection and the
-//! down projection of half of the layers in q6_k: the first and the last eighth, and every third in between. `Q4_K_S` stores
-//! the value projection of four layers and the down projection of the first eighth in q5_k. Rows that are no multiple of 256 columns
-//! do not fit these formats; llama.cpp stores such matrices in q5_0, q5_1 and q8_0, and forge in affine4_32, affine5_32 and q8_0.
+//! A mix has one format for most matrices and another for the output matrix.
 //!
-//! As with `auto:BITS`, the mix becomes overrides by the tensors' own names, in front of the user's.
+//! - `_M` mixes store the value and down projections of half of the layers in q6_k: the first and the last
+//!   eighth, and every third layer in between.
+//! - `Q4_K_S` stores the value projection of four layers and the down projection of the first eighth in q5_k.
+//! - Rows that are not a multiple of 256 do not fit these formats. llama.cpp stores such matrices in q5_0,
+//!   q5_1 and q8_0; forge uses affine4_32, affine5_32 and q8_0.
+//!
+//! As with `auto:BITS`, the mix becomes overrides by exact tensor name, placed before the user's.
 
 use crate::checkpoint::Directory;
 use crate::error::Error;
@@ -15,39 +19,39 @@ use forge_ir::{Format, ParamId, Weight, WeightId};
 use forge_planner::{Options, Override, Quant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One of llama.cpp's mixes.
+/// A llama.cpp quantization mix.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Mix {
-    /// As llama.cpp spells it.
+    /// llama.cpp's spelling.
     pub(crate) name: &'static str,
     most: Format,
     sensitive: Sensitive,
 }
 
-/// Which matrices of layers have more bits than most.
+/// Which matrices get more bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sensitive {
     /// None.
     Nothing,
-    /// Values and down projections of the first layers, in q5_k.
+    /// Value and down projections of the first layers, in q5_k.
     FirstLayers,
-    /// Values and down projections of half of the layers, in q6_k.
+    /// Value and down projections of half of the layers, in q6_k.
     HalfOfLayers,
 }
 
-/// What a matrix is for.
+/// The role of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Role {
     Output,
     Value(usize),
     Down(usize),
-    /// Queries, keys and values in one matrix.
+    /// Fused query, key and value projection.
     FusedAttention,
     Other,
 }
 
 impl Mix {
-    /// All of them.
+    /// All mixes.
     pub(crate) const ALL: [Mix; 4] = [
         Mix { name: "Q4_K_S", most: Format::Q4K, sensitive: Sensitive::FirstLayers },
         Mix { name: "Q4_K_M", most: Format::Q4K, sensitive: Sensitive::HalfOfLayers },
@@ -55,13 +59,13 @@ impl Mix {
         Mix { name: "Q5_K_M", most: Format::Q5K, sensitive: Sensitive::HalfOfLayers },
     ];
 
-    /// The mix of that name, in any case.
+    /// The mix of that name, ignoring case.
     pub(crate) fn from_name(name: &str) -> Option<&'static Mix> {
         const ALL: &[Mix] = &Mix::ALL;
         ALL.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
     }
 
-    /// The format of a matrix among `layers` layers.
+    /// The format of a matrix in a model of `layers` layers.
     fn format(&self, role: Role, layers: usize) -> Format {
         match (self.sensitive, role) {
             (_, Role::Output) => Format::Q6K,
@@ -83,7 +87,7 @@ impl Mix {
         }
     }
 
-    /// The options with the mix's format for each matrix, and the graph they are for.
+    /// Chooses a format for each matrix. Returns the options and updates the graph.
     pub(crate) fn choose(
         &self,
         opened: &mut Opened,
@@ -91,7 +95,7 @@ impl Mix {
         options: Options,
     ) -> Result<Options, Error> {
         let faults = |faults| Error::Faults { faults, root: checkpoint.root().to_owned() };
-        // A format that rows of any length have: what a plan stores in it is free to have another.
+        // A placeholder format that fits any row length: weights planned in it are free to change.
         let any = Format::Q8_0;
         let planned = Options { quant: Quant::To(any), ..options.clone() };
         opened.graph = forge_planner::untie(opened.graph.clone(), &planned).map_err(faults)?;
@@ -134,25 +138,26 @@ impl Mix {
         let misfits = match misfits {
             0 => String::new(),
             count => {
-                format!("; {count} have rows that are no multiple of 256, and the nearest format that fits")
+                format!("; {count} fall back to another format: their rows are not a multiple of 256")
             }
         };
         terminal::stage(
             "Choosing",
-            &format!("{} as llama.cpp mixes it: {}{misfits}", self.name, counts.join(", ")),
+            &format!("{} (llama.cpp's mix): {}{misfits}", self.name, counts.join(", ")),
         );
         overrides.extend(options.overrides);
         Ok(Options { quant: Quant::To(any), overrides, ..options })
     }
 }
 
-/// Half of the layers: the first and the last eighth, and every third in between.
+/// Whether the layer is in the half that gets more bits: the first and the last eighth, and every third in
+/// between.
 fn has_more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// What a layer's matrix is for, by the name of its tensor in a safetensors or a GGUF file.
+/// The role of a layer's matrix, from its safetensors or GGUF name.
 fn role(tensor: &str, layer: usize) -> Role {
     let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
     match module.rsplit('.').next().unwrap_or(module) {
@@ -163,7 +168,7 @@ fn role(tensor: &str, layer: usize) -> Role {
     }
 }
 
-/// The format, or the nearest one that has rows of this length.
+/// The format, or a fallback that fits the row length.
 fn fitting(format: Format, weight: &Weight) -> Format {
     let named = |name| Format::from_name(name).unwrap_or(Format::Q8_0);
     match format {
@@ -178,7 +183,7 @@ fn fitting(format: Format, weight: &Weight) -> Format {
 mod tests {
     use super::*;
 
-    /// Formats of the value projections of 16 layers, by a letter each.
+    /// Formats of the value projections of 16 layers, one letter each.
     fn values(name: &str) -> String {
         let mix = Mix::from_name(name).unwrap();
         let letter = |layer| match mix.format(Role::Value(layer), 16) {

@@ -1,4 +1,4 @@
-//! What was asked for on the command line, as the planner takes it; and as a command that asks for it again.
+//! Planner options from command-line arguments, and the command line that reproduces a crate.
 
 use crate::arguments::CompileArguments;
 use crate::auto;
@@ -11,16 +11,16 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// How a format is chosen for each matrix.
+/// Per-matrix format selection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Choice {
-    /// So many bits a weight on average, where they help most.
+    /// This many bits per weight on average, distributed by measured quantization error.
     Bits(f64),
-    /// By the roles of matrices.
+    /// By matrix role.
     Mix(&'static Mix),
 }
 
-/// The planner's options, and how formats are to be chosen, if one format is not for all; or what is wrong with the arguments.
+/// The planner's options, and the per-matrix format selection if `--quant` names one.
 pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<Choice>), Error> {
     let words = format!("--quant {}", arguments.quant);
     let auto =
@@ -28,7 +28,8 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<C
     let (quant, choice) = match auto.map(|start| &arguments.quant[start.len()..]) {
         Some(bits) => {
             let number = bits.parse().ok().filter(|bits: &f64| bits.is_finite() && *bits > 0.0);
-            let wrong = || Error::usage(format!("{words}: it is a number of bits, as in auto:5"));
+            let wrong =
+                || Error::usage(format!("{words}: expected a positive number of bits, such as auto:5"));
             (Quant::Keep, Some(Choice::Bits(number.ok_or_else(wrong)?)))
         }
         None => match named(&arguments.quant, &words)? {
@@ -55,26 +56,26 @@ fn quant_override(text: &str) -> Result<Override, Error> {
     let words = format!("--quant-override {text}");
     let (pattern, name) = text
         .rsplit_once('=')
-        .ok_or_else(|| Error::usage(format!("{words}: it is PATTERN=FORMAT, as in lm_head=q8_0")))?;
+        .ok_or_else(|| Error::usage(format!("{words}: expected PATTERN=FORMAT, such as lm_head=q8_0")))?;
     let quant = match named(name, &words)? {
         Named::Quant(quant) => quant,
         Named::Mix(mix) => {
-            let why = "is a mix of formats for a whole model; name one format, as in lm_head=q6_k";
+            let why = "is a mix for a whole model; use a single format, such as lm_head=q6_k";
             return Err(Error::usage(format!("{words}: {} {why}", mix.name)));
         }
     };
     Override::new(pattern, quant).map_err(|why| Error::usage(format!("{words}: {why}")))
 }
 
-/// The table of layouts in a file.
+/// Tuning results read from a file.
 fn tuned(path: &Path) -> Result<Tuned, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::read(path, &error))?;
     Tuned::parse(&text).map_err(|why| {
-        Error::usage(format!("{}: it is no table that a program's `tune` has written: {why}", path.display()))
+        Error::usage(format!("{}: not a file written by a program's `tune` command: {why}", path.display()))
     })
 }
 
-/// The chip or the card of that name.
+/// The GPU of that name.
 fn chip(name: &str) -> Result<&'static Chip, Error> {
     Chip::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Chip::known().map(|chip| chip.name).collect();
@@ -83,7 +84,7 @@ fn chip(name: &str) -> Result<&'static Chip, Error> {
             [] => String::new(),
             like => format!(" (did you mean {}?)", like.join(" or ")),
         };
-        Error::usage(format!("--chip {name}: no such chip{meant}; there are {known}"))
+        Error::usage(format!("--chip {name}: unknown chip{meant}; expected one of {known}"))
     })
 }
 
@@ -95,7 +96,8 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Error> {
             None if name == "all" => disabled.extend(Fusion::ALL),
             None => {
                 let known = Fusion::ALL.map(Fusion::name).join(", ");
-                let message = format!("--disable-fusion {name}: no such fusion; there are {known}, and all");
+                let message =
+                    format!("--disable-fusion {name}: unknown fusion; expected one of {known}, or all");
                 return Err(Error::usage(message));
             }
         }
@@ -103,9 +105,9 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Error> {
     Ok(disabled)
 }
 
-/// What the model is called: as the user says, or as the checkpoint is called.
+/// The model's name: `--name`, or the checkpoint's name.
 ///
-/// The name is written into comments and strings of the crate, each of which is one line.
+/// It is written into comments and strings of the crate, so it must fit on one line.
 pub(crate) fn name(arguments: &CompileArguments, checkpoint: &Directory) -> Result<String, Error> {
     let (name, from) = match &arguments.name {
         Some(name) => (name.clone(), "--name"),
@@ -118,22 +120,22 @@ pub(crate) fn name(arguments: &CompileArguments, checkpoint: &Directory) -> Resu
     if let Some(strange) = name.chars().find(|c| is_unprintable(*c)) {
         let strange = strange.escape_unicode();
         return Err(Error::usage(format!(
-            "{from} {name:?} has a character that cannot be printed, {strange}; {advice}"
+            "{from} {name:?} contains the unprintable character {strange}; {advice}"
         )));
     }
     if !name.chars().any(char::is_alphanumeric) {
-        return Err(Error::usage(format!("{from} {name:?} has neither a letter nor a digit; {advice}")));
+        return Err(Error::usage(format!("{from} {name:?} contains neither a letter nor a digit; {advice}")));
     }
     Ok(name)
 }
 
-/// Characters that end a line or do something else to it, among them those that change the direction of what follows, which
-/// Rust refuses in a comment.
+/// Whether a character is a control or line-breaking character, or changes text direction. Rust rejects the
+/// latter in comments.
 fn is_unprintable(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A word of a command as a shell has to be given it, on one line.
+/// A word quoted for a shell, on one line.
 pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
     match shlex::try_quote(word) {
         Ok(quoted) if !word.chars().any(is_unprintable) => quoted,
@@ -147,7 +149,7 @@ pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// The command that makes the crate again.
+/// The command that reproduces the crate.
 pub(crate) fn command_line(arguments: &CompileArguments) -> String {
     let mut text =
         format!("forge compile {} --quant {}", shell_word(&arguments.model), shell_word(&arguments.quant));
@@ -261,7 +263,8 @@ mod tests {
         for strange in ["a\nb", "a\u{1b}[31m", "a\u{202e}b", "", "/", "--", " "] {
             let said = named("x/llama", &[&format!("--name={strange}")]);
             assert!(
-                said.starts_with(&format!("--name {strange:?} has ")) && said.ends_with("choose another"),
+                said.starts_with(&format!("--name {strange:?} contains "))
+                    && said.ends_with("choose another"),
                 "{said}"
             );
         }

@@ -1,8 +1,8 @@
-//! The output directory: whole or not at all.
+//! The output directory, replaced atomically.
 //!
-//! Everything is written into a staging directory beside the target and renamed into place at the end, so neither a
-//! failure, nor a full disk, nor Ctrl-C leaves half a crate. A marker file says that forge made a directory; only
-//! such a directory is ever replaced.
+//! Files are written into a staging directory next to the target and renamed into place at the end. A
+//! failure, a full disk or Ctrl-C never leaves a partial crate. A marker file identifies directories that
+//! forge wrote; only those are replaced.
 
 use crate::error::Error;
 use crate::terminal;
@@ -11,24 +11,25 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Says that forge made the directory it lies in, and with which options.
+/// File that identifies a directory written by forge, with the options used.
 pub(crate) const MARKER: &str = "forge.json";
 
-/// What a crate comes to have after it was compiled, and the one that replaces it keeps: what cargo built, for it finds by
-/// itself what is stale in it, and what `tune` measured, which takes long and is as true of the new crate.
+/// Files that survive when a crate is replaced: cargo's build directory, which cargo keeps up to date, and
+/// the results of `tune`, which are slow to measure and remain valid.
 const KEPT: [&str; 2] = ["target", "tuned.json"];
 
-/// The staging directories that are in use.
+/// Staging directories in use.
 ///
-/// Whoever makes one, removes one, or creates anything in one holds this. So the handler of Ctrl-C, which never lets go,
-/// removes all there is, and nothing comes into being meanwhile.
+/// Creating or removing one, or creating a file in one, requires this lock. The Ctrl-C handler takes it and
+/// never releases it, so it removes every staging directory and no new one can appear.
 static STAGED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn staged() -> MutexGuard<'static, Vec<PathBuf>> {
     STAGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ctrl-C and termination take the staging directory along. A crate that is being put in place is put in place first.
+/// Installs a handler that removes staging directories on Ctrl-C or SIGTERM. A rename in progress completes
+/// first.
 pub(crate) fn clean_up_when_interrupted() {
     let handler = || {
         let staged = staged();
@@ -38,34 +39,34 @@ pub(crate) fn clean_up_when_interrupted() {
         terminal::interrupted(if staged.is_empty() { "" } else { "; nothing was written" });
         std::process::exit(130);
     };
-    // Without a handler an interrupted compilation leaves its hidden staging directory behind, and nothing worse.
+    // Without a handler, an interrupted compilation leaves its hidden staging directory behind.
     let _ = ctrlc::set_handler(handler);
 }
 
-/// A crate being written. One that is not finished is removed.
+/// A crate being written. It is removed on drop unless finished.
 pub(crate) struct Staging {
     directory: PathBuf,
     target: PathBuf,
     force: bool,
-    /// What the crate is made from, in full.
+    /// Canonical paths of the inputs.
     sources: Vec<PathBuf>,
 }
 
 impl Staging {
-    /// Makes room for a crate that will be `target`, and is made from `sources`, each a file or a directory.
+    /// Creates the staging directory for a crate at `target` made from `sources`, each a file or a directory.
     pub(crate) fn begin(target: &Path, force: bool, sources: &[&Path]) -> Result<Staging, Error> {
         let shown = target.display();
         let Some(name) = target.file_name() else {
             return Err(Error::usage(format!(
-                "-o {shown} does not name the directory that the crate is to be; say it by its name, as in -o out"
+                "-o {shown}: expected the name of the output directory, such as -o out"
             )));
         };
-        // A link stays, and the directory that it leads to is replaced.
+        // A link is kept; the directory it points to is replaced.
         let target = match target.canonicalize() {
             Ok(target) => target,
             Err(_) if target.is_symlink() => {
                 return Err(Error::usage(format!(
-                    "{shown} is a link that leads nowhere; remove it, or choose another -o"
+                    "{shown} is a dangling link; remove it, or choose another -o"
                 )));
             }
             Err(_) => target.to_owned(),
@@ -87,7 +88,7 @@ impl Staging {
         Ok(Staging { directory, target, force, sources })
     }
 
-    /// Where files are written meanwhile.
+    /// The staging directory.
     pub(crate) fn path(&self) -> &Path {
         &self.directory
     }
@@ -102,14 +103,14 @@ impl Staging {
         fs::write(&path, bytes).map_err(|error| Error::write(&path, &error))
     }
 
-    /// A file that is written bit by bit.
+    /// Creates a file for streaming writes.
     pub(crate) fn create(&self, name: &str) -> Result<File, Error> {
         let _held = staged();
         let path = self.path().join(name);
         File::create(&path).map_err(|error| Error::write(&path, &error))
     }
 
-    /// Refuses to begin a file of so many bytes that the disk has no room for.
+    /// Fails if the disk has less free space than `needed` bytes of weights.
     pub(crate) fn check_room(&self, needed: u64) -> Result<(), Error> {
         match free_space(&self.directory) {
             Some(free) => has_room(&self.target, needed, free),
@@ -117,24 +118,24 @@ impl Staging {
         }
     }
 
-    /// Puts the crate in place. What was there before is gone only once the new one stands.
+    /// Moves the crate into place. An existing one is removed only after the new one is there.
     pub(crate) fn finish(self) -> Result<(), Error> {
-        // Ctrl-C waits until it is either done or undone.
+        // Ctrl-C waits for the rename to complete or be undone.
         let mut held = staged();
         self.put_in_place()?;
-        // Of a crate that was put in place there is nothing here any more.
+        // The staging directory has been renamed.
         held.retain(|directory| *directory != self.directory);
         Ok(())
     }
 
-    /// [`Staging::finish`], while no signal is handled.
+    /// [`Staging::finish`] with the lock held.
     fn put_in_place(&self) -> Result<(), Error> {
         let (staged, target) = (&self.directory, &self.target);
-        // Compiling takes a while, and something may have come to be there.
+        // Check again: the target may have changed during compilation.
         replaceable(target, self.force, &self.sources)?;
         open_to_readers(staged);
         if !target.join(MARKER).is_file() {
-            // A directory takes the place of nothing or of an empty one: the system refuses anything else.
+            // rename(2) replaces only an absent or empty directory.
             return fs::rename(staged, target).map_err(|error| Error::write(target, &error));
         }
         let mut old = staged.clone().into_os_string();
@@ -145,7 +146,7 @@ impl Staging {
             return Err(match fs::rename(&old, target) {
                 Ok(()) => Error::write(target, &error),
                 Err(_) => Error::other(format!(
-                    "{} cannot be written: {error}; what was there is {} now",
+                    "{} cannot be written: {error}; the previous crate was moved to {}",
                     target.display(),
                     old.display()
                 )),
@@ -156,7 +157,7 @@ impl Staging {
             if from.symlink_metadata().is_ok() {
                 fs::rename(&from, &to).map_err(|error| {
                     Error::other(format!(
-                        "{} stands, but {} could not be moved there: {error}",
+                        "{} was written, but {} could not be moved into it: {error}",
                         target.display(),
                         from.display()
                     ))
@@ -170,17 +171,17 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         let mut staged = staged();
-        // Of a crate that was finished there is nothing here any more.
+        // A no-op if the crate was finished.
         let _ = fs::remove_dir_all(&self.directory);
         staged.retain(|directory| *directory != self.directory);
     }
 }
 
-/// Bytes that a file in this directory can have, where the system tells.
+/// Free bytes in a directory's file system, if reported.
 #[cfg(unix)]
 fn free_space(directory: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(directory).ok()?;
-    // Some file systems that are programs of their own tell nothing.
+    // Some FUSE file systems report zero blocks.
     (disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
@@ -189,14 +190,14 @@ fn free_space(_: &Path) -> Option<u64> {
     None
 }
 
-/// Whether there is room for the weights of a crate at `target`, and a little more for its text.
+/// Fails if `free` is too small for the weights and 16 MB of source text.
 fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Error> {
     const TEXT: u64 = 16_000_000;
     if weights + TEXT <= free {
         return Ok(());
     }
     Err(Error::other(format!(
-        "{}: no space left: the crate takes {} and the disk has {} free; free {} or choose another -o",
+        "{}: not enough disk space: the crate takes {} and {} is free; free {} or choose another -o",
         target.display(),
         size(weights + TEXT),
         size(free),
@@ -204,7 +205,7 @@ fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Error> {
     )))
 }
 
-/// Where a file or a directory lies, and the files of the directory, of which each may be a link.
+/// Canonical paths of a file or directory and of the directory's files, which may be links.
 fn whereabouts(source: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(source)
         .into_iter()
@@ -215,17 +216,17 @@ fn whereabouts(source: &Path) -> Vec<PathBuf> {
     std::iter::once(source.to_owned()).chain(files).filter_map(|path| path.canonicalize().ok()).collect()
 }
 
-/// Temporary directories are private; a crate is not.
+/// Makes the directory world-readable: temporary directories are created private.
 fn open_to_readers(directory: &Path) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // Only convenience: a crate that others cannot read still works.
+        // A failure here is not fatal.
         let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o755));
     }
 }
 
-/// Whether what is at `target` may go, from which `sources` lie elsewhere or are kept.
+/// Fails if `target` exists and must not be replaced, or contains one of `sources` that would be lost.
 fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Error> {
     if !target.exists() {
         return Ok(());
@@ -238,7 +239,7 @@ fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Er
     };
     if let Some(source) = sources.iter().find(is_lost) {
         return Err(Error::usage(format!(
-            "{} is what the crate is made from, and would be gone with {shown}, which the crate replaces; choose another -o",
+            "{} is an input of the compilation and would be deleted with {shown}; choose another -o",
             source.display()
         )));
     }
@@ -246,9 +247,9 @@ fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Er
     let ours = target.join(MARKER).is_file();
     match (empty || ours, force || empty) {
         (true, true) => Ok(()),
-        (true, false) => Err(Error::usage(format!("{shown} exists already; --force replaces it"))),
+        (true, false) => Err(Error::usage(format!("{shown} already exists; pass --force to replace it"))),
         (false, _) => Err(Error::usage(format!(
-            "{shown} exists and was not made by forge (it has no {MARKER}), so it is not replaced; choose another -o"
+            "{shown} was not written by forge (it has no {MARKER}) and is not replaced; choose another -o"
         ))),
     }
 }
@@ -257,7 +258,7 @@ fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Er
 mod tests {
     use super::*;
 
-    /// Writes a small crate, and what `meanwhile` does before it is put in place.
+    /// Writes a small crate, running `meanwhile` before it is moved into place.
     fn compile(target: &Path, force: bool, sources: &[&Path], meanwhile: impl FnOnce()) -> Result<(), Error> {
         let staging = Staging::begin(target, force, sources)?;
         staging.write("src/main.rs", b"fn main() {}")?;
@@ -314,11 +315,11 @@ mod tests {
                 panic!("{} is gone", source.display());
             };
             assert!(
-                said.contains("what the crate is made from") && said.contains("choose another -o"),
+                said.contains("is an input of the compilation") && said.contains("choose another -o"),
                 "{said}"
             );
         }
-        // What is kept may be read, and what lies elsewhere: be it the directory in which the crate is.
+        // Inputs that are kept, or lie outside the target, are allowed, including the parent directory.
         fs::write(target.join("tuned.json"), "{}").unwrap();
         compile(&target, true, &[root.path(), &target.join("tuned.json")], || ()).unwrap();
         assert_eq!(names(&target), [MARKER, "src", "tuned.json"]);
@@ -343,7 +344,7 @@ mod tests {
         let (link, behind) = (root.path().join("out"), root.path().join("behind"));
         std::os::unix::fs::symlink(&behind, &link).unwrap();
         let Err(Error::Usage(said)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
-        assert!(said.contains("leads nowhere"), "{said}");
+        assert!(said.contains("dangling link"), "{said}");
         assert_eq!(names(root.path()), ["out"]);
         fs::create_dir(&behind).unwrap();
         for force in [false, true] {
@@ -357,7 +358,7 @@ mod tests {
     fn a_crate_that_cannot_be_put_in_place_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
-        // A link that leads nowhere, and came to be after all was asked.
+        // A dangling link that appeared after the first check.
         let appears = || std::os::unix::fs::symlink("nowhere", &target).unwrap();
         assert!(compile(&target, false, &[], appears).is_err());
         assert_eq!(names(root.path()), ["out"]);
@@ -372,13 +373,13 @@ mod tests {
         let Err(Error::Other(said)) = has_room(&target, 1_000_000_000, 500_000_000) else {
             panic!("it does not fit")
         };
-        for part in ["takes 1.02 GB", "has 500 MB free", "free 516 MB"] {
+        for part in ["takes 1.02 GB", "500 MB is free", "free 516 MB"] {
             assert!(said.contains(part), "{said}");
         }
         let staging = Staging::begin(&target, false, &[]).unwrap();
         staging.check_room(1).unwrap();
         let Err(Error::Other(said)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
-        assert!(said.contains("no space left"), "{said}");
+        assert!(said.contains("not enough disk space"), "{said}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `forge run`: compile into a cache, build, run.
+//! `forge run`: compiles into a cache, builds and runs.
 //!
-//! A crate's place in the cache is the hash of what it is made from: the checkpoint's files with their sizes and times,
-//! the options, and this compiler. Crates in the cache share one runtime and one build directory, so dependencies are built once.
+//! The cache key is a hash of the checkpoint's file names, sizes and times, the options, and this compiler.
+//! Crates in the cache share one runtime and one build folder, so dependencies are built once.
 
 use crate::arguments::CompileArguments;
 use crate::build::Parts;
@@ -18,7 +18,7 @@ use std::process::Command;
 pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]) -> Result<(), Error> {
     let checkpoint = Directory::find(&arguments.model)?;
     let cache = cache_directory()?;
-    // A directory of the cache, also where the name has the look of a path.
+    // The name is one directory component, even if it contains slashes.
     let name = options::name(arguments, &checkpoint)?.replace('/', "-");
     let crate_directory = cache.join(format!("{name}-{:016x}", fingerprint(arguments, &checkpoint)));
     if crate_directory.join(MARKER).is_file() {
@@ -34,15 +34,15 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
     if seconds >= 1.0 {
         terminal::stage(
             "Built",
-            &format!("in {seconds:.0} s; the next build of any model takes a fraction of it"),
+            &format!("in {seconds:.0} s; builds of further models reuse the dependencies"),
         );
     }
     become_program(Command::new(&program).args(program_arguments))
-        .map_err(|error| Error::other(format!("{} cannot be run: {error}", program.display())))?
+        .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?
 }
 
-/// The runtime that crates of the cache share. Its directory is named by its content, so compilers of several versions can use one
-/// cache.
+/// Directory of the runtime shared by all crates in the cache. Its name contains a hash of its content, so
+/// several compiler versions can share the cache.
 fn shared_runtime(cache: &Path) -> Result<PathBuf, Error> {
     let files = forge_codegen::runtime();
     let mut hasher = DefaultHasher::new();
@@ -61,14 +61,14 @@ fn shared_runtime(cache: &Path) -> Result<PathBuf, Error> {
             .map_err(|error| Error::write(&file, &error))?;
     }
     match std::fs::rename(staging.path(), &directory) {
-        // Another process was faster.
+        // Another process created it first.
         Err(_) if directory.is_dir() => Ok(directory),
         Err(error) => Err(Error::write(&directory, &error)),
         Ok(()) => Ok(directory),
     }
 }
 
-/// The program takes this process's place, so that signals are its own: Ctrl-C ends an answer of a chat, not the chat.
+/// Replaces this process with the program, so that the program receives signals such as Ctrl-C.
 #[cfg(unix)]
 fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
     use std::os::unix::process::CommandExt;
@@ -84,7 +84,7 @@ fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
     })
 }
 
-/// What of the program is needed for these arguments: the server only by who serves, or asks what there is.
+/// Features needed for these arguments: the server only for `serve` and for help.
 fn parts(program_arguments: &[String]) -> Parts {
     let asks = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
     if program_arguments.is_empty() || program_arguments.iter().any(asks) {
@@ -94,7 +94,7 @@ fn parts(program_arguments: &[String]) -> Parts {
     }
 }
 
-/// Where compiled crates are kept: `$FORGE_CACHE`, or `forge` in the user's cache directory.
+/// Cache directory: `$FORGE_CACHE`, or `forge` in the user's cache directory.
 fn cache_directory() -> Result<PathBuf, Error> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let in_home = || {
@@ -109,12 +109,10 @@ fn cache_directory() -> Result<PathBuf, Error> {
     variable("FORGE_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("forge")))
         .or_else(in_home)
-        .ok_or_else(|| {
-            Error::other("there is no HOME to keep compiled crates in; set FORGE_CACHE to a directory")
-        })
+        .ok_or_else(|| Error::other("no cache directory: HOME is not set; set FORGE_CACHE to a directory"))
 }
 
-/// Everything that a compiled crate depends on.
+/// Hash of everything that a compiled crate depends on.
 fn fingerprint(arguments: &CompileArguments, checkpoint: &Directory) -> u64 {
     let mut hasher = DefaultHasher::new();
     // Verbosity does not change the crate.
@@ -128,7 +126,7 @@ fn fingerprint(arguments: &CompileArguments, checkpoint: &Directory) -> u64 {
         metadata.and_then(|metadata| metadata.modified().ok()).hash(&mut hasher);
     }
     arguments.tuned.as_ref().and_then(|table| std::fs::read(table).ok()).hash(&mut hasher);
-    // The compiler itself: while it is being worked on, its version alone does not tell.
+    // The executable's metadata distinguishes development builds of one version.
     let program = std::env::current_exe().ok().and_then(|path| std::fs::metadata(path).ok());
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
     program.and_then(|metadata| metadata.modified().ok()).hash(&mut hasher);

@@ -1,6 +1,6 @@
-//! What a person sees: one line for each stage, bars for what takes long, faults with the line they are in.
+//! Terminal output: one line per stage, progress bars, and diagnostics with source lines.
 //!
-//! It goes to standard error; standard output is for what was asked for.
+//! Progress goes to standard error, results to standard output.
 
 use crate::error::Error;
 use anstyle::{AnsiColor, Style};
@@ -16,10 +16,10 @@ const STAGE: Style = AnsiColor::Green.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const FAULT: Style = AnsiColor::Red.on_default().bold();
 
-/// What was asked for, in colours if a terminal shows it. The one way to standard output.
+/// Writes a command's result to standard output, with colours on a terminal.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
     let mut out = anstream::stdout();
-    // Whoever reads may have seen enough (`| head`); that is no failure.
+    // A closed pipe (`| head`) is not an error.
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::other(format!("standard output: {error}")))
@@ -28,40 +28,40 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// One stage's line: a verb in the margin, and what came of it.
+/// Prints a stage's line: a verb in the margin and the result.
 pub(crate) fn stage(verb: &str, what: &str) {
-    // A closed terminal is no reason to stop compiling.
+    // A closed terminal does not stop compilation.
     let _ = writeln!(anstream::stderr(), "  {STAGE}{verb:<10}{STAGE:#} {what}");
 }
 
-/// A line under a stage's.
+/// Prints a continuation line below a stage.
 pub(crate) fn more(what: &str) {
     let _ = writeln!(anstream::stderr(), "             {what}");
 }
 
-/// What somebody should know who goes on all the same.
+/// Prints a warning.
 pub(crate) fn warning(message: &str) {
     let _ = writeln!(anstream::stderr(), "{WARNING}warning{WARNING:#}: {message}");
 }
 
-/// An error that is not about the user's files.
+/// Prints an error that is not about the user's files.
 pub(crate) fn error(message: &str) {
     let _ = writeln!(anstream::stderr(), "{FAULT}error{FAULT:#}: {message}");
 }
 
-/// The last line of a command that a signal ended.
+/// Prints the last line of a command ended by a signal.
 pub(crate) fn interrupted(more: &str) {
-    // A bar or a spinner may stand in the line.
+    // Clear a progress bar or spinner on this line.
     let start = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     let _ = writeln!(anstream::stderr(), "{start}interrupted{more}");
 }
 
-/// A line of a report that is bad news.
+/// A fault as a line of a report.
 pub(crate) fn fault_line(what: &str) -> String {
     format!("{FAULT}fault{FAULT:#}: {what}")
 }
 
-/// A bar over bytes. Drawn on a terminal only, and not for what is over at once.
+/// A progress bar over bytes, drawn only on a terminal.
 pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
     let template =
@@ -73,7 +73,7 @@ pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
     bar
 }
 
-/// A bar over a file's bytes on their way.
+/// A progress bar over a download's bytes.
 pub(crate) fn transfer_bar(file: &str, total: u64) -> ProgressBar {
     let bar = bytes_bar("Fetching", total);
     if let Ok(style) = ProgressStyle::with_template(
@@ -85,7 +85,7 @@ pub(crate) fn transfer_bar(file: &str, total: u64) -> ProgressBar {
     bar
 }
 
-/// A bar over steps.
+/// A progress bar over steps.
 pub(crate) fn steps_bar(verb: &str, total: u64) -> ProgressBar {
     let bar = bytes_bar(verb, total);
     if let Ok(style) = ProgressStyle::with_template(
@@ -96,7 +96,7 @@ pub(crate) fn steps_bar(verb: &str, total: u64) -> ProgressBar {
     bar
 }
 
-/// A sign of life for something without a measure.
+/// A spinner for work of unknown length.
 pub(crate) fn spinner(verb: &str, what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
     if let Ok(style) = ProgressStyle::with_template("  {prefix:<10.green.bold} {spinner} {msg}  {elapsed}") {
@@ -108,7 +108,7 @@ pub(crate) fn spinner(verb: &str, what: &str) -> ProgressBar {
     bar
 }
 
-/// Every fault, with the line it is in where there is one. Places are in files of the checkpoint at `root`.
+/// Prints every diagnostic with the source line it refers to. Places are relative to `root`.
 pub(crate) fn faults(faults: &[Diagnostic], root: &std::path::Path) {
     let styled = anstream::stderr().as_inner().is_terminal();
     for fault in faults {
@@ -141,7 +141,7 @@ pub(crate) fn faults(faults: &[Diagnostic], root: &std::path::Path) {
     }
 }
 
-/// Bytes for people: `1.19 GB`, in powers of ten as disks and Apple count them.
+/// Formats bytes in decimal units: `1.19 GB`.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [("GB", 1e9), ("MB", 1e6), ("KB", 1e3)];
     match units.into_iter().find(|(_, unit)| bytes as f64 >= *unit) {
@@ -152,7 +152,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Three significant digits.
+/// Formats a value to three significant digits.
 fn significant(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
@@ -161,7 +161,7 @@ fn significant(value: f64) -> String {
     }
 }
 
-/// A count for people: `596 M`.
+/// Formats a count: `596 M`.
 pub(crate) fn count(number: u64) -> String {
     match number {
         0..1_000 => number.to_string(),
@@ -171,7 +171,7 @@ pub(crate) fn count(number: u64) -> String {
     }
 }
 
-/// Thousands set apart: `151,936`.
+/// Formats an integer with thousands separators: `151,936`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

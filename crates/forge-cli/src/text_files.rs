@@ -1,6 +1,6 @@
-//! The texts that a program reads as they are: its tokenizer, its chat template and how ids are drawn.
+//! Files that are copied into the crate: tokenizer, chat template and generation configuration.
 //!
-//! What a program would refuse is refused here, by the very code that it reads them with.
+//! They are validated with the runtime's own parsers, so a crate that compiles can load them.
 
 use crate::compile::Planned;
 use crate::error::Error;
@@ -17,23 +17,23 @@ use std::io;
 const TOKENIZER: &str = "tokenizer.json";
 const GENERATION: &str = "generation_config.json";
 
-/// All of them, by the names of their files, and which of them a program is given.
+/// Names of the files that a crate may contain.
 pub(crate) const ALL: [&str; 5] =
     [TOKENIZER, "tokenizer_config.json", GENERATION, "chat_template.jinja", "chat_template.json"];
 
-/// A text of the checkpoint.
+/// Contents of such a file, or `None` if the checkpoint has none.
 pub(crate) fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Error> {
     read(planned, file).map_err(|error| Error::read(&planned.checkpoint.root().join(file), &error))
 }
 
-/// One that a GGUF file has in it or that was converted, or a file beside the weights.
+/// Reads a file embedded in or converted from the checkpoint, or else a file next to the weights.
 fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
     let Planned { checkpoint, opened, .. } = planned;
     if opened.unusable.iter().any(|name| name == file) {
         return Ok(None);
     }
     let held = &opened.texts;
-    // What lies beside a GGUF file is not of its model.
+    // Files next to a GGUF file do not belong to its model.
     let is_held = held.0.contains_key(file) || held.0.contains_key("config.json");
     let source: &dyn Checkpoint = if is_held { held } else { checkpoint };
     let filled = || {
@@ -47,25 +47,25 @@ fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Refuses a tokenizer and settings that no program could use, and says that there is no tokenizer, or that a chat template
-/// cannot be used, which is not needed for everything.
+/// Rejects an unusable tokenizer or generation configuration. Warns if the tokenizer is missing or the chat
+/// template is unusable, because parts of the program work without them.
 pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
     let mut faults = Vec::new();
     match text(planned, TOKENIZER)? {
         Some(bytes) => faults.extend(Tokenizer::check(&bytes).err().map(|why| {
             Diagnostic::new("F0201", format!("{TOKENIZER} cannot be used: {why}"))
-                .note("fetch it again, or take it away: a program without a tokenizer takes ids, not text")
+                .note("download it again, or remove it: without a tokenizer the program takes token ids instead of text")
         })),
         None => {
             terminal::more(
-                "the checkpoint has no tokenizer.json and no tekken.json: the program will take ids, not text",
+                "the checkpoint has no tokenizer.json or tekken.json: the program takes token ids instead of text",
             );
         }
     }
     if let Some(bytes) = text(planned, GENERATION)? {
         faults.extend(SamplingParams::configured(&bytes).err().map(|why| {
             Diagnostic::new("F0204", format!("{GENERATION}: {why}"))
-                .note("correct the key or take it away: without it ids are drawn as is usual")
+                .note("fix or remove the key: without it the program uses default sampling")
         }));
     }
     if !faults.is_empty() {
@@ -73,13 +73,13 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
     }
     if let Err(why) = template(planned) {
         terminal::warning(&format!(
-            "the program will refuse `chat` and `serve`, and `generate` will take text as it is: {why}"
+            "`chat` and `serve` will fail, and `generate` will not apply a chat template: {why}"
         ));
     }
     Ok(())
 }
 
-/// The chat template as the program will have it: in a file of its own, or in its tokenizer's configuration.
+/// The chat template that the program will load: a separate file, or a field of tokenizer_config.json.
 fn template(planned: &Planned) -> Result<Option<Template>, Trouble> {
     Template::find(|file| {
         let unreadable = |error: &dyn Display| Trouble::runtime(format!("{file} cannot be read: {error}"));
@@ -88,7 +88,7 @@ fn template(planned: &Planned) -> Result<Option<Template>, Trouble> {
     })
 }
 
-/// Whether the checkpoint has a chat template that can be used.
+/// Whether the checkpoint has a usable chat template.
 pub(crate) fn converses(planned: &Planned) -> bool {
     matches!(template(planned), Ok(Some(_)))
 }

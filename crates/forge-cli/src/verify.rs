@@ -1,9 +1,9 @@
-//! `forge verify`: a crate's Metal kernels, executed on this CPU under the referee.
+//! `forge verify`: runs a crate's Metal kernels on the CPU under the kernel checker.
 //!
-//! The crate is built, and its own program records what its model.rs submits for each text of golden.json: a decode
-//! step, a few rows, a prefill, passes that continue what others began, and one in which ids follow each other. `forge-sim`
-//! replays each dispatch from the text of kernels.metal. What comes out is compared with the reference's logits, and
-//! everything that the referee saw is told by kernel and line.
+//! The crate is built, and its program records the dispatches that model.rs submits for each sequence of
+//! golden.json: prefill, a small batch, decode, passes that continue a sequence, and multi-token decode on
+//! the device. `forge-sim` replays each dispatch from the source of kernels.metal. The logits are compared
+//! with the reference, and faults are reported by kernel and line.
 
 use crate::build::Parts;
 use crate::compile::REPORT;
@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Ids that the device writes by itself after a text.
+/// Tokens that the device decodes without the host after a sequence.
 const FOLLOWING: usize = 2;
 
-/// What golden.json holds.
+/// Contents of golden.json.
 #[derive(Deserialize)]
 struct Golden {
     tolerance: Bound,
@@ -41,7 +41,7 @@ struct Sequence {
     deviation: f64,
 }
 
-/// What was found over all texts.
+/// Results over all sequences.
 #[derive(Default)]
 struct Findings {
     faults: Vec<Fault>,
@@ -57,33 +57,32 @@ struct Findings {
 pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Result<(), Error> {
     if !directory.join(MARKER).is_file() {
         return Err(Error::usage(format!(
-            "{} is not a crate that forge made: it has no {MARKER}",
+            "{} was not written by forge: it has no {MARKER}",
             directory.display()
         )));
     }
     let golden = golden(directory)?;
     let text = read(&directory.join("src/kernels.metal"))?;
-    let program = Program::compile(&text).map_err(|error| {
-        Error::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
-    })?;
+    let program = Program::compile(&text)
+        .map_err(|error| Error::other(format!("{error}\n(to install clang: {})", doctor::clang_advice())))?;
     let built = build::build(directory, None, Parts::NoServer)?;
     let mut findings = Findings::default();
-    // Once, two slots are told the same text in the same passes, so that tiles of rows are of both: a text of many rows,
-    // the shortest, for it takes twice as long.
+    // One sequence runs in two slots at once, so that tiles contain rows of both: the shortest one with a
+    // prefill pass.
     let many = |sequence: &&Sequence| sequence.chunks.first().is_some_and(|rows| *rows > forge_planner::FEW);
     let texts = golden.sequences.iter().filter(many);
-    let told_twice = texts.min_by_key(|sequence| sequence.ids.len()).map(|sequence| sequence.ids.len());
-    // The reference gave every text a slot of this size, which decides how some models turn heads.
+    let two_slots = texts.min_by_key(|sequence| sequence.ids.len()).map(|sequence| sequence.ids.len());
+    // The reference used this context length for every sequence, and RoPE of some models depends on it.
     let context = golden.sequences.iter().map(|sequence| sequence.ids.len()).max().unwrap_or(0);
     let lengths = golden.sequences.iter().map(|sequence| sequence.ids.len());
-    let followed = lengths.filter(|length| length + FOLLOWING <= context).min();
+    let continued = lengths.filter(|length| length + FOLLOWING <= context).min();
     for (index, sequence) in golden.sequences.iter().enumerate() {
-        // Logits of every row once, so that the head is run for a few rows too; for a long text that would take long.
+        // Request logits for all rows of a small batch, so that the head kernel also runs for several rows.
         let all = sequence.chunks.first().is_some_and(|rows| (2..=forge_planner::FEW).contains(rows));
-        let slots = if many(&sequence) && told_twice == Some(sequence.ids.len()) { 2 } else { 1 };
-        // Once, the device goes on by itself for two ids: after a text that leaves room for them.
-        let is_followed = followed == Some(sequence.ids.len());
-        let recording = record(&built, directory, sequence, (all, slots, context, is_followed))?;
+        let slots = if many(&sequence) && two_slots == Some(sequence.ids.len()) { 2 } else { 1 };
+        // For one sequence that leaves space, let the device decode further tokens by itself.
+        let continues = continued == Some(sequence.ids.len());
+        let recording = record(&built, directory, sequence, (all, slots, context, continues))?;
         let report = replay(&program, &recording, directory, (index + 1, golden.sequences.len()))?;
         findings.add(report, sequence);
     }
@@ -94,12 +93,12 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     if as_json {
         terminal::print(&format!("{:#}\n", findings.to_json(bound)))?;
     } else {
-        terminal::print(&findings.told(bound))?;
+        terminal::print(&findings.to_text(bound))?;
     }
     if findings.ok(bound) { Ok(()) } else { Err(Error::Reported(1)) }
 }
 
-/// Puts what was measured into the crate's report.html.
+/// Writes the measurements into the crate's report.html.
 fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(), Error> {
     let path = directory.join(REPORT);
     let page = read(&path)?;
@@ -109,19 +108,19 @@ fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(),
         .map(|(kernel, counters)| memory_traffic::measurement(kernel, counters))
         .collect();
     let page = forge_codegen::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(
-        || Error::other(format!("{} has no place for measurements: compile the crate again", path.display())),
+        || Error::other(format!("{} cannot hold measurements: compile the crate again", path.display())),
     )?;
-    // Whole or not at all: the page that was there is worth more than half of a new one.
-    let fresh = directory.join(format!(".{REPORT}.forge"));
-    std::fs::write(&fresh, page).map_err(|error| Error::write(&fresh, &error))?;
-    std::fs::rename(&fresh, &path).map_err(|error| Error::write(&path, &error))
+    // Write to a temporary file and rename, so that the page is never truncated.
+    let temporary = directory.join(format!(".{REPORT}.forge"));
+    std::fs::write(&temporary, page).map_err(|error| Error::write(&temporary, &error))?;
+    std::fs::rename(&temporary, &path).map_err(|error| Error::write(&path, &error))
 }
 
 fn golden(directory: &Path) -> Result<Golden, Error> {
     let path = directory.join("golden.json");
     if !path.is_file() {
         return Err(Error::other(format!(
-            "{} is missing: the crate was compiled with --no-reference-logits, and there is nothing to compare with",
+            "{} not found: the crate was compiled with --no-reference-logits; compile it without",
             path.display()
         )));
     }
@@ -132,12 +131,12 @@ fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|error| Error::read(path, &error))
 }
 
-/// What the program asks of its device for one text.
+/// Records the program's dispatches for one sequence.
 fn record(
     program: &Path,
     directory: &Path,
     sequence: &Sequence,
-    (all, slots, context, is_followed): (bool, usize, usize, bool),
+    (all, slots, context, continues): (bool, usize, usize, bool),
 ) -> Result<Recording, Error> {
     let list = |numbers: &[String]| numbers.join(",");
     let ids: Vec<String> = sequence.ids.iter().map(u32::to_string).collect();
@@ -149,15 +148,16 @@ fn record(
         .arg("--model-dir")
         .arg(directory)
         .args(["--slots", &slots.to_string(), "--ctx-size", &context.to_string()])
-        .args(["--tokens-per-pass", &(if is_followed { FOLLOWING } else { 0 }).to_string()])
+        .args(["--tokens-per-pass", &(if continues { FOLLOWING } else { 0 }).to_string()])
         .args(all.then_some("--all"))
         .output()
-        .map_err(|error| Error::other(format!("{} cannot be run: {error}", program.display())))?;
+        .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(Error::other(format!("{} record: {said}", program.display())));
     }
-    Recording::parse(&read(file.path())?).map_err(|error| Error::other(format!("the recording: {error}")))
+    Recording::parse(&read(file.path())?)
+        .map_err(|error| Error::other(format!("cannot parse the recording: {error}")))
 }
 
 fn replay(
@@ -168,13 +168,13 @@ fn replay(
 ) -> Result<Report, Error> {
     let weights = directory.join("weights.safetensors");
     let mut replay = Replay::new(program, recording, Weights::File(&weights))
-        .map_err(|error| Error::other(format!("the recording cannot be replayed: {error}")))?;
+        .map_err(|error| Error::other(format!("cannot replay the recording: {error}")))?;
     replay.counting_traffic();
     let bar = terminal::steps_bar("Verifying", recording.steps() as u64);
     if bar.is_hidden() {
-        terminal::stage("Verifying", &format!("text {text} of {of}, {} dispatches", recording.steps()));
+        terminal::stage("Verifying", &format!("sequence {text} of {of}, {} dispatches", recording.steps()));
     }
-    bar.set_message(format!("text {text} of {of}"));
+    bar.set_message(format!("sequence {text} of {of}"));
     let report = replay.run(&mut |_, done| bar.set_position(done as u64));
     bar.finish_and_clear();
     Ok(report)
@@ -232,28 +232,28 @@ impl Findings {
         })
     }
 
-    /// The report for people.
-    fn told(&self, bound: f64) -> String {
+    /// The report as text.
+    fn to_text(&self, bound: f64) -> String {
         let faults = self.faults.iter().map(Fault::to_string).chain(self.stopped.clone());
         let mut text: String = faults.map(|fault| terminal::fault_line(&fault) + "\n").collect();
         let faults = match self.faults.len() {
-            0 => "the referee has nothing to say".to_owned(),
+            0 => "no faults found".to_owned(),
             count => format!("{count} faults"),
         };
         text += &format!(
-            "{} dispatches, {} barriers of which {} were needed: {faults}\n",
+            "{} dispatches, {} barriers ({} required): {faults}\n",
             self.steps, self.barriers, self.needed
         );
         text += &memory_traffic::table(&self.counters);
-        let verdict = if self.worst <= bound { "within" } else { "BEYOND" };
+        let verdict = if self.worst <= bound { "within" } else { "FAIL: above" };
         text + &format!(
-            "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}\n",
+            "max logit error {:.1e} (standard deviations of the reference), {verdict} tolerance {bound:e}\n",
             self.worst
         )
     }
 }
 
-/// The largest difference of logits, in standard deviations of the reference's. What is not a number is infinitely far.
+/// The largest logit error, in standard deviations of the reference logits. NaN counts as infinite.
 fn distance(found: &[f32], sequence: &Sequence) -> f64 {
     if found.len() != sequence.logits.len() {
         return f64::INFINITY;

@@ -1,8 +1,8 @@
-//! What each architecture knows, without a model of it: for people who look for one, and for those who bring one that
-//! forge does not know.
+//! What each architecture supports: for documentation, and for suggestions when an architecture is
+//! unsupported.
 //!
-//! Nothing is listed here. An architecture is asked to read a configuration, and what it asks for, passes over and refuses
-//! is what it knows.
+//! Nothing is listed by hand. An architecture reads a probe configuration, and the keys that it reads,
+//! ignores and rejects show what it supports.
 
 use crate::architectures::{ALL, Architecture};
 use crate::config::{Config, Conventions};
@@ -13,30 +13,30 @@ use crate::{ignored_keys, mlx_quant};
 use forge_ir::Diagnostic;
 use std::collections::BTreeSet;
 
-/// An architecture that forge knows.
+/// A supported architecture.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// What `architectures` says in config.json.
+    /// `architectures` in config.json.
     pub class: &'static str,
-    /// What `model_type` says in config.json.
+    /// `model_type` in config.json.
     pub model_type: &'static str,
-    /// Repositories of the hub that hold such models.
+    /// Example repositories on the hub.
     pub hub: &'static [&'static str],
-    /// How its positions may be scaled; none where it has no rotation to scale.
+    /// Supported RoPE scaling types; `None` without RoPE scaling.
     pub scalings: Option<String>,
-    /// The keys of config.json that it reads, some of them to refuse what forge cannot compute, beside those that mean
-    /// nothing in any architecture.
+    /// The keys of config.json that it reads, including those it reads only to reject values, and without the
+    /// keys that have no effect in any architecture.
     pub keys: BTreeSet<String>,
 }
 
-/// Every architecture that forge knows.
+/// All supported architectures.
 pub fn families() -> Vec<Family> {
     ALL.iter().map(Family::of).collect()
 }
 
 impl Family {
     fn of(architecture: &'static Architecture) -> Family {
-        // One that no model has: what is refused comes with what would not be.
+        // An unknown scaling type: the error lists the supported ones.
         const SCALED: [&str; 2] = [
             r#"{"rope_scaling": {"rope_type": "?"}, "text_config": {"rope_scaling": {"rope_type": "?"}}}"#,
             r#"{"rope_parameters": {"full_attention": {"rope_type": "?"}},
@@ -51,14 +51,14 @@ impl Family {
     }
 }
 
-/// A configuration of ours that an architecture has read.
+/// A probe configuration read by an architecture.
 fn tried(text: &str, architecture: &Architecture) -> Config {
     let config = Config::new(json::parse("config.json", text).unwrap_or_default(), Conventions::default());
     (architecture.read)(&config.root());
     config
 }
 
-/// Reads what is read whatever the architecture.
+/// Reads the keys that are independent of the architecture.
 fn around(config: &Config, family: &str) {
     let root = config.root();
     for key in ["architectures", "model_type", "bos_token_id", "eos_token_id"] {
@@ -68,19 +68,17 @@ fn around(config: &Config, family: &str) {
     ignored_keys::check(&root, family);
 }
 
-/// What to say to who brings an architecture that forge does not know.
+/// Notes for the error about an unsupported architecture.
 pub(crate) fn way_out(name: &str, document: &Document) -> Vec<String> {
     let mut notes = nearest(name, document);
     let names: Vec<&str> = ALL.iter().map(|known| known.class).collect();
-    notes.push(format!("it knows {}", names.join(", ")));
-    notes.push(
-        "what each of them is: docs/models.md; how to add one: docs/contributing/adding-a-model.md"
-            .to_owned(),
-    );
+    notes.push(format!("supported: {}", names.join(", ")));
+    notes.push("see docs/models.md; to add an architecture, docs/contributing/adding-a-model.md".to_owned());
     notes
 }
 
-/// Keys that most configurations have and that say nothing of what is computed: no reason to call one unlike an architecture.
+/// Keys that most configurations have and that do not describe the computation. They do not count in
+/// comparisons.
 const BOOKKEEPING: [&str; 14] = [
     "_name_or_path",
     "attention_dropout",
@@ -98,14 +96,14 @@ const BOOKKEEPING: [&str; 14] = [
     "use_cache",
 ];
 
-/// What an architecture makes of a configuration: the keys that it does not read, and what is wrong with those it does.
+/// How an architecture reads a configuration: the keys that it does not support, and other problems.
 struct ProbeConfig {
     class: &'static str,
     unknown: Vec<String>,
     faults: Vec<Diagnostic>,
 }
 
-/// The architectures that understand a configuration, or the one that understands most of it, and how much that is.
+/// Notes on the architectures that can read a configuration, or on the one that reads most of it.
 fn nearest(name: &str, document: &Document) -> Vec<String> {
     let of_file = document.value.as_object().map_or(0, serde_json::Map::len);
     let tries = ALL.iter().map(|architecture| {
@@ -121,12 +119,10 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
         tries.iter().filter(|it| it.unknown.is_empty() && it.faults.is_empty()).map(|it| it.class).collect();
     if !whole.is_empty() {
         let whole = whole.join(", ");
-        let but = "which does not say that it computes the same";
-        return vec![format!(
-            "this configuration reads like one of {whole}: no key of it is unknown there, {but}"
-        )];
+        let but = "but it may compute something else";
+        return vec![format!("the configuration can be read as {whole}, {but}")];
     }
-    // Of those that read as much, the one of a like name.
+    // Among equals, prefer the most similar name.
     let stem = |class: &str| class.split("For").next().unwrap_or_default().to_lowercase();
     let strangeness = |it: &&ProbeConfig| {
         let unlike = 1.0 - strsim::jaro_winkler(&stem(name), &stem(it.class));
@@ -136,13 +132,12 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
         return Vec::new();
     };
     if 2 * unknown.len() >= of_file {
-        return vec!["none that it knows reads even half of this configuration".to_owned()];
+        return vec!["no supported architecture reads half of this configuration".to_owned()];
     }
     let known = of_file.saturating_sub(unknown.iter().filter(|path| !path.contains('.')).count());
-    let mut notes =
-        vec![format!("the nearest that it knows is {class}, which reads {known} of {of_file} keys")];
+    let mut notes = vec![format!("nearest architecture: {class}, which reads {known} of {of_file} keys")];
     if !unknown.is_empty() {
-        notes.push(format!("{class} does not know {}", unknown.join(", ")));
+        notes.push(format!("{class} does not support {}", unknown.join(", ")));
     }
     notes.extend(faults.iter().map(|fault| format!("as {class}: {}", fault.message)));
     notes

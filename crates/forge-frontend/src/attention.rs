@@ -1,4 +1,4 @@
-//! Attention of query heads over shared key and value heads, with rotated queries and keys.
+//! Grouped-query attention with RoPE.
 
 use crate::builder::{Layer, Norm};
 use crate::config::Section;
@@ -6,10 +6,10 @@ use crate::decoder::{Defaults, count};
 use crate::rope::Rope;
 use forge_ir::{Activation, Rotation, StateId, ValueId, WeightSlice};
 
-/// An attention block's description.
+/// Description of an attention block.
 #[derive(Clone)]
 pub(crate) struct Attention {
-    /// Width of what it reads and of what it gives.
+    /// Hidden size.
     pub(crate) hidden: usize,
     /// Query heads.
     pub(crate) query_heads: usize,
@@ -17,25 +17,25 @@ pub(crate) struct Attention {
     pub(crate) key_heads: usize,
     /// Channels of a head.
     pub(crate) width: usize,
-    /// The norm of queries and of keys; none where there is no such norm.
+    /// Norm of queries and keys, if any.
     pub(crate) head_norm: Option<HeadNorm>,
-    /// Whether values are what keys are made of, and have no projection of their own.
+    /// Whether values use the key projection instead of their own.
     pub(crate) values_are_keys: bool,
-    /// Epsilon of the norm of every head of values, which has no gain; none where there is no such norm.
+    /// Epsilon of the norm of each value head, which has no gain, if any.
     pub(crate) value_norm: Option<f32>,
-    /// Of queries and keys.
+    /// Rotation of queries and keys.
     pub(crate) rotation: Rotation,
-    /// Of queries and keys in layers that have a window, where it is another.
+    /// Rotation in sliding-window layers, if different.
     pub(crate) window_rotation: Option<Rotation>,
-    /// The module that is `q_proj`, `k_proj` and `v_proj` one below the other, where they are stored so.
+    /// Module of the fused query, key and value projection, if any.
     pub(crate) joined: Option<&'static str>,
-    /// Multiplies queries with keys.
+    /// Multiplies scores.
     pub(crate) scale: f32,
-    /// What the scaled products are capped to.
+    /// Softcap of scores.
     pub(crate) softcap: Option<f32>,
-    /// Whether heads have sinks, the tensor `sinks`: one more score for each.
+    /// Whether heads have attention sinks: one more score per head, in the tensor `sinks`.
     pub(crate) sinks: bool,
-    /// Whether `q_proj` has, below the rows of each head's query, as many of a gate that its result is multiplied by.
+    /// Whether `q_proj` also produces an output gate, whose rows follow the query's in each head.
     pub(crate) gated: bool,
     /// Whether `q_proj`, `k_proj` and `v_proj` have a bias.
     pub(crate) input_bias: bool,
@@ -43,31 +43,31 @@ pub(crate) struct Attention {
     pub(crate) output_bias: bool,
 }
 
-/// The norm of queries and of keys.
+/// Norm of queries and keys.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadNorm {
-    /// As the model's others.
+    /// Same kind and epsilon as the model's other norms.
     pub(crate) norm: Norm,
-    /// The modules of the gains, of queries and of keys.
+    /// Modules of the query and key gains.
     pub(crate) modules: [&'static str; 2],
-    /// Whether it is of all heads at once.
+    /// Whether it applies to all heads at once.
     pub(crate) of_all: bool,
-    /// Whether it is of heads that have been rotated.
+    /// Whether it follows RoPE.
     pub(crate) rotated: bool,
 }
 
 impl HeadNorm {
-    /// Of every head before it rotates.
+    /// A norm of each head, before RoPE.
     pub(crate) fn of_heads(norm: Norm) -> HeadNorm {
         HeadNorm { norm, modules: ["q_norm", "k_norm"], of_all: false, rotated: false }
     }
 }
 
 impl Attention {
-    /// Reads the keys that most architectures spell alike; without biases, norms, caps and a rotation.
+    /// Reads the keys that most architectures share. Biases, norms, caps and the rotation are off.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, defaults: &Defaults) -> Attention {
         let query_heads = count(config, "num_attention_heads", defaults.sizes.map(|[_, heads]| heads));
-        // Null is what the other keys make it, absent what the architecture does.
+        // A null value is derived from other keys; an absent key has the architecture's default.
         let default = |key: &str, absent: Option<usize>, other: usize| match absent {
             Some(absent) if !config.is_null(key) => absent,
             _ => other,
@@ -79,12 +79,12 @@ impl Attention {
         if !query_heads.is_multiple_of(key_heads) {
             config.contradiction(
                 "num_key_value_heads",
-                format!("{query_heads} query heads do not share {key_heads} key heads evenly"),
+                format!("{query_heads} query heads are not a multiple of {key_heads} key heads"),
             );
         }
         let is_share = config.is_null("head_dim") || defaults.width.is_none();
         if config.get("head_dim").is_none() && is_share && !hidden.is_multiple_of(query_heads) {
-            let message = format!("a width of {hidden} does not divide into {query_heads} heads");
+            let message = format!("hidden size {hidden} is not a multiple of {query_heads} heads");
             config.contradiction("num_attention_heads", message);
         }
         let pairing = defaults.pairing;
@@ -108,13 +108,13 @@ impl Attention {
         }
     }
 
-    /// How layers that have a window rotate queries and keys.
+    /// The rotation in sliding-window layers.
     pub(crate) fn window_rotation(&self) -> &Rotation {
         self.window_rotation.as_ref().unwrap_or(&self.rotation)
     }
 
-    /// From the normed stream to the branch's result, of a layer that sees a window or everything, and that rotates
-    /// queries and keys or leaves them. `module` is the tensors' prefix.
+    /// Builds the block with its own cache, a window if any, and with or without RoPE: from the normed stream
+    /// to the branch output. `module` is the prefix of tensor names.
     pub(crate) fn build(
         &self,
         layer: &mut Layer<'_, '_>,
@@ -126,7 +126,7 @@ impl Attention {
         self.build_over(layer, x, module, (window, rotation), None)
     }
 
-    /// The same of a layer that has keys and values of its own, or reads those that an earlier one keeps.
+    /// Like [`Attention::build`], for a layer that has its own cache or reads that of an earlier layer.
     pub(crate) fn build_over(
         &self,
         layer: &mut Layer<'_, '_>,
@@ -181,7 +181,7 @@ impl Attention {
         layer.linear("output", heads, &format!("{module}.o_proj"), [self.hidden, queries], self.output_bias)
     }
 
-    /// Norms queries and keys, if that is done before they are rotated, or after.
+    /// Applies the norm of queries and keys if it belongs at this point, before or after RoPE.
     fn normed(&self, layer: &mut Layer<'_, '_>, turned: &mut [Heads], module: &str, rotated: bool) {
         let Some(norm) = self.head_norm.filter(|norm| norm.rotated == rotated) else { return };
         for Heads { role, x, count } in turned {
@@ -193,14 +193,14 @@ impl Attention {
     }
 }
 
-/// Queries or keys on their way to attention.
+/// Queries or keys before attention.
 struct Heads {
     role: &'static str,
     x: ValueId,
     count: usize,
 }
 
-/// What an architecture knows of a head's rotation.
+/// The RoPE parameters that an architecture determines.
 pub(crate) fn rope(width: usize, context: usize, defaults: &Defaults) -> Rope {
     let Defaults { theta, partial, pairing, scaling, .. } = *defaults;
     Rope { width, context, theta, partial, pairing, scaling }

@@ -1,7 +1,7 @@
-//! The tensors of a checkpoint, each bound to the weights that it is, or is made of.
+//! Binds the checkpoint's tensors to the graph's weights.
 //!
-//! A tensor that is missing or has the wrong shape is noted and stood in for, so that all faults of a checkpoint are found
-//! at once; so is one that nothing uses, or not to its end.
+//! A tensor that is missing or has the wrong shape is recorded and replaced by a placeholder, so that all
+//! problems are found at once. Tensors that are unused, or not fully used, are errors too.
 
 use crate::mlx_quant;
 use crate::mlx_quant::Quantization;
@@ -13,50 +13,50 @@ use forge_ir::{Diagnostic, Format, Stack, Weight, WeightId, WeightSlice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What has been bound so far.
+/// The weights bound so far.
 pub(crate) struct Bindings<'a> {
-    /// What the checkpoint has; none where whatever is asked for is there, in bf16.
+    /// The checkpoint's tensors; with `None`, every requested tensor exists, in bf16.
     tensors: Option<&'a Tensors>,
-    /// What the configuration says of tensors of codes.
+    /// The configuration of quantized tensors.
     pub(crate) quantization: Option<Quantization>,
     /// Every weight bound so far.
     pub(crate) weights: Vec<Weight>,
-    /// Of every tensor, the weights that are parts of it.
+    /// For each tensor, the weights that are slices of it.
     bound: BTreeMap<String, Vec<WeightId>>,
-    /// Tensors that belong to tensors of codes.
+    /// Scales and biases of quantized tensors.
     beside: BTreeSet<String>,
     ignored: BTreeSet<String>,
-    /// Rows of tensors past those that the model has, by the tensors' names.
+    /// Rows of tensors beyond those that the model has, by tensor name.
     further_rows: BTreeMap<String, Range<usize>>,
-    /// Tensors that are not there, with their shapes.
+    /// Missing tensors, with their shapes.
     missing: Vec<(String, Vec<usize>)>,
     faults: Vec<Diagnostic>,
 }
 
-/// A weight that is looked for.
+/// A request for a weight.
 #[derive(Clone, Copy)]
 pub(crate) struct TensorRequest<'a> {
-    /// Its tensor's name; of a stack that lies apart, with `*` for the number of each.
+    /// Name of its tensor. For a stack with one tensor per matrix, `*` stands for the index.
     pub(crate) tensor: &'a str,
-    /// Its own shape.
+    /// Shape of the weight.
     pub(crate) shape: &'a [usize],
-    /// How it is stored if it is a stack.
+    /// How it is stored, if it is a stack.
     pub(crate) stack: Option<Stack>,
-    /// Which part of the tensor it is.
+    /// Which slice of the tensor it is.
     pub(crate) cut: Option<WeightSlice>,
-    /// Whether it means the tensor's numbers and 1.
+    /// Whether 1 is added to the stored values.
     pub(crate) plus_one: bool,
-    /// Of what has fewer dimensions than its tensor, the tensor's after the first.
+    /// The tensor's dimensions after the first, if it has more dimensions than the weight.
     pub(crate) lies: &'a [usize],
 }
 
 impl<'a> TensorRequest<'a> {
-    /// A tensor as it is.
+    /// A weight that is a whole tensor.
     pub(crate) fn whole(tensor: &'a str, shape: &'a [usize]) -> TensorRequest<'a> {
         TensorRequest { tensor, shape, stack: None, cut: None, plus_one: false, lies: &[] }
     }
 
-    /// The shape that its tensor has, where the weight's says another.
+    /// The tensor's shape, if it differs from the weight's.
     fn own_shape(&self, weight: &Weight) -> Option<Vec<usize>> {
         let all = weight.tensor_shape().iter().product::<usize>();
         let each = self.lies.iter().product::<usize>().max(1);
@@ -64,17 +64,17 @@ impl<'a> TensorRequest<'a> {
     }
 }
 
-/// So many faults of one kind are told; the rest is counted.
-const TOLD: usize = 16;
+/// Maximum number of problems of one kind that are reported; the rest are counted.
+const MAX_REPORTED: usize = 16;
 
-/// After so many missing tensors there is no point in looking for more.
-const HOPELESS: usize = 1000;
+/// Number of missing tensors after which the search stops.
+const MAX_MISSING: usize = 1000;
 
-/// No model has more tensors: a header could not tell of them.
-const MOST: usize = 1 << 18;
+/// Maximum number of tensors. A header could not hold more.
+const MAX_TENSORS: usize = 1 << 18;
 
 impl<'a> Bindings<'a> {
-    /// Nothing yet.
+    /// No weights.
     pub(crate) fn new(tensors: Option<&'a Tensors>) -> Bindings<'a> {
         Bindings {
             tensors,
@@ -89,20 +89,20 @@ impl<'a> Bindings<'a> {
         }
     }
 
-    /// Marks the tensors that nothing needs to use.
+    /// Marks tensors that may stay unused.
     pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
         let names = self.tensors().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
         self.ignored.extend(names);
     }
 
-    /// Marks the last rows of a tensor as rows that nothing needs to use.
+    /// Marks the last rows of a tensor as unused.
     pub(crate) fn leave_out_rows(&mut self, tensor: &str, rows: Range<usize>) {
         self.further_rows.insert(tensor.to_owned(), rows);
     }
 
-    /// Whether so much is missing, or so much was asked for, that building on is useless.
+    /// Whether so much is missing or requested that building the graph further is useless.
     pub(crate) fn is_hopeless(&self) -> bool {
-        self.missing.len() > HOPELESS || self.bound.len() > MOST
+        self.missing.len() > MAX_MISSING || self.bound.len() > MAX_TENSORS
     }
 
     /// Whether the checkpoint has a tensor of this name.
@@ -114,12 +114,12 @@ impl<'a> Bindings<'a> {
         self.tensors.into_iter().flat_map(Tensors::iter)
     }
 
-    /// Notes a fault.
+    /// Records a problem.
     pub(crate) fn fault(&mut self, fault: Diagnostic) {
         self.faults.push(fault);
     }
 
-    /// The weight that was asked for; what is wrong with its tensors is noted.
+    /// Binds a weight. Problems with its tensors are recorded.
     pub(crate) fn bind(&mut self, wanted: TensorRequest<'_>) -> WeightId {
         let TensorRequest { tensor, shape, stack, cut, plus_one, .. } = wanted;
         let (tensor, shape) = (tensor.to_owned(), shape.to_vec());
@@ -131,7 +131,7 @@ impl<'a> Bindings<'a> {
         }
         let id = WeightId(self.weights.len());
         weight.blocks = self.tensors.and_then(|tensors| tensors.get(&first)?.blocks);
-        // Every part of a tensor has the format of the first, and what was said of that need not be said again.
+        // Slices of a tensor share the format of the first, which was checked then.
         weight.format = match parts.first() {
             Some(part) => self.weights[part.0].format,
             None => self.common_format(&weight, wanted),
@@ -143,7 +143,7 @@ impl<'a> Bindings<'a> {
         id
     }
 
-    /// The format of all tensors of a weight; what is wrong with that is noted.
+    /// The common format of all tensors of a weight. Problems are recorded.
     fn common_format(&mut self, weight: &Weight, wanted: TensorRequest<'_>) -> Format {
         let mut tensors = weight.tensors();
         let Some(first) = tensors.next() else { return Format::F32 };
@@ -154,7 +154,7 @@ impl<'a> Bindings<'a> {
                 let message = format!("{first} is stored as {format} and {tensor} as {other}");
                 self.faults.push(
                     Diagnostic::new("F0304", message)
-                        .note("the experts of a layer are one matrix, which has one format"),
+                        .note("all experts of a layer must have the same format"),
                 );
                 break;
             }
@@ -162,7 +162,7 @@ impl<'a> Bindings<'a> {
         format
     }
 
-    /// The format of one tensor of a weight; what is wrong with that is noted.
+    /// The format of one tensor of a weight. Problems are recorded.
     fn format(&mut self, name: &str, weight: &Weight, wanted: TensorRequest<'_>) -> Format {
         let flat = weight.tensor_shape();
         let shape = wanted.own_shape(weight).unwrap_or_else(|| flat.clone());
@@ -180,8 +180,9 @@ impl<'a> Bindings<'a> {
             return format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32);
         }
         if tensor.shape != shape && tensor.shape != flat {
-            let message = format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
-            self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
+            let message =
+                format!("{name}: expected shape {shape:?} from the configuration, found {:?}", tensor.shape);
+            self.faults.push(Diagnostic::new("F0302", message).note(format!("in file {}", tensor.file)));
         }
         if let Some(blocks) = tensor.blocks {
             return blocks.format();
@@ -191,17 +192,17 @@ impl<'a> Bindings<'a> {
             "F16" => Format::F16,
             "BF16" => Format::Bf16,
             _ => {
-                let message = format!("{name} is stored as {}", tensor.dtype);
+                let message = format!("{name}: unsupported type {}", tensor.dtype);
                 self.faults.push(
                     Diagnostic::new("F0304", message)
-                        .note("forge reads F32, F16 and BF16, codes as MLX has them, and blocks of mxfp4"),
+                        .note("expected F32, F16, BF16, MLX quantization or mxfp4"),
                 );
                 Format::F32
             }
         }
     }
 
-    /// The format of a weight whose tensor has codes, and scales in others.
+    /// The format of a quantized weight.
     fn format_of_codes(
         &mut self,
         tensors: &Tensors,
@@ -210,18 +211,19 @@ impl<'a> Bindings<'a> {
         shape: &[usize],
     ) -> Format {
         if weight.cut.is_some_and(WeightSlice::turns) {
-            let message = format!("{} is stored as codes, of which columns cannot be cut", tensor.name);
-            self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+            let message =
+                format!("{} is quantized; column slices of quantized tensors are unsupported", tensor.name);
+            self.faults.push(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
             return Format::F32;
         }
         let format = mlx_quant::format(tensors, self.quantization.as_ref(), tensor, shape);
-        // What no such codes have beside them is left to be told of.
+        // Scales and biases that this format does not have stay unused and are reported.
         let beside = if format == Ok(Format::Mxfp4) { 1 } else { 2 };
         self.beside.extend(mlx_quant::companions(&tensor.name).into_iter().take(beside));
         format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
     }
 
-    /// Tensors of which weights are parts that leave something over.
+    /// Errors for tensors whose slices do not cover them.
     fn partly_used(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         for (name, ids) in &self.bound {
@@ -234,16 +236,16 @@ impl<'a> Bindings<'a> {
                 && used < of
                 && self.further_rows.get(name) != Some(&(used..of))
             {
-                let message = format!("nothing uses the tensor {name} from {used} on, of {of}");
+                let message = format!("unused part of tensor {name}: from {used} on, of {of}");
                 faults.push(Diagnostic::new("F0303", message));
             }
         }
         faults
     }
 
-    /// The names of tensors that were left out on purpose; or every fault found.
+    /// Names of tensors that were left unused on purpose, or all problems found.
     pub(crate) fn finish(&mut self) -> Result<Vec<String>, Vec<Diagnostic>> {
-        let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
+        let mut faults = truncate(std::mem::take(&mut self.faults).into_iter(), "tensor errors");
         let unused: Vec<&Tensor> = self
             .tensors()
             .filter(|tensor| {
@@ -253,31 +255,31 @@ impl<'a> Bindings<'a> {
             .collect();
         faults.extend(self.partly_used());
         let lacking = self.missing.iter().map(|(name, shape)| {
-            let message = format!("the checkpoint lacks the tensor {name} {shape:?}");
+            let message = format!("missing tensor {name} {shape:?}");
             let fault = Diagnostic::new("F0301", message);
             let mut others = self.tensors().map(|tensor| tensor.name.as_str());
             match nearest(name, unused.iter().map(|tensor| tensor.name.as_str())) {
-                Some(near) => fault.note(format!("it has {near}, which nothing uses")),
+                Some(near) => fault.note(format!("nearest unused tensor: {near}")),
                 None => match nearest(name, &mut others) {
-                    Some(near) => fault.note(format!("the nearest that it has is {near}")),
+                    Some(near) => fault.note(format!("nearest tensor: {near}")),
                     None => fault,
                 },
             }
         });
         let left = unused.iter().map(|tensor| {
-            let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
-            let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
+            let message = format!("unused tensor {} {:?}", tensor.name, tensor.shape);
+            let fault = Diagnostic::new("F0303", message).note(format!("in file {}", tensor.file));
             let fault = match nearest(&tensor.name, self.missing.iter().map(|(name, _)| name.as_str())) {
-                Some(near) => fault.note(format!("the nearest that is missing is {near}")),
+                Some(near) => fault.note(format!("nearest missing tensor: {near}")),
                 None => match nearest(&tensor.name, self.bound.keys().map(String::as_str)) {
-                    Some(near) => fault.note(format!("the nearest that is used is {near}")),
+                    Some(near) => fault.note(format!("nearest used tensor: {near}")),
                     None => fault,
                 },
             };
-            fault.note("a model compiled without it could give wrong text")
+            fault.note("ignoring it could change the output")
         });
-        faults.extend(told(lacking, "missing tensors"));
-        faults.extend(told(left, "unused tensors"));
+        faults.extend(truncate(lacking, "missing tensors"));
+        faults.extend(truncate(left, "unused tensors"));
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -287,21 +289,21 @@ impl<'a> Bindings<'a> {
     }
 }
 
-/// The first few faults, and how many more there are.
-fn told(faults: impl ExactSizeIterator<Item = Diagnostic>, what: &str) -> Vec<Diagnostic> {
+/// The first few errors and the number of further ones.
+fn truncate(faults: impl ExactSizeIterator<Item = Diagnostic>, what: &str) -> Vec<Diagnostic> {
     let count = faults.len();
-    let mut told: Vec<Diagnostic> = faults.take(TOLD).collect();
-    if let (Some(first), true) = (told.first(), count > TOLD) {
-        told.push(Diagnostic::new(first.code, format!("and {} more {what}", count - TOLD)));
+    let mut reported: Vec<Diagnostic> = faults.take(MAX_REPORTED).collect();
+    if let (Some(first), true) = (reported.first(), count > MAX_REPORTED) {
+        reported.push(Diagnostic::new(first.code, format!("and {} more {what}", count - MAX_REPORTED)));
     }
-    told
+    reported
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is said of a tensor of 9 rows of which these are bound.
+    /// The error for a tensor of 9 rows of which these are bound.
     fn said(parts: &[(usize, usize)]) -> String {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
@@ -316,8 +318,8 @@ mod tests {
     fn a_tensor_has_to_be_used_to_its_end() {
         assert_eq!(said(&[(0, 9)]), "");
         assert_eq!(said(&[(5, 4), (0, 3), (3, 2)]), "");
-        assert!(said(&[(0, 3), (3, 5)]).contains("nothing uses the tensor joined from 8 on, of 9"));
-        assert!(said(&[(0, 3), (5, 4)]).contains("nothing uses the tensor joined from 3 on, of 9"));
+        assert!(said(&[(0, 3), (3, 5)]).contains("unused part of tensor joined: from 8 on, of 9"));
+        assert!(said(&[(0, 3), (5, 4)]).contains("unused part of tensor joined: from 3 on, of 9"));
         assert!(said(&[(1, 8)]).contains("from 0 on"));
     }
 

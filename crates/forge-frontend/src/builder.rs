@@ -1,6 +1,6 @@
-//! Builds a graph layer by layer, binding tensors of the checkpoint as it goes.
+//! Builds a graph layer by layer and binds the checkpoint's tensors.
 //!
-//! Every application of a body is built anew; bodies that come out equal are shared.
+//! A body is built for every layer; equal bodies are shared.
 
 use crate::binding::{Bindings, TensorRequest};
 use crate::mla::OfHeads;
@@ -11,17 +11,17 @@ use forge_ir::{
 };
 use std::ops::Range;
 
-/// A graph in the making.
+/// A graph under construction.
 pub(crate) struct Builder<'a> {
-    /// The weights so far.
+    /// Weights bound so far.
     pub(crate) bindings: Bindings<'a>,
-    /// Every state declared so far.
+    /// States declared so far.
     pub(crate) states: Vec<State>,
-    /// The distinct bodies so far.
+    /// Distinct bodies so far.
     pub(crate) bodies: Vec<Body>,
 }
 
-/// One application of a body in the making.
+/// A layer under construction.
 pub(crate) struct Layer<'b, 'a> {
     builder: &'b mut Builder<'a>,
     body: Body,
@@ -30,36 +30,36 @@ pub(crate) struct Layer<'b, 'a> {
     parts: Vec<usize>,
 }
 
-/// What all norms of a model have in common.
+/// Properties shared by all norms of a model.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm {
-    /// Added to the mean of squares, or to the variance.
+    /// Added to the mean square or the variance.
     pub(crate) epsilon: f32,
-    /// Whether gains are kept less 1.
+    /// Whether gains are stored minus 1.
     pub(crate) plus_one: bool,
-    /// What is normed.
+    /// RMSNorm or LayerNorm.
     pub(crate) kind: NormKind,
 }
 
-/// What a norm does before it divides.
+/// The kind of a norm.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum NormKind {
-    /// Nothing: it divides by the root of the mean square.
+    /// RMSNorm.
     Rms,
-    /// It takes the mean off.
+    /// LayerNorm.
     Layer {
-        /// Whether the tensor `<module>.bias` is added at the end.
+        /// Whether the tensor `<module>.bias` is added.
         bias: bool,
     },
 }
 
 impl<'a> Builder<'a> {
-    /// Nothing yet.
+    /// An empty graph.
     pub(crate) fn new(tensors: Option<&'a Tensors>) -> Builder<'a> {
         Builder { bindings: Bindings::new(tensors), states: Vec::new(), bodies: Vec::new() }
     }
 
-    /// Begins an application of a body that takes a width of `input`; 0 for ids.
+    /// Begins a layer whose input has width `input`; 0 for token ids.
     pub(crate) fn layer(&mut self, name: &str, input: usize) -> Layer<'_, 'a> {
         let body = Body { name: name.to_owned(), input, params: Vec::new(), nodes: Vec::new() };
         Layer { builder: self, body, weights: Vec::new(), states: Vec::new(), parts: Vec::new() }
@@ -67,7 +67,7 @@ impl<'a> Builder<'a> {
 }
 
 impl Layer<'_, '_> {
-    /// What flows in.
+    /// The layer's input.
     pub(crate) const INPUT: ValueId = ValueId(0);
 
     fn param(&mut self, role: &str, kind: ParamKind) -> ParamId {
@@ -80,7 +80,7 @@ impl Layer<'_, '_> {
         self.bound(role, TensorRequest::whole(tensor, shape))
     }
 
-    /// Declares a stack of matrices of this shape and binds tensors to it, or parts of them.
+    /// Declares a stack of matrices of this shape and binds tensors, or slices of them, to it.
     pub(crate) fn stack(
         &mut self,
         role: &str,
@@ -90,7 +90,7 @@ impl Layer<'_, '_> {
         self.bound(role, TensorRequest { stack: Some(stack), cut, ..TensorRequest::whole(tensor, &shape) })
     }
 
-    /// Declares a matrix and binds the first rows of a tensor to it that has `of` rows. The others are left out.
+    /// Declares a matrix and binds the first rows of a tensor of `of` rows to it. The other rows stay unused.
     pub(crate) fn first_rows(&mut self, role: &str, tensor: &str, shape: [usize; 2], of: usize) -> ParamId {
         let cut = (of > shape[0]).then_some(WeightSlice::Rows { first: 0, of });
         if cut.is_some() {
@@ -110,12 +110,12 @@ impl Layer<'_, '_> {
         self.param(role, ParamKind::Weight(wanted.shape.to_vec()))
     }
 
-    /// Declares a cache of keys and values.
+    /// Declares a KV cache.
     pub(crate) fn cache(&mut self, heads: usize, width: usize) -> ParamId {
         self.state("cache", State::Cache(Cache { heads, width }))
     }
 
-    /// Declares a cache of latents and turned keys.
+    /// Declares an MLA cache: latents and rope keys.
     pub(crate) fn latents(&mut self, latents: LatentCache) -> ParamId {
         self.state("cache", State::Latents(latents))
     }
@@ -126,7 +126,7 @@ impl Layer<'_, '_> {
         self.param(role, ParamKind::State(state))
     }
 
-    /// Declares a cache that an earlier application keeps, to be read.
+    /// Declares a read-only reference to an earlier layer's cache.
     pub(crate) fn kept(&mut self, id: StateId) -> ParamId {
         let state = self.builder.states[id.0].clone();
         self.states.push(id);
@@ -138,12 +138,12 @@ impl Layer<'_, '_> {
         ValueId(self.body.nodes.len())
     }
 
-    /// Rows of a table times a number.
+    /// Embedding lookup, scaled.
     pub(crate) fn embed(&mut self, name: &str, table: ParamId, scale: f32) -> ValueId {
         self.node(name, Op::Embed { table, scale }, &[Self::INPUT])
     }
 
-    /// A norm of every part of x; its gain is the tensor `<module>.weight`. What takes the mean off is of x as a whole.
+    /// A norm of each of `parts` parts of x, with gain `<module>.weight`. LayerNorm applies to x as a whole.
     pub(crate) fn norm(
         &mut self,
         name: &str,
@@ -167,7 +167,7 @@ impl Layer<'_, '_> {
         self.node(name, op, &[x])
     }
 
-    /// A norm of x as a whole, whose gain is the tensor of this name.
+    /// A norm of x as a whole, with the gain tensor of this name.
     pub(crate) fn norm_by(
         &mut self,
         name: &str,
@@ -180,18 +180,18 @@ impl Layer<'_, '_> {
         self.node(name, Op::RmsNorm { gain, parts: 1, epsilon }, &[x])
     }
 
-    /// A norm of every part of x without a gain.
+    /// A norm of each part of x without a gain.
     pub(crate) fn norm_alone(&mut self, name: &str, x: ValueId, parts: usize, epsilon: f32) -> ValueId {
         self.node(name, Op::RmsNorm { gain: None, parts, epsilon }, &[x])
     }
 
-    /// A table's row at each row's position, added to x.
+    /// Adds a learned position embedding to x.
     pub(crate) fn place(&mut self, name: &str, x: ValueId, table: ParamId) -> ValueId {
         self.node(name, Op::Place { table }, &[x])
     }
 
-    /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
-    /// result is called as the weight is: `query`, and the bias `query_bias`.
+    /// A linear layer with weight `<module>.weight` and optional bias `<module>.bias`. The result is named
+    /// after the weight's role, such as `query`; the bias is `query_bias`.
     pub(crate) fn linear(
         &mut self,
         role: &str,
@@ -203,7 +203,7 @@ impl Layer<'_, '_> {
         self.cut_linear(role, x, (module, None), shape, bias)
     }
 
-    /// The same with a part of these tensors, as the cut says of the weight; the bias has the elements that the weight has
+    /// A linear layer with a slice of these tensors. The bias has as many elements as the weight slice has
     /// rows.
     pub(crate) fn cut_linear(
         &mut self,
@@ -224,12 +224,12 @@ impl Layer<'_, '_> {
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
 
-    /// A product with a weight that is declared already.
+    /// A matrix product with a weight that is already declared.
     pub(crate) fn product(&mut self, name: &str, x: ValueId, weight: ParamId) -> ValueId {
         self.node(name, Op::Linear { weight, bias: None }, &[x])
     }
 
-    /// Heads turned by their row's position.
+    /// RoPE.
     pub(crate) fn rotate(
         &mut self,
         name: &str,
@@ -241,7 +241,8 @@ impl Layer<'_, '_> {
         self.node(name, Op::Rotate { heads, width, rotation: rotation.clone() }, &[x])
     }
 
-    /// Attention of queries over keys and values that go to `cache`, or, of queries alone, over those that it keeps.
+    /// Attention over keys and values that are appended to `cache`; with queries only, over those already in
+    /// it.
     pub(crate) fn attention(
         &mut self,
         name: &str,
@@ -255,8 +256,8 @@ impl Layer<'_, '_> {
         self.node(name, op, inputs)
     }
 
-    /// Every channel's last values, weighed by a part of the tensor `<module>.weight`, which has so many taps for each of its
-    /// channels, along its last axis or, turned, the one before. The result is called `convolved_<role>`.
+    /// Causal convolution with a slice of the tensor `<module>.weight`, which has `taps` taps per channel
+    /// along its last axis or, if transposed, the second to last. The result is named `convolved_<role>`.
     pub(crate) fn convolve(
         &mut self,
         role: &str,
@@ -280,8 +281,8 @@ impl Layer<'_, '_> {
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
     }
 
-    /// What memories say to queries. They learn from keys and values as strongly as they are told, and forget as the time says
-    /// and the tensors of its rates and their biases.
+    /// The gated delta rule: updates the recurrent state from keys, values, `beta` and decay, and reads it
+    /// with queries.
     pub(crate) fn delta_rule(
         &mut self,
         name: &str,
@@ -297,13 +298,13 @@ impl Layer<'_, '_> {
         self.node(name, Op::DeltaRule { rate, bias, scale, epsilon, memory }, &inputs)
     }
 
-    /// The weights of experts from a router's logits.
+    /// Routing weights from router logits.
     pub(crate) fn route(&mut self, name: &str, logits: ValueId, routing: Routing) -> ValueId {
         self.node(name, Op::Route(routing), &[logits])
     }
 
-    /// Declares a vector for each matrix of a stack, one after the other, and binds a tensor to it that has a row for each, or a
-    /// part of one: elements of every group of so many.
+    /// Declares one vector per matrix of a stack and binds a tensor with a row per matrix, or a slice of it:
+    /// some elements of every group.
     pub(crate) fn stacked_vectors(
         &mut self,
         role: &str,
@@ -317,12 +318,12 @@ impl Layer<'_, '_> {
         )
     }
 
-    /// The weighted sum of experts' results. Stacks are of gates, ups and downs.
+    /// The weighted sum of experts' outputs. The stacks are gate, up and down.
     pub(crate) fn experts(&mut self, name: &str, [x, weights]: [ValueId; 2], experts: Experts) -> ValueId {
         self.node(name, Op::Experts(experts), &[x, weights])
     }
 
-    /// Every head's own matrix times its part of x.
+    /// Per-head linear layer: each head has its own matrix.
     pub(crate) fn each_head(
         &mut self,
         (role, name): (&str, &str),
@@ -336,7 +337,7 @@ impl Layer<'_, '_> {
         self.node(name, Op::EachHead { weight, heads, turned }, &[x])
     }
 
-    /// Attention over latents: of queries, turned queries, latents and turned keys.
+    /// MLA in absorbed form: attention of queries and rope queries over latents and rope keys.
     pub(crate) fn latent_attention(
         &mut self,
         name: &str,
@@ -348,50 +349,50 @@ impl Layer<'_, '_> {
         self.node(name, Op::LatentAttention { heads, scale, cache }, &inputs)
     }
 
-    /// Numbers bent to stay below a cap.
+    /// Logit softcapping.
     pub(crate) fn softcap(&mut self, name: &str, x: ValueId, cap: f32) -> ValueId {
         self.node(name, Op::Softcap(cap), &[x])
     }
 
-    /// Every number times the same.
+    /// Multiplication by a constant.
     pub(crate) fn scale(&mut self, name: &str, x: ValueId, factor: f32) -> ValueId {
         self.node(name, Op::Scale(factor), &[x])
     }
 
-    /// Every number times the tensor, which holds one.
+    /// Multiplication by a one-element tensor.
     pub(crate) fn scale_by(&mut self, name: &str, x: ValueId, (role, tensor): (&str, &str)) -> ValueId {
         let factor = self.weight(role, tensor, &[1]);
         self.node(name, Op::ScaleBy { factor }, &[x])
     }
 
-    /// x, and y left for the layers as the aside.
+    /// Returns x and publishes y as the per-layer inputs.
     pub(crate) fn leave(&mut self, name: &str, x: ValueId, y: ValueId) -> ValueId {
         self.node(name, Op::Leave, &[x, y])
     }
 
-    /// Columns of the aside.
+    /// A column slice of the per-layer inputs.
     pub(crate) fn take(&mut self, name: &str, columns: Range<usize>) -> ValueId {
         self.parts.push(columns.start);
         let part = self.param(name, ParamKind::Part(columns.len()));
         self.node(name, Op::Take { part }, &[])
     }
 
-    /// A function of every number.
+    /// An activation function.
     pub(crate) fn activate(&mut self, name: &str, x: ValueId, activation: Activation) -> ValueId {
         self.node(name, Op::Activate(activation), &[x])
     }
 
-    /// The product number by number, or of all of a with the one number that b is.
+    /// Elementwise product; b may be a single element that scales all of a.
     pub(crate) fn multiply(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
         self.node(name, Op::Multiply, &[a, b])
     }
 
-    /// The sum number by number.
+    /// Elementwise sum.
     pub(crate) fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
         self.node(name, Op::Add, &[a, b])
     }
 
-    /// Ends the application. What was defined last flows out.
+    /// Ends the layer. Its output is the last value defined.
     pub(crate) fn finish(self) -> Apply {
         let Layer { builder, body, weights, states, parts } = self;
         let index = builder.bodies.iter().position(|known| *known == body).unwrap_or_else(|| {

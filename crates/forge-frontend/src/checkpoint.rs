@@ -1,31 +1,31 @@
 //! A checkpoint as the frontend sees it: named files, read by position.
 //!
-//! The command line implements [`Checkpoint`] over a folder. Weights are read a few rows at a time and never mapped,
-//! so the memory that a compilation takes is what it asks for here and no more.
+//! The command line implements [`Checkpoint`] for a directory. Weights are read a few rows at a time and
+//! never memory-mapped, which bounds the compiler's memory.
 
 use forge_ir::Diagnostic;
 use std::collections::BTreeMap;
 use std::io;
 
-/// The files of one model. Asked from many threads.
+/// The files of one model. Methods are called from many threads.
 pub trait Checkpoint: Sync {
-    /// The names of all files, in any order, without folders.
+    /// Names of all files, without directories, in any order.
     fn files(&self) -> Vec<String>;
 
     /// The length of a file in bytes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] when there is no such file; whatever the system says otherwise.
+    /// [`io::ErrorKind::NotFound`] if there is no such file, or any other I/O error.
     fn len(&self, file: &str) -> io::Result<u64>;
 
     /// Fills `out` with the bytes of a file from `offset` on.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before `out` is full; whatever the system says otherwise.
+    /// [`io::ErrorKind::UnexpectedEof`] if the file ends before `out` is full, or any other I/O error.
     fn read(&self, file: &str, offset: u64, out: &mut [u8]) -> io::Result<()>;
 }
 
-/// A checkpoint in memory, for tests.
+/// A checkpoint in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(pub BTreeMap<String, Vec<u8>>);
 
@@ -53,10 +53,10 @@ impl Checkpoint for Memory {
     }
 }
 
-/// No text file of a checkpoint is longer: configurations are kilobytes, shard indices and tokenizers megabytes.
+/// Maximum size of a text file. Configurations take kilobytes, shard indices and tokenizers megabytes.
 const LONGEST_TEXT: u64 = 256 << 20;
 
-/// A text file, or `None` where there is none.
+/// Contents of a text file, or `None` if it does not exist.
 pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<String>, Diagnostic> {
     let length = match checkpoint.len(file) {
         Ok(length) => length,
@@ -66,7 +66,7 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
     if length > LONGEST_TEXT {
         return Err(Diagnostic::new(
             "F0101",
-            format!("{file} is {length} bytes long, too long for a text file"),
+            format!("{file} is {length} bytes long, too large for a text file"),
         ));
     }
     if let Some(fault) = lfs_pointer(checkpoint, file, length) {
@@ -78,12 +78,12 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
         Ok(text) => Ok(Some(text)),
         Err(error) => {
             let byte = error.utf8_error().valid_up_to();
-            Err(Diagnostic::new("F0101", format!("{file} is not UTF-8 text: byte {byte} is none")))
+            Err(Diagnostic::new("F0101", format!("{file} is not UTF-8: invalid byte at {byte}")))
         }
     }
 }
 
-/// Whether there is such a file; one that is there and cannot be read is a fault.
+/// Whether a file exists. An existing file that cannot be read is an error.
 pub(crate) fn is_there(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, Diagnostic> {
     match checkpoint.len(file) {
         Ok(_) => Ok(true),
@@ -92,13 +92,13 @@ pub(crate) fn is_there(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, 
     }
 }
 
-/// What a file begins with that Git LFS leaves in the place of a large one.
+/// First bytes of a Git LFS pointer.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// No pointer is longer.
+/// Maximum size of a Git LFS pointer.
 const LONGEST_LFS_POINTER: u64 = 1024;
 
-/// The fault of a file that is a Git LFS pointer: the repository was cloned without the files that it points to.
+/// The error for a Git LFS pointer: the repository was cloned without its large files.
 pub(crate) fn lfs_pointer(checkpoint: &dyn Checkpoint, file: &str, length: u64) -> Option<Diagnostic> {
     let mut start = [0; LFS_POINTER.len()];
     if length > LONGEST_LFS_POINTER || length < start.len() as u64 {
@@ -106,15 +106,12 @@ pub(crate) fn lfs_pointer(checkpoint: &dyn Checkpoint, file: &str, length: u64) 
     }
     checkpoint.read(file, 0, &mut start).ok()?;
     (start == LFS_POINTER).then(|| {
-        Diagnostic::new(
-            "F0111",
-            format!("{file} is a Git LFS pointer of {length} bytes, not the file itself"),
-        )
-        .note("fetch the files that the repository points to: git lfs pull")
+        Diagnostic::new("F0111", format!("{file} is a Git LFS pointer ({length} bytes), not the file itself"))
+            .note("download the files: git lfs pull")
     })
 }
 
-/// A file that is there and cannot be read.
+/// The error for a file that cannot be read.
 pub(crate) fn unreadable(file: &str, error: &io::Error) -> Diagnostic {
     Diagnostic::new("F0101", format!("{file} cannot be read: {error}"))
 }

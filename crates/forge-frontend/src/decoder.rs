@@ -1,7 +1,7 @@
-//! The standard decoder: an embedding, layers of attention and a gated feed-forward network, each behind a norm and
-//! beside a residual stream, a final norm and a head.
+//! The standard decoder: an embedding, layers of attention and a gated MLP with pre-norms and a residual
+//! stream, a final norm and an output head.
 //!
-//! Most architectures are this with a detail or two changed. Their files read the details; what they share is here.
+//! Most architectures are this with a few differences, which their files read. The shared part is here.
 
 use crate::architectures::{Blueprint, Parts};
 use crate::attention::{Attention, rope};
@@ -17,100 +17,100 @@ use crate::sliding_window::Windows;
 use crate::tensors::Tensors;
 use forge_ir::{Activation, Apply, LongContext, Pairing, Rotation, ValueId};
 
-/// A standard decoder's description.
+/// Description of a standard decoder.
 pub(crate) struct Decoder {
-    /// Tokens.
+    /// Vocabulary size.
     pub(crate) vocabulary: usize,
-    /// Width of the residual stream.
+    /// Hidden size.
     pub(crate) hidden: usize,
-    /// Positions the model was made for.
+    /// Maximum context length of the model.
     pub(crate) context: usize,
-    /// Layers.
+    /// Number of layers.
     pub(crate) layers: usize,
-    /// Rows of the tensors of the embeddings and of the head, where they have more than there are tokens.
+    /// Rows of the embedding and head tensors, if larger than the vocabulary.
     pub(crate) table_rows: usize,
-    /// Where its tensors lie.
+    /// Prefixes of tensor names.
     pub(crate) place: Place,
-    /// Where they lie if a converter for MLX moved them.
+    /// Prefixes of tensor names in a checkpoint written by an MLX converter.
     pub(crate) converted: Option<Place>,
-    /// Where they lie in a checkpoint of a multimodal model, where the class of the text model reads such checkpoints.
+    /// Prefixes of tensor names in a multimodal checkpoint, if the text model's class reads such checkpoints.
     pub(crate) nested: Option<Place>,
-    /// Whether files may have layers past the last that the model does not use.
+    /// Whether the checkpoint may contain layers beyond the last that the model does not use.
     pub(crate) ignores_further_layers: bool,
-    /// What embeddings are multiplied by.
+    /// Multiplies embeddings.
     pub(crate) embedding_scale: f32,
-    /// What branches are multiplied by before they are added to the stream.
+    /// Multiplies each branch before it is added to the residual stream.
     pub(crate) branch_scale: f32,
-    /// What logits are multiplied by.
+    /// Multiplies logits.
     pub(crate) logit_scale: f32,
-    /// Of the stream and of branches.
+    /// Norm of the stream and of branches.
     pub(crate) norm: Norm,
     /// Which norms a layer has.
     pub(crate) norms: Norms,
-    /// Whether both branches read the same normed stream: that of the norm before attention.
+    /// Whether attention and MLP read the same normed input (parallel blocks).
     pub(crate) parallel: bool,
-    /// What logits are capped to.
+    /// Final logit softcap.
     pub(crate) softcap: Option<f32>,
-    /// Whether the head is the embedding's table.
+    /// Whether the head shares the embedding table.
     pub(crate) tied: bool,
-    /// The first half of a layer.
+    /// Attention.
     pub(crate) attention: Attention,
-    /// What its layers see.
+    /// Sliding windows.
     pub(crate) windows: Windows,
-    /// Whether a layer's attention leaves queries and keys as they are; layers that are not listed rotate them.
+    /// Layers without RoPE; layers beyond the list have RoPE.
     pub(crate) unrotated: Vec<bool>,
-    /// What stands in the place of attention in all layers, where something does.
+    /// MLA, if it replaces attention in all layers.
     pub(crate) latent: Option<LatentAttention>,
-    /// What stands where others have attention in the layers that are marked; those that are not listed have attention.
+    /// Gated DeltaNet and the layers where it replaces attention; layers beyond the list have attention.
     pub(crate) linear: Option<(DeltaNet, Vec<bool>)>,
-    /// The second half of a layer.
+    /// MLP.
     pub(crate) mlp: Mlp,
-    /// The same in layers that have experts.
+    /// Mixture of experts, in the layers that have it.
     pub(crate) experts: Option<Experts>,
 }
 
-/// The modules of a layer's norms.
+/// Module names of a layer's norms.
 pub(crate) struct Norms {
-    /// Before attention; none where it reads the stream as it is.
+    /// Before attention, if any.
     pub(crate) attention: Option<&'static str>,
-    /// Of what attention adds to the stream.
+    /// Of the attention output, if any.
     pub(crate) output: Option<&'static str>,
-    /// Before the feed-forward network; none where it reads the stream as it is.
+    /// Before the MLP, if any.
     pub(crate) mlp: Option<&'static str>,
-    /// Of what the feed-forward network adds to the stream.
+    /// Of the MLP output, if any.
     pub(crate) down: Option<&'static str>,
 }
 
-/// What an architecture takes a key to be that the configuration leaves out.
+/// An architecture's defaults for absent configuration keys.
 pub(crate) struct Defaults {
     /// `max_position_embeddings`
     pub(crate) context: usize,
-    /// `vocab_size` and `num_attention_heads`; none where they have to be told.
+    /// `vocab_size` and `num_attention_heads`; none: both are required.
     pub(crate) sizes: Option<[usize; 2]>,
-    /// The key of the norms' epsilon, and what it is without.
+    /// Key of the norms' epsilon, and its default.
     pub(crate) epsilon: (&'static str, f64),
     /// `rope_theta`
     pub(crate) theta: f64,
     /// `tie_word_embeddings`
     pub(crate) tied: bool,
-    /// `num_key_value_heads`; none: as many as query heads.
+    /// `num_key_value_heads`; none: equal to the number of query heads.
     pub(crate) key_heads: Option<usize>,
-    /// `head_dim`; none: a head's share of the hidden width.
+    /// `head_dim`; none: the hidden size divided by the number of heads.
     pub(crate) width: Option<usize>,
-    /// The key of the feed-forward network's width; where all layers have experts, that of the shared ones.
+    /// Key of the MLP's intermediate size; if all layers have experts, that of the shared expert.
     pub(crate) inner: &'static str,
-    /// The key of the activation, and what it is without.
+    /// Key of the activation, and its default.
     pub(crate) activation: (&'static str, Activation),
-    /// `partial_rotary_factor`; none: heads rotate as a whole, and no other value of the key is right.
+    /// `partial_rotary_factor`; none: whole heads rotate, and the key must be absent or 1.
     pub(crate) partial: Option<f64>,
-    /// Which channels of a head turn together.
+    /// RoPE pairing.
     pub(crate) pairing: Pairing,
-    /// What kinds of scaled positions there are.
+    /// Supported RoPE scaling types.
     pub(crate) scaling: Kinds,
 }
 
 impl Defaults {
-    /// What most architectures assume.
+    /// Defaults of most architectures.
     pub(crate) const USUAL: Defaults = Defaults {
         context: 2048,
         sizes: None,
@@ -128,16 +128,16 @@ impl Defaults {
 }
 
 impl Decoder {
-    /// Reads the keys that all such architectures spell alike. Biases, norms of heads and of branches, windows,
-    /// scales and caps are off; the architecture switches them on.
+    /// Reads the keys that standard decoders share. Biases, head norms, output norms, windows, scales and
+    /// caps are off; the architecture enables them.
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let mut model = Decoder::read_unrotated(config, defaults);
         model.turn(rope(model.attention.width, model.context, defaults).read(config));
         model
     }
 
-    /// Turns queries and keys, and sees as far as that lets it: where a longer context stretches the rotation, what the
-    /// configuration counts are the positions before that.
+    /// Applies a rotation and raises the context length to what its scaling allows: the configuration counts
+    /// positions before scaling.
     pub(crate) fn turn(&mut self, rotation: Rotation) {
         if let Some(LongContext::Stretched { beyond, factor }) = rotation.long {
             self.context = (beyond as f64 * f64::from(factor)) as usize;
@@ -145,7 +145,7 @@ impl Decoder {
         self.attention.rotation = rotation;
     }
 
-    /// The same for an architecture that says by itself how queries and keys rotate; until then they do not.
+    /// Like [`Decoder::read`], without RoPE: the architecture sets the rotation.
     pub(crate) fn read_unrotated(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
@@ -192,7 +192,7 @@ impl Decoder {
         embed.finish()
     }
 
-    /// The stream before the first layer.
+    /// The input of the first layer.
     pub(crate) fn embedding(&self, embed: &mut Layer<'_, '_>) -> ValueId {
         let shape = [self.vocabulary, self.hidden];
         let table = embed.first_rows("table", &self.table(), shape, self.table_rows);
@@ -260,7 +260,8 @@ impl Decoder {
 
     fn epilogue(&self, builder: &mut Builder<'_>) -> Apply {
         if self.tied {
-            // Some files carry the table a second time; that the two are equal is checked where bytes can be read.
+            // Some checkpoints store the tied table twice. Equality is checked later, where bytes can be
+            // read.
             builder.bindings.ignore(|name| name == self.head());
         }
         let mut head = builder.layer("head", self.hidden);
@@ -280,38 +281,38 @@ impl Decoder {
         head.finish()
     }
 
-    /// Whether a tensor is of a layer past the last.
+    /// Whether a tensor belongs to a layer beyond the last.
     fn is_past_the_last(&self, tensor: &str) -> bool {
         let layers = format!("{}layers.", self.place.scope);
         let number = tensor.strip_prefix(&layers).and_then(|rest| rest.split('.').next());
         number.and_then(|number| number.parse::<usize>().ok()).is_some_and(|layer| layer >= self.layers)
     }
 
-    /// A module of the model by its name there.
+    /// Full name of a module.
     pub(crate) fn module(&self, name: &str) -> String {
         format!("{}{name}", self.place.scope)
     }
 
-    /// The tensor of the embeddings.
+    /// Name of the embedding tensor.
     pub(crate) fn table(&self) -> String {
         self.module("embed_tokens.weight")
     }
 
-    /// The tensor of a head that is not the embeddings'.
+    /// Name of the head tensor, if not tied.
     pub(crate) fn head(&self) -> String {
         format!("{}.weight", self.place.head)
     }
 }
 
-/// Whether a tensor has a scale of cached keys or values, which checkpoints carry for runtimes with an 8-bit KV cache. forge's
-/// cache has a format of its own, and needs no scale that was measured before.
+/// Whether a tensor is a KV cache scale, which some checkpoints contain for 8-bit caches. forge's cache does
+/// not need it.
 fn is_cache_scale(tensor: &str) -> bool {
     const ENDS: [&str; 6] =
         [".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".k_proj.output_scale", ".v_proj.output_scale"];
     tensor.contains("attn.") && ENDS.iter().any(|end| tensor.ends_with(end))
 }
 
-/// A positive whole number that has to be there unless there is a default.
+/// A positive integer, required unless there is a default.
 pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> usize {
     default.map_or_else(|| config.count(key), |default| config.count_or(key, default))
 }
@@ -328,7 +329,7 @@ impl Blueprint for Decoder {
 }
 
 impl Decoder {
-    /// The whole: what comes before the layers, every layer, and the epilogue of all such architectures.
+    /// Builds prologue, layers and epilogue.
     pub(crate) fn parts<'a>(
         &self,
         builder: &mut Builder<'a>,

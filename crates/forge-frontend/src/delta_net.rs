@@ -1,9 +1,8 @@
-//! Gated DeltaNet, which stands where others have attention: memories of heads that learn from every row, in the place of
-//! keys and values of every position.
+//! Gated DeltaNet, a replacement for attention with a recurrent state per head instead of a KV cache.
 //!
 //! ```text
-//! q, k, v   = silu(convolved(projections of x))
-//! heads     = memories that decay, learn v by k as strongly as they are told to, and are asked q
+//! q, k, v   = silu(convolution of projections of x)
+//! heads     = recurrent state: decay, delta update with k, v and beta, read with q
 //! out       = projection of norm(heads) * silu(z)
 //! ```
 
@@ -11,57 +10,58 @@ use crate::builder::{Layer, Norm, NormKind};
 use crate::config::Section;
 use forge_ir::{Activation, RecurrentState, ValueId, WeightSlice};
 
-/// A block's description.
+/// Description of a Gated DeltaNet block.
 pub(crate) struct DeltaNet {
-    /// Width of what it reads and of what it gives.
+    /// Hidden size.
     pub(crate) hidden: usize,
-    /// Query heads, and as many key heads.
+    /// Query heads and key heads.
     pub(crate) key_heads: usize,
-    /// Value heads: each has a memory.
+    /// Value heads; each has a recurrent state.
     pub(crate) value_heads: usize,
     /// Channels of a query and of a key.
     pub(crate) key_width: usize,
     /// Channels of a value.
     pub(crate) value_width: usize,
-    /// Rows that a convolution's result is made of.
+    /// Kernel size of the convolution.
     pub(crate) taps: usize,
     /// How the projections are stored.
     pub(crate) stored: Stored,
-    /// Whether the taps of each channel lie along the second axis of their tensor and not along the last.
+    /// Whether the taps lie along the second to last axis of their tensor instead of the last.
     pub(crate) turned: bool,
-    /// Added to the mean of a head's squares.
+    /// Epsilon of the head norm.
     pub(crate) epsilon: f32,
 }
 
-/// How the checkpoint stores the projections of what a block reads.
+/// How the input projections are stored.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Stored {
-    /// Queries, keys and values one below the other; gates, strengths and rates each by itself.
+    /// Query, key and value stacked; gate, beta and decay separate.
     Apart,
-    /// For each key head its query, its key and the values and gates of all that share it, one below the other; and in a
-    /// second tensor, the same way, strengths and rates.
+    /// Interleaved by key head: its query, its key, and the values and gates of the heads that share it,
+    /// stacked; in a second tensor beta and decay in the same order.
     ByHead,
 }
 
-/// Added to the sum of a query's or key's squares, whatever the configuration says.
+/// Epsilon of the L2 norm of queries and keys, fixed in the reference implementation.
 const EPSILON: f32 = 1e-6;
 
 impl DeltaNet {
-    /// Reads the keys that such architectures spell alike.
+    /// Reads the configuration keys that such architectures share.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, epsilon: f32, stored: Stored) -> DeltaNet {
-        // Of what is convolved; of the gate it is silu or this, as who computes it likes.
-        config.only("hidden_act", "silu", "forge knows Gated DeltaNet with silu");
+        // It applies to the convolution. The reference's gate is silu or this activation, depending on the
+        // kernel used.
+        config.only("hidden_act", "silu", "expected silu");
         let [key_heads, value_heads] = [("linear_num_key_heads", 16), ("linear_num_value_heads", 32)]
             .map(|(key, usual)| config.count_or(key, usual));
         if !value_heads.is_multiple_of(key_heads) {
             config.contradiction(
                 "linear_num_value_heads",
-                format!("{value_heads} value heads do not share {key_heads} key heads evenly"),
+                format!("{value_heads} value heads are not a multiple of {key_heads} key heads"),
             );
         }
         let taps = config.count_or("linear_conv_kernel_dim", 4);
         if taps == 1 {
-            config.refuse("linear_conv_kernel_dim", "forge knows convolutions of several rows", &[]);
+            config.refuse("linear_conv_kernel_dim", "expected 2 or more", &[]);
         }
         DeltaNet {
             hidden,
@@ -76,7 +76,7 @@ impl DeltaNet {
         }
     }
 
-    /// From the normed stream to the branch's result. `module` is the tensors' prefix.
+    /// Builds the block: from the normed stream to the branch output. `module` is the prefix of tensor names.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let (keys, values) = (self.key_heads * self.key_width, self.value_heads * self.value_width);
         let heads = self.value_heads;
@@ -147,7 +147,7 @@ impl DeltaNet {
     }
 }
 
-/// Which layers have such a block: those that `layer_types` says, or all but every `full_attention_interval`th.
+/// The layers with Gated DeltaNet, from `layer_types`, or all but every `full_attention_interval`th.
 pub(crate) fn layers(config: &Section<'_>, layers: usize) -> Vec<bool> {
     config.pass_over("full_attention_interval");
     let Some(words) = config.words("layer_types") else {
@@ -155,12 +155,12 @@ pub(crate) fn layers(config: &Section<'_>, layers: usize) -> Vec<bool> {
         return (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect();
     };
     if words.len() != layers {
-        let message = format!("layer_types tells of {} layers, and there are {layers}", words.len());
+        let message = format!("layer_types has {} entries for {layers} layers", words.len());
         config.contradiction("layer_types", message);
     }
     let known = |word: &&str| ["full_attention", "linear_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {
-        config.refuse("layer_types", &format!("forge does not know {other} here"), &[]);
+        config.refuse("layer_types", &format!("unsupported layer type {other}"), &[]);
     }
     words.iter().map(|word| *word == "linear_attention").collect()
 }

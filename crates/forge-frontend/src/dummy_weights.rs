@@ -1,8 +1,7 @@
-//! A checkpoint made of a configuration alone: the tensors that such a model has are all there, in bf16, and every
-//! number of theirs is 0.
+//! A checkpoint with dummy weights, made from a configuration: all tensors exist, in bf16, and are zero.
 //!
-//! Whatever needs a model's shapes and not its numbers, such as a plan and its costs, can be had of it without a
-//! download. It is a [`Checkpoint`] as any other, and is read by [`crate::read_model`].
+//! It allows planning and cost prediction for a model without downloading it. It implements [`Checkpoint`]
+//! and is read by [`crate::read_model`].
 
 use crate::builder::Builder;
 use crate::checkpoint::{Checkpoint, Memory};
@@ -12,24 +11,24 @@ use forge_ir::{Diagnostic, Weight};
 use std::collections::BTreeMap;
 use std::io;
 
-/// A configuration and the header of the weights that it asks for.
+/// A configuration and the header of matching weights.
 #[derive(Clone, Debug)]
 pub struct DummyWeights {
-    /// All but the weights.
+    /// All files but the weights.
     files: Memory,
-    /// The first bytes of the weights, up to the numbers.
+    /// The weight file's bytes before the data.
     header: Vec<u8>,
-    /// Length of the weights.
+    /// The weight file's length.
     bytes: u64,
 }
 
 const WEIGHTS: &str = "model.safetensors";
 
 impl DummyWeights {
-    /// From the text of a config.json.
+    /// Creates it from the text of a config.json.
     ///
     /// # Errors
-    /// Every fault of the configuration.
+    /// All problems of the configuration.
     pub fn new(config: &str, options: &Options) -> Result<DummyWeights, Vec<Diagnostic>> {
         let files = Memory(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
         let described = describe(&files, Conventions::default(), options)?;
@@ -42,19 +41,19 @@ impl DummyWeights {
         let Some((header, bytes)) = header else {
             return Err(vec![Diagnostic::new(
                 "F0306",
-                "no checkpoint can hold a model of this configuration",
+                "the model of this configuration is too large for a checkpoint",
             )]);
         };
         Ok(DummyWeights { files, header, bytes })
     }
 }
 
-/// The header of a file with these tensors, and the file's length where that is a number of 64 bits.
+/// The safetensors header for these weights, and the file's length unless it exceeds 64 bits.
 fn header(weights: &[Weight]) -> Option<(Vec<u8>, u64)> {
     let mut entries = serde_json::Map::new();
     let mut end = 0_u64;
     for (weight, tensor) in weights.iter().flat_map(|it| it.tensors().map(move |tensor| (it, tensor))) {
-        // A tensor stands where the first of its parts does.
+        // A tensor is listed once, at its first slice.
         if entries.contains_key(&tensor) {
             continue;
         }

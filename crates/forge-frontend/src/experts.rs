@@ -1,9 +1,8 @@
-//! The feed-forward network of a layer with experts: a router gives each row to a few of them, and some that are shared
-//! have every row.
+//! Mixture of experts: a router assigns each row to a few experts; shared experts process every row.
 //!
-//! Checkpoints store the experts of a layer apart, each under its number; as one tensor for each projection, which is what MLX's
-//! converters make of all; or as one for gates and ups together. Which of these it is, its tensors' names say; whether gates and ups
-//! alternate there or lie one below the other, the architecture knows.
+//! Checkpoints store a layer's experts in one of three ways, recognized by tensor names: one tensor per
+//! expert and projection, one per projection (MLX), or one for gate and up together. The architecture
+//! determines whether gate and up rows alternate or are stacked.
 
 use crate::builder::Layer;
 use crate::config::Section;
@@ -11,74 +10,75 @@ use crate::mlp::Mlp;
 use crate::mxfp4;
 use forge_ir::{Activation, Gating, Groups, ParamId, Routing, Scores, Stack, ValueId, WeightSlice};
 
-/// A description of such layers.
+/// Description of MoE layers.
 pub(crate) struct Experts {
-    /// Width of what they read and of what they give.
+    /// Hidden size.
     pub(crate) hidden: usize,
-    /// How many there are.
+    /// Number of experts.
     pub(crate) count: usize,
-    /// Width between.
+    /// Intermediate size of an expert.
     pub(crate) inner: usize,
-    /// What becomes of a gate and its up.
+    /// How gate and up are combined.
     pub(crate) gating: Gating,
-    /// Whether the router and all experts' projections have a bias.
+    /// Whether the router and all projections have a bias.
     pub(crate) bias: bool,
-    /// How a row's are chosen.
+    /// Routing.
     pub(crate) choice: Choice,
-    /// Those that have every row.
+    /// Shared experts.
     pub(crate) shared: Option<Shared>,
-    /// What it is called in a layer: `mlp`.
+    /// Module name in a layer, such as `mlp`.
     pub(crate) module: &'static str,
-    /// What the router is called.
+    /// Name of the router.
     pub(crate) router: &'static str,
-    /// What gates, ups and downs are called.
+    /// Names of gate, up and down projections.
     pub(crate) projections: [&'static str; 3],
-    /// Whether gates and ups alternate in one tensor.
+    /// Whether gate and up rows alternate in one tensor.
     pub(crate) alternate: bool,
-    /// Whether gates and ups of all experts are one tensor, and downs another, and nothing else is known.
+    /// Whether the only supported storage is one gate-up tensor and one down tensor for all experts.
     pub(crate) joined: bool,
-    /// Layers whose feed-forward network is an ordinary one.
+    /// Layers with a dense MLP.
     pub(crate) dense: Vec<bool>,
 }
 
-/// How a row's experts are chosen: a routing but for its tensors.
+/// Routing without its tensors.
 pub(crate) struct Choice {
-    /// What scores are made of.
+    /// Score function.
     pub(crate) scores: Scores,
-    /// Experts of a row.
+    /// Experts per token (top-k).
     pub(crate) chosen: usize,
-    /// The vector that is added to scores for the choice.
+    /// Correction bias added to scores for the selection only.
     pub(crate) correction: Option<&'static str>,
-    /// Groups of experts.
+    /// Expert groups.
     pub(crate) groups: Option<Groups>,
-    /// Whether weights are divided by the sum of those chosen.
+    /// Whether weights are normalized over the selected experts.
     pub(crate) shares: bool,
     /// Multiplies every weight.
     pub(crate) factor: f32,
 }
 
-/// Experts that have every row: one network, as wide as they are together.
+/// Shared experts: one MLP, as wide as all of them together.
 pub(crate) struct Shared {
-    /// The network.
+    /// The MLP.
     pub(crate) mlp: Mlp,
-    /// What it is called.
+    /// Module name.
     pub(crate) module: &'static str,
-    /// The module of the one number for each row whose sigmoid multiplies its result.
+    /// Module of the scalar gate whose sigmoid multiplies the output.
     pub(crate) gate: Option<&'static str>,
 }
 
-/// The module of all experts where each projection of them is one tensor.
+/// Possible module names of experts stored as one tensor per projection.
 const STACKED: [&str; 3] = ["switch_mlp", "experts", "experts.switch_glu"];
 
-/// What gates, ups and downs are called there, whatever the architecture calls them.
+/// Names of gate, up and down in such a module, for every architecture.
 const OF_STACKED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-/// Published models have 512 at most.
+/// Maximum number of experts. Published models have at most 512.
 const MOST: usize = 1024;
 
 impl Experts {
-    /// So many experts as one of these keys says, the first being the architecture's own, each `inner` wide, of which
-    /// `num_experts_per_tok` are a row's. There are no groups, corrections and shared experts.
+    /// Reads a configuration: the number of experts from one of `keys`, the first being the architecture's
+    /// own, each of intermediate size `inner`, and top-k from `num_experts_per_tok`. No groups, correction
+    /// bias or shared experts.
     pub(crate) fn read(
         config: &Section<'_>,
         mlp: &Mlp,
@@ -88,7 +88,7 @@ impl Experts {
         Experts::of_a_row(config, mlp, (keys, inner), scores, "num_experts_per_tok")
     }
 
-    /// The same where another key tells how many are a row's.
+    /// Like [`Experts::read`], with another key for top-k.
     pub(crate) fn of_a_row(
         config: &Section<'_>,
         mlp: &Mlp,
@@ -99,7 +99,7 @@ impl Experts {
         let chosen = config.count(of_a_row);
         let count = count(config, keys);
         if chosen > count {
-            let message = format!("{chosen} of {count} experts cannot be chosen");
+            let message = format!("cannot select {chosen} of {count} experts");
             config.contradiction(of_a_row, message);
         }
         let (correction, groups, shares, factor) = (None, None, false, 1.0);
@@ -120,18 +120,18 @@ impl Experts {
         }
     }
 
-    /// Adds what DeepSeek's models and those like them have: `n_shared_experts` experts that every row has, and ordinary
-    /// networks in the first `first_k_dense_replace` of so many layers. Absent, these are what is usual.
+    /// Adds DeepSeek's options: `n_shared_experts` shared experts and dense MLPs in the first
+    /// `first_k_dense_replace` of `layers` layers. `usual` has their defaults.
     pub(crate) fn share(&mut self, config: &Section<'_>, mlp: &Mlp, layers: usize, usual: [usize; 2]) {
         let inner = self.inner * config.count_or("n_shared_experts", usual[0]);
         let mlp = Mlp { inner, ..*mlp };
         self.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
-        // Not a count: 0 is a value of it.
+        // May be 0, so it is not read as a count.
         let first = config.number_or("first_k_dense_replace", usual[1] as f64);
         self.dense = (0..layers).map(|layer| (layer as f64) < first).collect();
     }
 
-    /// From the normed stream to the branch's result. `module` is the tensors' prefix.
+    /// Builds the block: from the normed stream to the branch output. `module` is the prefix of tensor names.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let router = format!("{module}.{}", self.router);
         let logits = layer.linear("router", x, &router, [self.count, self.hidden], self.bias);
@@ -150,7 +150,7 @@ impl Experts {
         layer.add("both", routed, result)
     }
 
-    /// What the experts that a router's logits choose make of x; they may be corrected for the choice, and each scaled.
+    /// The routed experts' output from router logits, with optional correction bias and per-expert scale.
     pub(crate) fn routed(
         &self,
         layer: &mut Layer<'_, '_>,
@@ -176,8 +176,8 @@ impl Experts {
         layer.experts("routed", [x, weights], experts)
     }
 
-    /// Gates, ups and downs of all experts where gates and ups alternate: matrices that have a column for each output, or codes of
-    /// such that have a row.
+    /// Gate, up and down stacks if gate and up alternate: transposed float matrices, or quantized ones in row
+    /// order.
     fn alternating(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let (inner, hidden) = (self.inner, self.hidden);
         let [both, down] = ["gate_up_proj", "down_proj"].map(|name| format!("{module}.{name}"));
@@ -198,7 +198,7 @@ impl Experts {
         [gate, up, layer.stack("routed_down", (&down, Stack::Whole, cut), [self.count, hidden, inner])]
     }
 
-    /// What is added to gates, ups and downs, those of gates and ups alternating.
+    /// Biases of gate, up and down if those of gate and up alternate.
     fn alternating_biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let both = format!("{module}.gate_up_proj_bias");
         let mut part = |role, first| {
@@ -210,7 +210,7 @@ impl Experts {
         [gate, up, layer.stacked_vectors("routed_down_bias", (&down, None), [self.count, self.hidden])]
     }
 
-    /// Gates, ups and downs of all experts where each projection is one tensor.
+    /// Gate, up and down stacks with one tensor per projection.
     fn stacked(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let inward = [self.count, self.inner, self.hidden];
         let outward = [self.count, self.hidden, self.inner];
@@ -219,7 +219,7 @@ impl Experts {
         [one("routed_gate", &gate, inward), one("routed_up", &up, inward), one("routed_down", &down, outward)]
     }
 
-    /// What is added to these.
+    /// Biases of these.
     fn biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let [gate, up, down] = OF_STACKED.map(|projection| format!("{module}.{projection}.bias"));
         let mut one =
@@ -228,7 +228,7 @@ impl Experts {
         [gate, up, one("routed_down_bias", &down, self.hidden)]
     }
 
-    /// Gates, ups and downs of all experts where gates and ups are one tensor, or where each expert has its own.
+    /// Gate, up and down stacks with one gate-up tensor, or with tensors per expert.
     fn joined_or_apart(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let inward = [self.count, self.inner, self.hidden];
         let outward = [self.count, self.hidden, self.inner];
@@ -247,23 +247,24 @@ impl Experts {
     }
 }
 
-/// The number that any of some keys says; all that are there have to say the same.
+/// The number given by any of several keys; all that are present must agree.
 fn count(config: &Section<'_>, keys: &[&str]) -> usize {
     let there: Vec<&str> = keys.iter().filter(|key| config.get(key).is_some()).copied().collect();
     let first = there.first().or(keys.first()).copied().unwrap_or_default();
     let count = config.count(first);
     if count > MOST {
-        config.contradiction(first, format!("there are {count} experts, and forge takes {MOST} at most"));
+        config.contradiction(first, format!("{count} experts; the maximum is {MOST}"));
     }
     for key in there.iter().skip(1) {
         if config.count(key) != count {
-            config.contradiction(key, format!("{key} and {first} are not the same number of experts"));
+            config.contradiction(key, format!("{key} and {first} differ"));
         }
     }
     count
 }
 
-/// Groups of which `topk_group` of `n_group`, or what is usual, are kept by their best experts; none where there is one.
+/// Group-limited routing: `topk_group` of `n_group` groups are kept, ranked by their best experts; `None` for
+/// one group.
 pub(crate) fn groups(
     config: &Section<'_>,
     experts: &Experts,
@@ -274,10 +275,11 @@ pub(crate) fn groups(
         [("n_group", usual[0]), ("topk_group", usual[1])].map(|(key, usual)| config.count_or(key, usual));
     let (size, chosen) = (experts.count / count, experts.choice.chosen);
     if !experts.count.is_multiple_of(count) || size < best {
-        let message = format!("{} experts are no {count} groups of {best} or more", experts.count);
+        let message =
+            format!("{} experts cannot be divided into {count} groups of at least {best}", experts.count);
         config.contradiction("n_group", message);
     } else if kept > count || kept * size < chosen {
-        let message = format!("{chosen} experts cannot be chosen from {kept} of {count} groups of {size}");
+        let message = format!("cannot select {chosen} experts from {kept} of {count} groups of {size}");
         config.contradiction("topk_group", message);
     }
     (count > 1).then_some(Groups { count, kept, best })

@@ -1,47 +1,47 @@
-//! Keys without effect that the reference implementation reads all the same: what [`crate::reference`] cannot decide.
+//! Keys that the reference implementation reads although they have no effect: what [`crate::reference`]
+//! cannot decide.
 //!
-//! Some have no effect at any value, others only at the value that switches them off: any other value is a fault. Keys that have no
-//! effect beside what other keys say are passed over where those are read.
+//! Some have no effect at any value, others only at a value that disables them. Keys that have no effect in
+//! combination with other keys are ignored where those are read.
 
 use crate::config::Section;
 use serde_json::Value;
 
 /// Keys without effect at any value, and why.
 const ANY: &[(&str, &str)] = &[
-    ("_attn_implementation", "which of the reference's kernels computes attention"),
-    ("original_max_position_embeddings", "read with scaled positions, and without effect beside others"),
-    ("pad_token_id", "the row of the embedding table that gets no gradient"),
+    ("_attn_implementation", "selects an attention implementation of the reference"),
+    ("original_max_position_embeddings", "read with RoPE scaling; no effect without it"),
+    ("pad_token_id", "embedding row without gradient"),
 ];
 
-/// Keys that only one family has, and why they have no effect there at any value.
+/// Keys of a single model type without effect at any value, and why.
 const OF: &[(&str, &str, &[&str])] = &[
-    ("gemma3_text", "what the layers' types were made of, beside them", &["_sliding_window_pattern"]),
+    ("gemma3_text", "layer_types was derived from it", &["_sliding_window_pattern"]),
     (
         "gemma3",
-        "of images, and where they stand in a text",
+        "image inputs",
         &["image_token_id", "image_token_index", "mm_tokens_per_image", "vision_config"],
     ),
     (
         "gemma4",
-        "of images and sounds, and where they stand in a text",
+        "image and audio inputs",
         &["audio_config", "audio_token_id", "image_token_id", "video_token_id", "vision_config"],
     ),
-    ("gpt2", "one number format has nothing to reorder", &["reorder_and_upcast_attn"]),
+    ("gpt2", "no effect without mixed precision", &["reorder_and_upcast_attn"]),
     ("qwen3_5", QWEN_IMAGES.0, QWEN_IMAGES.1),
     ("qwen3_5_moe", QWEN_IMAGES.0, QWEN_IMAGES.1),
 ];
 
-const QWEN_IMAGES: (&str, &[&str]) =
-    ("of images, and where they stand in a text", &["image_token_id", "video_token_id", "vision_config"]);
+const QWEN_IMAGES: (&str, &[&str]) = ("image inputs", &["image_token_id", "video_token_id", "vision_config"]);
 
-/// Keys with the value at which they have no effect, and what any other value would mean.
+/// Keys with the value at which they have no effect, and the message for any other value.
 const ONLY: &[(&str, &str, &str)] = &[
-    ("layer_types", r#""full_attention""#, "has layers that see a part of the positions, or none"),
-    ("quantization", "null", "is quantised: its tensors are codes, not numbers"),
-    ("quantization_config", "null", "is quantised: its tensors are codes, not numbers"),
+    ("layer_types", r#""full_attention""#, "other layer types are unsupported for this architecture"),
+    ("quantization", "null", "expected MLX (affine, mxfp4), OpenAI mxfp4 or GGUF quantization"),
+    ("quantization_config", "null", "expected MLX (affine, mxfp4), OpenAI mxfp4 or GGUF quantization"),
 ];
 
-/// Passes over every key of a family without effect, and refuses values that have one of keys that it has not asked for.
+/// Ignores keys without effect and rejects other values of unread keys that have an effect.
 pub(crate) fn check(root: &Section<'_>, family: &str) {
     let own = OF.iter().filter(|(of, _, _)| *of == family).flat_map(|(_, _, keys)| *keys);
     for key in ANY.iter().map(|(key, _)| key).chain(own) {
@@ -50,7 +50,7 @@ pub(crate) fn check(root: &Section<'_>, family: &str) {
     for (key, inert, why) in ONLY {
         if !root.was_known(key) {
             let inert: Value = serde_json::from_str(inert).unwrap_or_default();
-            root.only(key, inert, &format!("a model with this {why}"));
+            root.only(key, inert, why);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Where things stand in a JSON text, so that a fault can point at its key.
+//! JSON with source locations, so that an error can point at its key.
 //!
-//! [`parse`] gives the value and the places of all keys of its objects; it refuses a key that is given twice, of
-//! which serde_json would silently keep the last.
+//! [`parse`] returns the value and the locations of all keys. It rejects duplicate keys, of which serde_json
+//! would silently keep the last.
 
 use forge_ir::Diagnostic;
 use serde_json::Value;
@@ -9,30 +9,30 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// A JSON file's value and the places of its keys.
+/// A JSON file's value and the locations of its keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Document {
-    /// The file's name.
+    /// Name of the file.
     pub(crate) file: String,
-    /// What it says.
+    /// Parsed value.
     pub(crate) value: Value,
     places: Vec<Place>,
 }
 
-/// Where a key stands, and what stands in its value. It knows its own name and not its path: the paths of many keys below
-/// a long one would be far larger than their file.
+/// Location of a key and of the keys in its value. It has the key's own name, not its path: the paths of many
+/// keys below a long one would take far more memory than the file.
 #[derive(Clone, Debug)]
 struct Place {
-    /// An element of a list is called `[0]`.
+    /// Name; an element of a list is called `[0]`.
     name: String,
     key: Range<usize>,
     value: Range<usize>,
-    /// Whether the object has a key of that name before it.
+    /// Whether the object has an earlier key of this name.
     is_twice: bool,
     inner: Vec<Place>,
 }
 
-/// The place of a path.
+/// The location of a path.
 fn find<'a>(places: &'a [Place], path: &str) -> Option<&'a Place> {
     places.iter().find_map(|place| {
         let rest = path.strip_prefix(place.name.as_str())?;
@@ -46,18 +46,19 @@ fn find<'a>(places: &'a [Place], path: &str) -> Option<&'a Place> {
 }
 
 impl Document {
-    /// The place of a key, by its path: `rope_scaling.factor`. An element of a list, `a[0]`, is its own key.
+    /// Span of a key, by path: `rope_scaling.factor`. For an element of a list, `a[0]`, the span is its
+    /// value.
     pub(crate) fn key(&self, path: &str) -> Option<Range<usize>> {
         find(&self.places, path).map(|place| place.key.clone())
     }
 
-    /// The place of a key's value; where that takes more than a line, of the key.
+    /// Span of a key's value, or of the key if the value spans several lines.
     pub(crate) fn value(&self, path: &str) -> Option<Range<usize>> {
         find(&self.places, path).map(|place| place.value.clone())
     }
 }
 
-/// The code of the fault of a text that is not JSON.
+/// Diagnostic code for invalid JSON.
 pub(crate) const NOT_JSON: &str = "F0201";
 
 /// Parses a file's text.
@@ -68,7 +69,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
             let at = offset(text, error.line(), error.column());
             let message = error.to_string();
             let what = message.split(" at line ").next().unwrap_or_default().to_owned();
-            return Err(vec![Diagnostic::new(NOT_JSON, format!("{file} is not JSON")).at(
+            return Err(vec![Diagnostic::new(NOT_JSON, format!("{file} is not valid JSON")).at(
                 file,
                 character(text, at),
                 what,
@@ -81,18 +82,18 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
     let twice: Vec<Diagnostic> = twice
         .iter()
         .map(|(path, span)| {
-            Diagnostic::new("F0209", format!("{file} gives the key {path} twice"))
-                .at(file, span.clone(), "given before")
-                .note("JSON leaves open which of the two counts: delete one")
+            Diagnostic::new("F0209", format!("{file}: duplicate key {path}"))
+                .at(file, span.clone(), "duplicate")
+                .note("JSON does not define which one counts: remove one")
         })
         .collect();
     if twice.is_empty() { Ok(Document { file: file.to_owned(), value, places }) } else { Err(twice) }
 }
 
-/// The text with `NaN`, `Infinity` and `-Infinity`, which Python's `json` writes and reads, as strings of those names: JSON has no
-/// such numbers. A key that has to be a number then refuses the string.
+/// The text with `NaN`, `Infinity` and `-Infinity` quoted. Python's `json` writes these literals, which JSON
+/// lacks. A key that must be a number then rejects the string.
 ///
-/// Only a text that is not JSON changes, and no byte before the first such number moves.
+/// Valid JSON is returned unchanged, and no byte before the first such literal moves.
 fn with_quoted_floats(text: &str) -> Cow<'_, str> {
     const NAMES: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
     if !NAMES.iter().any(|name| text.contains(name)) {
@@ -120,7 +121,8 @@ fn with_quoted_floats(text: &str) -> Cow<'_, str> {
     Cow::Owned(quoted)
 }
 
-/// The length of the string literal that a text begins with, quotes included; of all of it where the literal does not end.
+/// Length of the string literal at the start of a text, including quotes; the whole length if it is not
+/// terminated.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -134,10 +136,10 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// No more keys that are given twice are told of.
+/// Maximum number of duplicate keys reported.
 const MOST_TOLD: usize = 20;
 
-/// The paths and places of keys that are given twice.
+/// Paths and locations of duplicate keys.
 fn given_twice<'a>(places: &'a [Place], path: &mut Vec<&'a str>, twice: &mut Vec<(String, Range<usize>)>) {
     for place in places {
         path.push(&place.name);
@@ -149,20 +151,21 @@ fn given_twice<'a>(places: &'a [Place], path: &mut Vec<&'a str>, twice: &mut Vec
     }
 }
 
-/// The byte at a line and column, both from 1, as serde_json counts them.
+/// The byte offset of a line and column, both 1-based, as serde_json counts them.
 fn offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     (before + column.saturating_sub(1)).min(text.len())
 }
 
-/// The range of the character that holds a byte; empty at the end of the text.
+/// Range of the character that contains a byte; empty at the end of the text.
 fn character(text: &str, at: usize) -> Range<usize> {
     let start = (0..=at).rev().find(|start| text.is_char_boundary(*start)).unwrap_or(0);
     let length = text[start..].chars().next().map_or(0, char::len_utf8);
     start..start + length
 }
 
-/// Walks a text that serde_json has accepted, whose depth is therefore bounded. On any other text it stops early.
+/// Scanner for text that serde_json has accepted, which bounds the nesting depth. On other text it stops
+/// early.
 struct Scan<'a> {
     text: &'a str,
     at: usize,
@@ -177,7 +180,7 @@ impl Scan<'_> {
         bytes.get(self.at).copied()
     }
 
-    /// A value's place, and the places in it.
+    /// A value's span, and the locations in it.
     fn value(&mut self) -> Option<(Range<usize>, Vec<Place>)> {
         let first = self.peek()?;
         let start = self.at;
@@ -243,7 +246,7 @@ impl Scan<'_> {
         Some(places)
     }
 
-    /// A string literal: what it says, and its place with the quotes.
+    /// A string literal: its content, and its span including quotes.
     fn string(&mut self) -> Option<(String, Range<usize>)> {
         let start = self.at;
         let bytes = self.text.as_bytes();

@@ -1,24 +1,29 @@
-//! From a Hugging Face checkpoint to a graph.
+//! Converts a Hugging Face checkpoint or a GGUF file into a graph.
 //!
-//! [`read_model`] takes a [`Checkpoint`], which somebody else opens, and gives an [`Opened`] model: its validated
-//! graph and the places of its tensors. Nothing else is to be had from a checkpoint, and nothing that has an effect is passed
-//! over: a configuration key that the reference implementation reads and forge does not, a tensor that nothing uses and one that
-//! is missing are faults, told all at once, each with the nearest known name and the way out.
+//! [`read_model`] takes a [`Checkpoint`], opened by the caller, and returns an [`Opened`] model: the
+//! validated graph and the locations of its tensors. Everything that affects the output is used or rejected.
+//! These are errors, all reported at once, each with the nearest known name and a fix:
 //!
-//! # How it is laid out
+//! * a configuration key that the reference implementation reads and forge does not,
+//! * an unused tensor,
+//! * a missing tensor.
 //!
-//! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
-//!   a checkpoint made of a configuration alone.
-//! * `json`, `config`: a configuration that remembers what was asked of it. `reference`: which keys the reference implementation
-//!   reads; `inert`: keys without effect that this does not tell.
-//! * `quantised`, `microscaled`: matrices that are stored as codes; `converted`: what else MLX's converters change; `gguf`: a file that has everything, translated into such texts and
-//!   tensors; `tekken`: a tokenizer in Mistral's format, converted.
-//! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention` or what stands in its place (`latent`, `delta_net`), `windows`, `mlp` or `experts`, and `rope` with its
-//!   `scaling`; `wrapped` finds it beside what sees pictures. The description builds the graph with `builder`, over tensors that
-//!   `binding` finds. `families` says what each knows, and which is nearest to one that none does.
+//! # Modules
 //!
-//! This crate touches no disk and knows `forge-ir` alone.
+//! * `checkpoint`, `header`, `tensors`: files, safetensors headers, and the tensors of all files. `shapes`: a
+//!   checkpoint with dummy weights, made from a configuration.
+//! * `json`, `config`: a configuration that records which keys have been read. `reference`: the keys that the
+//!   reference implementation reads. `inert`: keys without effect that `reference` cannot identify.
+//! * `quantised`, `microscaled`: quantized matrices. `converted`: other changes of MLX's converters. `gguf`:
+//!   GGUF files, translated into Hugging Face's files and tensor names. `tekken`: conversion of Mistral's
+//!   tokenizer format.
+//! * `architectures`: one file per architecture. It reads the configuration into a description made of shared
+//!   parts: `decoder`; `attention`, or `latent` or `delta_net` instead; `windows`; `mlp` or `experts`; `rope`
+//!   and `scaling`. `wrapped` finds the text model of a multimodal checkpoint. The description builds the
+//!   graph with `builder` over tensors found by `binding`. `families` lists what each architecture supports
+//!   and finds the one nearest to an unsupported one.
+//!
+//! This crate does no disk I/O and depends only on `forge-ir`.
 
 pub(crate) mod architecture_info;
 mod architectures;
@@ -64,39 +69,39 @@ use crate::config::Conventions;
 use crate::mlx_quant::Quantization;
 use forge_ir::{Diagnostic, Draft, Graph, Model};
 
-/// What the user says beyond the checkpoint.
+/// User options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The model's name.
     pub name: String,
-    /// Keys of config.json, `key` or `section.key`, that are to be passed over although forge does not know them.
+    /// Keys of config.json to ignore although they are unsupported: `key` or `section.key`.
     pub allow_unknown: Vec<String>,
 }
 
-/// A checkpoint that has been understood.
+/// A checkpoint that has been read.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What the model computes.
+    /// The computation graph.
     pub graph: Graph,
-    /// Where its weights lie; [`Tensors::read`] reads them by the names in the graph.
+    /// Locations of the weights. [`Tensors::read`] reads them by the names in the graph.
     pub tensors: Tensors,
-    /// Tensors that the model does not need and that were left out knowingly.
+    /// Names of tensors that the model does not need.
     pub ignored: Vec<String>,
-    /// Text files that are not in the checkpoint, by the names that they would have in a folder. A GGUF file has all of
-    /// them in it: configuration, tokenizer, chat template. Those of a folder are converted from files of other formats.
+    /// Text files that are not in the checkpoint, by their Hugging Face names. For a GGUF file:
+    /// configuration, tokenizer and chat template. For a directory: files converted from other formats.
     pub texts: Memory,
-    /// Files of the checkpoint that are not used: they are not JSON, and transformers ignores them then.
+    /// Files that are ignored because they are not JSON, as transformers does.
     pub unusable: Vec<String>,
-    /// What its configuration was asked for.
+    /// The keys of its configuration.
     pub keys: Keys,
-    /// What a user should know of how the checkpoint was understood.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 /// Reads a checkpoint.
 ///
 /// # Errors
-/// Every fault found. The order is that of the stages: checkpoint, configuration, tensors.
+/// All problems found, in the order of the stages: checkpoint, configuration, tensors.
 pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
     let translated = crate::gguf::translate(checkpoint, &options.allow_unknown)?;
     let mut options = options.clone();
@@ -137,9 +142,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         match crate::tekken::files(checkpoint, parts.vocabulary) {
             Ok(files) if files.0.is_empty() => {}
             Ok(files) => {
-                notes.push(
-                    "the checkpoint has no tokenizer.json: it is converted from tekken.json".to_owned(),
-                );
+                notes.push("the checkpoint has no tokenizer.json: converting tekken.json".to_owned());
                 texts = files;
             }
             Err(fault) => faults.push(fault),
@@ -166,12 +169,12 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
 }
 
-/// What the configuration alone says.
+/// The configuration's content.
 struct Described {
     model: Model,
     blueprint: Box<dyn crate::architectures::Blueprint>,
     quantization: Option<Quantization>,
-    /// Faults that leave the description complete.
+    /// Problems that leave the description complete.
     faults: Vec<Diagnostic>,
     notes: Vec<String>,
     unusable: Vec<String>,
@@ -185,8 +188,8 @@ fn describe(
 ) -> Result<Described, Vec<Diagnostic>> {
     const FILE: &str = "config.json";
     let Some(text) = crate::checkpoint::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
-        let fault = Diagnostic::new("F0101", format!("there is no {FILE}"));
-        return Err(vec![fault.note("a model is a folder as Hugging Face keeps it")]);
+        let fault = Diagnostic::new("F0101", format!("{FILE} not found"));
+        return Err(vec![fault.note("expected a Hugging Face model directory")]);
     };
     let config = crate::config::Config::new(crate::json::parse(FILE, &text)?, conventions);
     let root = config.root();
@@ -197,11 +200,11 @@ fn describe(
     let mut notes: Vec<String> = crate::architectures::note(&root, architecture).into_iter().collect();
     notes.extend(unusable_generation.iter().map(|fault| {
         let why = fault.place.as_ref().map(|place| format!(" ({})", place.label)).unwrap_or_default();
-        format!("{}{why}: as in transformers, the file is not used", fault.message)
+        format!("{}{why}: ignoring the file, as transformers does", fault.message)
     }));
     if root.has_beside("auto_map") {
         notes.push(format!(
-            "the checkpoint brings code of its own (auto_map), which is not read: it is compiled as transformers' {}",
+            "custom code (auto_map) is ignored: compiling as transformers' {}",
             architecture.class
         ));
     }

@@ -1,14 +1,14 @@
-//! Multi-head latent attention, which stands where others have attention: of every position one latent, of which each head
-//! makes its own key and value, and one short key that tells where it is.
+//! Multi-head latent attention (MLA): one cached latent per position, from which each head derives its key
+//! and value, and one rope key shared by all heads.
 //!
 //! ```text
-//! q, r     = each head's query, and the part of it that turns with the position
-//! c, k     = norm(latent of x), turned key of x
+//! q, r     = each head's query, and the part of it that has RoPE
+//! c, k     = norm(latent of x), rope key of x
 //! heads    = values of softmax(q · keys of c + r · k) c
 //! ```
 //!
-//! Keys and values of heads are never made: queries are multiplied by the matrices of keys, and what comes of the latents by
-//! those of values.
+//! The graph uses the absorbed form: queries are multiplied by the key matrices, and the attention output
+//! over latents by the value matrices, so keys and values of heads are never materialized.
 
 use crate::attention::Attention;
 use crate::builder::{Layer, Norm};
@@ -18,37 +18,37 @@ use crate::rope::Rope;
 use crate::rope_scaling;
 use forge_ir::{LatentCache, Rotation, ValueId, WeightSlice};
 
-/// A block's description.
+/// Description of an MLA block.
 pub(crate) struct LatentAttention {
-    /// Width of what it reads and of what it gives.
+    /// Hidden size.
     pub(crate) hidden: usize,
-    /// Heads.
+    /// Number of heads.
     pub(crate) heads: usize,
-    /// Width of what queries are made of, where it is not what the block reads.
+    /// `q_lora_rank`, if queries are low-rank.
     pub(crate) query_rank: Option<usize>,
-    /// Channels of a latent.
+    /// `kv_lora_rank`: channels of a latent.
     pub(crate) rank: usize,
-    /// Channels of a head's query that do not turn.
+    /// `qk_nope_head_dim`: channels of a head's query without RoPE.
     pub(crate) plain: usize,
-    /// Channels of a head's query that turn.
+    /// `qk_rope_head_dim`: channels of a head's query with RoPE.
     pub(crate) turned: usize,
-    /// Channels of a head's value.
+    /// `v_head_dim`: channels of a head's value.
     pub(crate) values: usize,
-    /// Of turned queries and keys.
+    /// Rotation of rope queries and keys.
     pub(crate) rotation: Rotation,
     /// Multiplies scores.
     pub(crate) scale: f32,
-    /// Of what queries are made of, and of latents.
+    /// Norm of low-rank queries and of latents.
     pub(crate) norm: Norm,
-    /// Whether the projections of what it reads and of what it gives have a bias.
+    /// Whether the input and output projections have a bias.
     pub(crate) bias: bool,
 }
 
-/// Added to the mean square of what queries are made of and of latents, whatever the configuration says.
+/// Epsilon of these norms, fixed in the reference implementation.
 const EPSILON: f32 = 1e-6;
 
 impl LatentAttention {
-    /// Reads the keys of such architectures, beside those that are read of any attention. Of `rope` the width is not known yet.
+    /// Reads the MLA keys of a configuration. The width of `rope` is set here.
     pub(crate) fn read(
         config: &Section<'_>,
         attention: &Attention,
@@ -57,16 +57,15 @@ impl LatentAttention {
     ) -> LatentAttention {
         let Attention { hidden, query_heads: heads, key_heads, width, .. } = *attention;
         if key_heads != heads {
-            let message = format!(
-                "{heads} heads of queries and {key_heads} of keys, where all make their keys of one latent"
-            );
+            let message =
+                format!("{heads} query heads and {key_heads} key heads; MLA requires equal numbers");
             config.contradiction("num_key_value_heads", message);
         }
         let [plain, turned, values, rank] =
             [("qk_nope_head_dim", 128), ("qk_rope_head_dim", 64), ("v_head_dim", 128), ("kv_lora_rank", 512)]
                 .map(|(key, usual)| config.count_or(key, usual));
         if config.get("head_dim").is_some() && width != turned {
-            let message = format!("head_dim is {width}, and stands for the {turned} channels that turn");
+            let message = format!("head_dim is {width}, expected qk_rope_head_dim, {turned}");
             config.contradiction("head_dim", message);
         }
         let query_rank = (!config.is_null("q_lora_rank")).then(|| config.count_or("q_lora_rank", 1536));
@@ -86,7 +85,7 @@ impl LatentAttention {
         }
     }
 
-    /// From the normed stream to the branch's result. `module` is the tensors' prefix.
+    /// Builds the block: from the normed stream to the branch output. `module` is the prefix of tensor names.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let LatentAttention { hidden, heads, rank, plain, turned, values, .. } = *self;
         let at = |projection: &str| format!("{module}.{projection}");
@@ -127,28 +126,29 @@ impl LatentAttention {
     }
 }
 
-/// A matrix for each head, one below the other: a tensor or a part of one.
+/// One matrix per head, stacked: a tensor or a slice of one.
 pub(crate) struct OfHeads {
     /// The tensor.
     pub(crate) tensor: String,
-    /// Of all heads.
+    /// Shape over all heads.
     pub(crate) shape: [usize; 2],
-    /// Which part of the tensor they are.
+    /// Slice of the tensor.
     pub(crate) cut: Option<WeightSlice>,
-    /// The tensor's dimensions after the first, where it has one for heads.
+    /// The tensor's dimensions after the first, if it has a dimension for heads.
     pub(crate) lies: Vec<usize>,
 }
 
-/// The matrices that make queries what latents are multiplied with, and values of latents.
+/// The matrices absorbed into queries and outputs.
 struct Matrices {
-    /// Those of keys, and whether they are multiplied turned: they are stored as keys are made of latents.
+    /// Key matrices, and whether they are multiplied transposed: they are stored as projections from latents
+    /// to keys.
     keys: (OfHeads, bool),
     values: OfHeads,
 }
 
 impl LatentAttention {
-    /// The matrices of a module: one tensor for each head's key and value, or, as converters for MLX have it, one for all heads'
-    /// keys, turned, and one for their values.
+    /// The matrices of a module: one tensor for keys and values of all heads or, from MLX converters, one for
+    /// keys (transposed) and one for values.
     fn matrices(&self, layer: &Layer<'_, '_>, module: &str) -> Matrices {
         let LatentAttention { heads, rank, plain, values, .. } = *self;
         let whole = |projection: &str, rows: usize, columns: usize| OfHeads {
@@ -171,7 +171,7 @@ impl LatentAttention {
     }
 }
 
-/// What scores are multiplied by where positions are stretched, so that they spread as they did before.
+/// YaRN's correction of the score scale (`mscale_all_dim`).
 fn spread(config: &Section<'_>) -> f64 {
     let Some(scaling) = rope::object(config).filter(|scaling| rope_scaling::kind(scaling) == "yarn") else {
         return 1.0;

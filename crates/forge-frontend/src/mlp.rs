@@ -1,26 +1,25 @@
-//! The gated feed-forward network: down(activation(gate(x)) * up(x)).
+//! Gated MLP: down(activation(gate(x)) * up(x)).
 
 use crate::builder::Layer;
 use crate::config::Section;
 use forge_ir::{Activation, ValueId, WeightSlice};
 
-/// A feed-forward network's description.
+/// Description of an MLP.
 pub(crate) struct Mlp {
-    /// Width of what it reads and of what it gives.
+    /// Hidden size.
     pub(crate) hidden: usize,
-    /// Width between.
+    /// Intermediate size.
     pub(crate) inner: usize,
-    /// Applied to the gate.
+    /// Activation of the gate.
     pub(crate) activation: Activation,
     /// Whether all three projections have a bias.
     pub(crate) bias: bool,
-    /// The module that is `gate_proj` and `up_proj` one below the other, where they are stored so.
+    /// Module of the fused gate and up projection, if any.
     pub(crate) joined: Option<&'static str>,
 }
 
 impl Mlp {
-    /// Reads the width between, from the key that the architecture has for it, and the activation, for which it has a key
-    /// and a default; without biases.
+    /// Reads the intermediate size and the activation from the architecture's keys. Biases are off.
     pub(crate) fn read(
         config: &Section<'_>,
         hidden: usize,
@@ -31,7 +30,7 @@ impl Mlp {
         Mlp { hidden, inner: config.count(inner), activation, bias: false, joined: None }
     }
 
-    /// From the normed stream to the branch's result. `module` is the tensors' prefix.
+    /// Builds the MLP: from the normed stream to the branch output. `module` is the prefix of tensor names.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let mut input = |role: &str, projection: &str, first: usize| {
             let cut = self.joined.map(|_| WeightSlice::Rows { first, of: 2 * self.inner });
@@ -46,7 +45,7 @@ impl Mlp {
     }
 }
 
-/// The activation that a key names.
+/// The activation named by a key.
 pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -> Activation {
     match config.word(key) {
         None => default,
@@ -55,7 +54,7 @@ pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -
         Some("gelu") => Activation::Gelu,
         Some("relu") => Activation::Relu,
         Some(_) => {
-            config.refuse(key, "forge knows silu, gelu, gelu_pytorch_tanh and relu", &[]);
+            config.refuse(key, "expected silu, gelu, gelu_pytorch_tanh or relu", &[]);
             default
         }
     }

@@ -1,35 +1,36 @@
-//! What becomes of a model's tensors in a checkpoint that a converter for MLX wrote, beside codes, which `quantised` reads: the
-//! numbers are the same, but for gains of norms, and lie elsewhere.
+//! Tensor layout of checkpoints written by MLX converters, apart from quantization (`quantised`). Values are
+//! the same except for norm gains.
 //!
-//! * All experts of a layer are one tensor for each projection: `experts` finds those by their names.
-//! * The text model that others wrap lies at a place of its own, which its embedding table tells: [`Place`].
-//! * Taps of convolutions lie along another axis, and then gains that were kept less 1 have it in them. A converter does both or
-//!   neither, so that the one tells of the other.
-//! * Of latents that heads make keys and values of, `latent` finds the matrices by their names.
+//! * Experts of a layer are one tensor per projection; `experts` recognizes them by name.
+//! * The text model of a multimodal checkpoint has another name prefix, recognized by its embedding table:
+//!   [`Place`].
+//! * Convolution taps are transposed, and gains that were stored minus 1 include the 1. A converter does both
+//!   or neither, so the taps' layout also tells how gains are stored.
+//! * MLA's key and value matrices are recognized by name in `latent`.
 
 use crate::decoder::Decoder;
 use crate::safetensors_header::Tensor;
 use crate::tensors::Tensors;
 
-/// Where the tensors of a text model lie.
+/// Prefixes of a text model's tensor names.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// What the names of all tensors begin with but the head's.
+    /// Prefix of all tensors but the head.
     pub(crate) scope: &'static str,
-    /// The head's module, where it is not the embedding's table.
+    /// Module of the head, if not tied.
     pub(crate) head: &'static str,
-    /// What the names of tensors begin with that the model does not use.
+    /// Prefixes of tensors that the model does not use.
     pub(crate) ignored: &'static [&'static str],
 }
 
 impl Place {
-    /// Of a text model by itself.
+    /// A text model by itself.
     pub(crate) const ALONE: Place = Place { scope: "model.", head: "lm_head", ignored: &[] };
 
-    /// Of one that was saved without its head, by the class of the model inside: no name begins with `model.`.
+    /// A text model saved without its head, by the class of the inner model: names lack the prefix `model.`.
     pub(crate) const BASE: Place = Place { scope: "", ..Place::ALONE };
 
-    /// Of one that converters for MLX find beside something else, whatever it was called there.
+    /// The text model in a multimodal checkpoint written by an MLX converter.
     pub(crate) const CONVERTED: Place = Place {
         scope: "language_model.model.",
         head: "language_model.lm_head",
@@ -47,8 +48,8 @@ impl Place {
 }
 
 impl Decoder {
-    /// Takes in what the tensors alone tell: where they lie, and as what.
-    /// Gives notes for the user on what was decided by them.
+    /// Adjusts the description to the tensors: name prefixes, head, and layout of convolution taps. Returns
+    /// notes for the user.
     pub(crate) fn find(&mut self, tensors: &Tensors) -> Vec<String> {
         let is_there = |place: &Place| tensors.get(&format!("{}embed_tokens.weight", place.scope)).is_some();
         let converted = self.converted.filter(is_there);
@@ -64,7 +65,7 @@ impl Decoder {
         notes
     }
 
-    /// The head and the embeddings' table: how many rows they have, and whether there is a head at all.
+    /// Finds the number of rows of the head and the embedding table, and whether there is a head at all.
     fn find_head(&mut self, tensors: &Tensors) -> Vec<String> {
         let mut notes = Vec::new();
         let rows = |name: &str| tensors.get(name).and_then(|tensor| tensor.shape.first()).copied();
@@ -72,7 +73,7 @@ impl Decoder {
         if let (false, Some(_), None) = (self.tied, table, head) {
             self.tied = true;
             notes.push(format!(
-                "the checkpoint has no {}, though tie_word_embeddings is false: the embedding table is used as the head",
+                "missing {} although tie_word_embeddings is false: using the embedding table as the head",
                 self.head()
             ));
         }
@@ -80,7 +81,7 @@ impl Decoder {
         if rows > self.vocabulary {
             self.table_rows = rows;
             notes.push(format!(
-                "the embedding table has {rows} rows, and vocab_size is {}: the last {} are left out",
+                "the embedding table has {rows} rows and vocab_size is {}: the last {} rows are not used",
                 self.vocabulary,
                 rows - self.vocabulary
             ));
@@ -88,14 +89,14 @@ impl Decoder {
         notes
     }
 
-    /// Which axis of convolutions' taps is that of the taps, and what follows from that for gains.
+    /// Finds the layout of convolution taps, and how gains are stored as a consequence.
     fn find_turned(&mut self, tensors: &Tensors, is_converted: bool) {
         let Some((block, marked)) = &mut self.linear else { return };
         let first = marked.iter().position(|is_linear| *is_linear).unwrap_or(0);
         let layer = format!("{}layers.{first}", self.place.scope);
         let taps = tensors.get(&format!("{layer}.linear_attn.conv1d.weight"));
         let stack = tensors.get(&format!("{layer}.mlp.switch_mlp.gate_proj.weight"));
-        // The axes of all taps have to agree with what the place or a stack says: that is seen when they are bound.
+        // Binding checks later that all taps have this layout.
         block.turned = match self.converted {
             Some(_) => is_converted,
             None => stack.is_some() || taps.is_some_and(lies_turned),
@@ -107,7 +108,7 @@ impl Decoder {
     }
 }
 
-/// Whether the last axis of a convolution's taps is that of its one input, and not that of the taps, of which there are several.
+/// Whether the last axis of the taps is the single input channel, as in a transposed layout.
 fn lies_turned(taps: &Tensor) -> bool {
     taps.shape.last() == Some(&1)
 }

@@ -1,7 +1,8 @@
-//! Matrices that a checkpoint stores as codes, the way MLX does: `X.weight` in words of 32 bits, and beside it `X.scales` and,
-//! in the affine mode, `X.biases` with a number for each group. `quantization` in the configuration says the mode, how many bits and
-//! how large the groups are, for all modules and for some by name; shapes have to agree with it. A module that has no scales is
-//! not quantised, whatever the configuration says.
+//! MLX quantization: `X.weight` has packed 32-bit words, `X.scales` and, in affine mode, `X.biases` have one
+//! value per group.
+//!
+//! `quantization` in the configuration gives mode, bits and group size, for all modules and for single
+//! modules by name. Shapes must agree with it. A module without scales is not quantized.
 
 use crate::config::Section;
 use crate::safetensors_header::Tensor;
@@ -9,11 +10,11 @@ use crate::tensors::Tensors;
 use forge_ir::{Affine, BLOCK, Bits, Diagnostic, Format, Group, Scales};
 use std::collections::BTreeMap;
 
-/// The key that says what codes mean.
+/// Configuration key of the quantization.
 pub(crate) const KEY: &str = "quantization";
 const COPY: &str = "quantization_config";
 
-/// What codes mean, bits of a code and columns of a group, where the configuration says all.
+/// Quantization parameters; `None` in a field that the configuration omits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shape {
     mode: Mode,
@@ -21,23 +22,23 @@ struct Shape {
     group: usize,
 }
 
-/// What codes mean.
+/// Quantization mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
-    /// Code * scale + bias.
+    /// Value = q * scale + bias.
     Affine,
-    /// Floats of 4 bits that share an exponent.
+    /// 4-bit floats with a shared exponent.
     Mxfp4,
 }
 
-/// What the configuration says of quantised modules.
+/// The configuration of quantized modules.
 #[derive(Clone, Debug)]
 pub(crate) struct Quantization {
     of_all: Shape,
     of_some: BTreeMap<String, Shape>,
 }
 
-/// Reads `quantization`, if it is there. Its copy for other tools has to be equal to it.
+/// Reads `quantization`, if present. Its copy, `quantization_config`, must be equal.
 pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
     root.absent_if_empty(KEY);
     root.absent_if_empty(COPY);
@@ -45,12 +46,12 @@ pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
     if let Some(copy) = root.get(COPY)
         && root.get(KEY) != Some(copy)
     {
-        root.refuse(COPY, &format!("differs from {KEY}: one of the two is about something else"), &[]);
+        root.refuse(COPY, &format!("differs from {KEY}; remove one of the two"), &[]);
     }
     let of_all = shape(&section);
     let mut of_some = BTreeMap::new();
     for key in section.keys().filter(|key| !["bits", "group_size", "mode"].contains(key)) {
-        // `true` is what all have, and `false` that a module is not quantised: then it has no scales.
+        // `true` means the defaults and `false` not quantized, in which case there are no scales.
         if section.get(key).is_some_and(|value| !value.is_boolean())
             && let Some(module) = section.section(key)
         {
@@ -60,7 +61,8 @@ pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
     Some(Quantization { of_all, of_some })
 }
 
-/// A module that tells its own shape and no mode has the affine one, whatever others have.
+/// Reads quantization parameters. A module with its own parameters and no mode is affine, whatever the
+/// default mode.
 fn shape(section: &Section<'_>) -> Shape {
     let (bits, group) = (section.count("bits"), section.count("group_size"));
     let mode = match section.word("mode") {
@@ -68,13 +70,13 @@ fn shape(section: &Section<'_>) -> Shape {
         Some("mxfp4") => {
             for (key, found, only) in [("bits", bits, 4), ("group_size", group, BLOCK)] {
                 if found != only {
-                    section.contradiction(key, format!("{key} is {found}, and mxfp4 has {only} alone"));
+                    section.contradiction(key, format!("{key} is {found}; mxfp4 requires {only}"));
                 }
             }
             Mode::Mxfp4
         }
         Some(_) => {
-            section.refuse("mode", "forge reads codes of the modes affine and mxfp4", &[]);
+            section.refuse("mode", "expected affine or mxfp4", &[]);
             Mode::Affine
         }
     };
@@ -87,13 +89,13 @@ impl Quantization {
     }
 }
 
-/// The tensors that have the scales and the biases of a tensor of codes.
+/// Names of the scales and biases of a quantized tensor.
 pub(crate) fn companions(tensor: &str) -> [String; 2] {
     let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
     ["scales", "biases"].map(|name| format!("{module}.{name}"))
 }
 
-/// The format of a tensor of words that is to be a weight of this shape, or what is wrong with it.
+/// The format of a packed tensor for a weight of this shape, or the error.
 pub(crate) fn format(
     tensors: &Tensors,
     quantization: Option<&Quantization>,
@@ -102,11 +104,9 @@ pub(crate) fn format(
 ) -> Result<Format, Diagnostic> {
     let name = &tensor.name;
     let fault =
-        |message: String| Err(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+        |message: String| Err(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
     let Some(quantization) = quantization else {
-        return fault(format!(
-            "{name} is stored as U32, and config.json has no {KEY} that says what that means"
-        ));
+        return fault(format!("{name} is stored as U32, but config.json has no {KEY}"));
     };
     let Shape { mode, bits, group } = quantization.of(name.strip_suffix(".weight").unwrap_or(name));
     if mode == Mode::Mxfp4 {
@@ -114,19 +114,22 @@ pub(crate) fn format(
     }
     let Some((bits, group)) = supported(bits, group) else {
         return fault(format!(
-            "{name} has codes of {bits} bits in groups of {group}; forge reads 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128"
+            "{name}: unsupported quantization to {bits} bits in groups of {group}; expected 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128"
         ));
     };
     let companions = companions(name);
     let [Some(scales), Some(biases)] = companions.each_ref().map(|name| tensors.get(name)) else {
-        return fault(format!("{name} is stored as U32 without {} and {}", companions[0], companions[1]));
+        return fault(format!(
+            "{name} is stored as U32, but {} or {} is missing",
+            companions[0], companions[1]
+        ));
     };
     let of_scales = match (scales.dtype.as_str(), scales.dtype == biases.dtype) {
         ("F16", true) => Scales::F16,
         ("BF16", true) => Scales::Bf16,
         _ => {
             return fault(format!(
-                "{} is stored as {} and {} as {}; forge reads F16 and BF16, both alike",
+                "{} is stored as {} and {} as {}; expected both F16 or both BF16",
                 scales.name, scales.dtype, biases.name, biases.dtype
             ));
         }
@@ -137,26 +140,26 @@ pub(crate) fn format(
     Ok(Format::Affine(Affine { bits, group, scales: of_scales }))
 }
 
-/// The same of codes that are floats of 4 bits.
+/// Like [`format`], for mxfp4.
 fn microscaled(tensors: &Tensors, tensor: &Tensor, shape: &[usize]) -> Result<Format, Diagnostic> {
     let [beside, _] = companions(&tensor.name);
     let Some(scales) = tensors.get(&beside).filter(|scales| scales.dtype == "U8") else {
-        let message = format!("{} is of the mode mxfp4 without {beside} as U8", tensor.name);
-        return Err(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+        let message = format!("{}: mxfp4 scales {beside} in U8 are missing", tensor.name);
+        return Err(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
     };
     let wanted = wanted(shape, 4, BLOCK);
     agree(tensor, shape, (4, BLOCK), &[(tensor, wanted.0), (scales, wanted.1)])?;
     Ok(Format::Mxfp4)
 }
 
-/// The shapes of words and of what groups have, of a weight of this shape.
+/// Shapes of the packed words and of scales, for a weight of this shape.
 fn wanted(shape: &[usize], bits: usize, group: usize) -> (Vec<usize>, Vec<usize>) {
     let (columns, rows) = shape.split_last().map_or((0, &[][..]), |(columns, rows)| (*columns, rows));
     let with = |last: usize| [rows, &[last]].concat();
     (with(columns * bits / 32), with(columns / group))
 }
 
-/// Whether tensors have the shapes that the configuration makes them have.
+/// Checks that tensors have the shapes required by the configuration.
 fn agree(
     tensor: &Tensor,
     shape: &[usize],
@@ -165,16 +168,18 @@ fn agree(
 ) -> Result<(), Diagnostic> {
     let name = &tensor.name;
     let fault =
-        |message: String| Err(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
-    let [_, .., columns] = shape else { return fault(format!("{name} is no matrix")) };
+        |message: String| Err(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
+    let [_, .., columns] = shape else { return fault(format!("{name} is not a matrix")) };
     if !columns.is_multiple_of(group) {
-        return fault(format!("{name} has {columns} columns, which are not whole groups of {group}"));
+        return fault(format!(
+            "{name} has {columns} columns, which is not a multiple of the group size {group}"
+        ));
     }
     for (part, wanted) in parts {
         if part.shape != *wanted {
             let (part, found) = (&part.name, &part.shape);
             return fault(format!(
-                "{part} is {found:?}, and {shape:?} in {bits} bits and groups of {group} makes it {wanted:?}"
+                "{part}: found shape {found:?}, expected {wanted:?} for {shape:?} in {bits} bits and groups of {group}"
             ));
         }
     }

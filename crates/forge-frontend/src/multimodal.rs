@@ -1,10 +1,10 @@
-//! Text models that a checkpoint wraps together with what sees or hears: their keys are in `text_config`.
+//! Text models inside multimodal checkpoints, configured by `text_config`.
 
 use crate::config::Section;
 use crate::ignored_keys;
 
-/// Reads the text model of a configuration of the first of these families, which has to be of the second; `place` says where
-/// its tensors are there, and what else is to be said of the two together.
+/// Reads the text model of a multimodal configuration of the first family. The text model must be of the
+/// second. `place` has the prefixes of its tensor names and any further adjustment.
 pub(crate) fn read<T>(
     config: &Section<'_>,
     [wrapper, family]: [&'static str; 2],
@@ -15,13 +15,13 @@ pub(crate) fn read<T>(
         config.count("text_config");
         return read(config);
     };
-    let why = format!("forge knows {wrapper} with a text model of its own alone");
+    let why = format!("expected the text model of {wrapper}");
     text.only("model_type", family, &why);
     text.configures(family);
     let mut model = read(&text);
     place(&text, &mut model);
     for key in ["bos_token_id", "eos_token_id"] {
-        // The same tokens are told beside it, and in generation_config.json.
+        // Duplicated outside text_config and in generation_config.json.
         text.pass_over(key);
     }
     ignored_keys::check(&text, family);

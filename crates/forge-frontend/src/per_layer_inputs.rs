@@ -1,21 +1,22 @@
-//! Inputs that each layer has for itself: of a second table and of the embedding, made for all layers at once before the
-//! first; each takes its columns of them, through a gate of what the stream has become, and adds what they say to the stream.
+//! Per-layer inputs (Gemma's per-layer embeddings): a second embedding table plus a projection of the
+//! embedding, computed for all layers before the first. Each layer gates its columns and adds a projection of
+//! them to the residual stream.
 
 use crate::builder::Layer;
 use crate::config::Section;
 use crate::decoder::Decoder;
 use forge_ir::ValueId;
 
-/// Inputs that each layer has for itself.
+/// Description of per-layer inputs.
 pub(crate) struct Inputs {
-    /// Rows of their table.
+    /// Rows of their embedding table.
     vocabulary: usize,
-    /// Of a layer's.
+    /// Width of one layer's input.
     width: usize,
 }
 
 impl Inputs {
-    /// Reads their keys; none where their width is 0.
+    /// Reads their configuration keys; `None` if the width is 0.
     pub(crate) fn read(config: &Section<'_>, tokens: usize) -> Option<Inputs> {
         let width = whole_number(config, "hidden_size_per_layer_input", 256);
         if width == 0 {
@@ -24,13 +25,13 @@ impl Inputs {
         }
         let vocabulary = config.count_or("vocab_size_per_layer_input", 262_144);
         if vocabulary < tokens {
-            let message = format!("{vocabulary} tokens have inputs of each layer's own, of {tokens}");
+            let message = format!("vocab_size_per_layer_input is {vocabulary}; vocab_size is {tokens}");
             config.contradiction("vocab_size_per_layer_input", message);
         }
         Some(Inputs { vocabulary, width })
     }
 
-    /// What all layers take from the aside, of the stream before the first.
+    /// Computes all layers' inputs from the embedding.
     pub(crate) fn of_all(&self, embed: &mut Layer<'_, '_>, stream: ValueId, decoder: &Decoder) -> ValueId {
         let (hidden, all) = (decoder.hidden, decoder.layers * self.width);
         let module = |name: &str| decoder.module(name);
@@ -47,7 +48,7 @@ impl Inputs {
         embed.scale("inputs", sum, 0.5_f64.sqrt() as f32)
     }
 
-    /// What a layer adds to the stream because of its own.
+    /// A layer's contribution to the residual stream.
     pub(crate) fn build(
         &self,
         layer: &mut Layer<'_, '_>,
@@ -67,11 +68,11 @@ impl Inputs {
     }
 }
 
-/// A whole number that may be 0.
+/// A non-negative integer.
 pub(crate) fn whole_number(config: &Section<'_>, key: &str, usual: usize) -> usize {
     let number = config.number_or(key, usual as f64);
     if number < 0.0 || number.fract() != 0.0 || number > f64::from(u32::MAX) {
-        config.contradiction(key, format!("{key} is {number}, and has to be a whole number"));
+        config.contradiction(key, format!("{key} is {number}; it must be a non-negative integer"));
         return usual;
     }
     number as usize

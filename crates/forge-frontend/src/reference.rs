@@ -1,14 +1,15 @@
-//! Which configuration keys the reference implementation reads: Hugging Face transformers, by the type of the model.
+//! The configuration keys that Hugging Face transformers reads, by model type.
 //!
-//! `reference_keys.json` is what `cargo xtask reference-keys` found in its sources. A key that transformers never reads has no effect
-//! there, and is accepted here; one that it reads and forge does not is accepted at the value that it has without the key.
+//! `reference_keys.json` is extracted from its sources by `cargo xtask reference-keys`. A key that
+//! transformers never reads is accepted. A key that transformers reads and forge does not is accepted only at
+//! its default value.
 
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// What was found in the sources of a release of transformers.
+/// Keys extracted from one release of transformers.
 #[derive(Deserialize)]
 struct Reference {
     /// The release.
@@ -17,12 +18,12 @@ struct Reference {
     models: BTreeMap<String, Model>,
 }
 
-/// What the code of a model reads of its configuration.
+/// Keys that a model's code reads from its configuration.
 #[derive(Deserialize)]
 pub(crate) struct Model {
-    /// The values that the configuration class has without the keys; null where they have to be given, or are computed.
+    /// Keys with the configuration class's defaults; null if required or computed.
     keys: BTreeMap<String, Value>,
-    /// The keys that it reads of objects in the configuration, by the objects' names.
+    /// Keys read from nested objects, by object name.
     #[serde(default)]
     nested: BTreeMap<String, BTreeSet<String>>,
 }
@@ -32,19 +33,19 @@ static REFERENCE: LazyLock<Reference> = LazyLock::new(|| {
         .unwrap_or_else(|error| panic!("reference_keys.json, which is part of forge: {error}"))
 });
 
-/// The release of transformers whose sources were read.
+/// The release of transformers that the keys were extracted from.
 pub(crate) fn release() -> &'static str {
     &REFERENCE.transformers
 }
 
-/// What is known of models of a type.
+/// The keys of a model type.
 pub(crate) fn model(model_type: &str) -> Option<&'static Model> {
     REFERENCE.models.get(model_type)
 }
 
 impl Model {
-    /// Whether a key has an effect in transformers that it would not have if it were left out. `object` is the path of the object
-    /// that it is in, below that of the model: empty, or `rope_parameters`.
+    /// Whether a key has an effect in transformers, compared with leaving it out. `object` is the path of its
+    /// object below the model's: empty, or `rope_parameters`.
     pub(crate) fn has_effect(&self, object: &str, key: &str, value: &Value) -> bool {
         match object.split('.').next() {
             None | Some("") => self.keys.get(key).is_some_and(|default| !is_same(default, value)),
@@ -53,7 +54,7 @@ impl Model {
     }
 }
 
-/// Whether two values are one; 1 and 1.0 are.
+/// Whether two values are equal; 1 and 1.0 are.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),

@@ -1,27 +1,27 @@
-//! How positions are scaled: every kind ends as a list of frequencies, a magnitude, and what takes the frequencies' place
-//! in a long context. Nothing after the frontend knows the kinds' names.
+//! RoPE scaling. Every type is reduced to frequencies, a magnitude, and optional frequencies for long
+//! contexts, so later stages do not depend on the types.
 
 use crate::config::Section;
 use crate::rope::either;
 use forge_ir::LongContext;
 
-/// What the names of kinds mean to an architecture.
+/// Meaning of the scaling types for an architecture.
 #[derive(Clone, Copy)]
 pub(crate) enum Kinds {
-    /// What they mean to most.
+    /// The usual meaning.
     Usual,
-    /// longrope alone, which has older names too; the original context is this where the configuration has none, and
-    /// what stands beside the scaling's object goes before what stands in it.
+    /// Only longrope, which has older names too. `original` is the original context length if the
+    /// configuration has none. Keys next to the scaling object take precedence over keys in it.
     LongRope { original: usize },
-    /// What they mean to most; but dynamic with an `alpha` stretches the base by that, whatever the context.
+    /// The usual meaning, but `dynamic` with an `alpha` stretches the base by it, for every context length.
     Alpha,
-    /// What they mean to most; but where nothing is said of them positions are scaled as yarn does, by this factor from this
-    /// context, without whole ends of its ramp.
+    /// The usual meaning, but without a scaling object positions are scaled by yarn with this factor and
+    /// original context length, with a ramp between fractional pairs.
     Yarn { factor: f64, original: usize },
 }
 
 impl Kinds {
-    /// What they are called, for people.
+    /// Names of the supported types, for messages.
     fn names(self) -> &'static str {
         match self {
             Kinds::Usual | Kinds::Yarn { .. } => {
@@ -35,34 +35,34 @@ impl Kinds {
     }
 }
 
-/// What comes before their names in a message.
-pub(crate) const KNOWS: &str = "it knows ";
+/// Prefix of the note that lists the supported types.
+pub(crate) const KNOWS: &str = "supported: ";
 
-/// The kind that turns a share of a head's pairs and pairs channels as if all turned; the others turn a share of its
-/// channels as if the head had no more.
+/// The scaling type that rotates the first pairs of a head and pairs channels over the whole head. With other
+/// types, a partial rotation pairs channels within the rotated part.
 pub(crate) const PROPORTIONAL: &str = "proportional";
 
-/// A rotation before it is scaled.
+/// Parameters of an unscaled rotation.
 pub(crate) struct Plain {
-    /// The base of the frequencies.
+    /// Base of the frequencies.
     pub(crate) theta: f64,
-    /// Channels of a head that rotate; all of them where positions are proportional.
+    /// Rotated channels of a head; all of them for proportional scaling.
     pub(crate) channels: usize,
-    /// The share of a head that the configuration lets rotate.
+    /// Rotated share of a head.
     pub(crate) share: f64,
-    /// Positions the model was made for.
+    /// Maximum context length of the model.
     pub(crate) context: usize,
-    /// What kinds there are.
+    /// Supported scaling types.
     pub(crate) kinds: Kinds,
 }
 
-/// A rotation's numbers.
+/// Parameters of a scaled rotation.
 pub(crate) struct Scaled {
-    /// Radians a position for each pair.
+    /// Angle per position of each pair, in radians.
     pub(crate) frequencies: Vec<f32>,
-    /// What sine and cosine are multiplied by.
+    /// Multiplies sine and cosine.
     pub(crate) magnitude: f32,
-    /// What takes the frequencies' place in a long context.
+    /// Replacement frequencies for long contexts.
     pub(crate) long: Option<LongContext>,
 }
 
@@ -82,7 +82,8 @@ impl Plain {
         self.waves(self.theta).into_iter().map(|wave| 1.0 / wave).collect()
     }
 
-    /// The first pairs, as many as their share of all, turn as they would if all did; the rest stay where they are.
+    /// Frequencies of a proportional rotation: the first pairs rotate as in a full rotation, the others not
+    /// at all.
     pub(crate) fn in_proportion(&self, factor: f32) -> Vec<f32> {
         let turning = (self.share * self.channels as f64 / 2.0) as usize;
         let of_pair = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
@@ -96,7 +97,7 @@ impl Scaled {
     }
 }
 
-/// The kind that an object of the configuration names. `type` is the older name, which counts where there is no `rope_type`.
+/// The scaling type named by a scaling object. `type` is the older name of `rope_type`.
 pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
     match scaling.word("rope_type") {
         Some(kind) => {
@@ -107,7 +108,7 @@ pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
     }
 }
 
-/// Scales a rotation as an object of the configuration says; none leaves it as it is.
+/// Applies a scaling object to a rotation; without an object the rotation stays unscaled.
 pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain: &Plain) -> Scaled {
     let Some(scaling) = scaling else {
         return match plain.kinds {
@@ -135,7 +136,7 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
 
 fn unknown(scaling: &Section<'_>, kind: &str, plain: &Plain) -> Scaled {
     let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
-    let why = format!("forge does not know how {kind} scales positions");
+    let why = format!("unsupported scaling type {kind}");
     scaling.refuse(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
     scaling.ask_all();
     Scaled::of(plain.frequencies())
@@ -144,19 +145,20 @@ fn unknown(scaling: &Section<'_>, kind: &str, plain: &Plain) -> Scaled {
 fn positive(section: &Section<'_>, key: &str) -> f32 {
     let number = section.number(key) as f32;
     if number <= 0.0 {
-        section.contradiction(key, format!("{key} is {number}, and has to be positive"));
+        section.contradiction(key, format!("{key} is {number}; it must be positive"));
         return 1.0;
     }
     number
 }
 
-/// The positions that a model had been made for before they were scaled.
+/// The original context length, before scaling.
 fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> usize {
     let key = "original_max_position_embeddings";
     let none = match plain.kinds {
         Kinds::LongRope { original } if scaling.get(key).is_some() && config.get(key).is_none() => {
             if scaling.count(key) != original {
-                let message = format!("{key} counts beside the object alone, and is {original} there");
+                let message =
+                    format!("{key} in the object differs from {original} next to it, which takes precedence");
                 scaling.contradiction(key, message);
             }
             original
@@ -170,53 +172,51 @@ fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> usize
     })
 }
 
-/// The base is stretched: theta · alpha^(d / (d - 2)).
+/// Dynamic NTK scaling with a fixed alpha: the base becomes theta · alpha^(d / (d - 2)).
 fn alpha(scaling: &Section<'_>, plain: &Plain) -> Scaled {
     let alpha = f64::from(positive(scaling, "alpha"));
-    // Written beside it, and read by nobody.
+    // Present in such objects but not used by transformers.
     for key in ["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"] {
         scaling.get(key);
     }
     if plain.channels == 2 {
-        scaling
-            .contradiction("alpha", "a rotation of one pair of channels has no base to stretch".to_owned());
+        scaling.contradiction("alpha", "a rotation of a single pair cannot be scaled by its base".to_owned());
     }
     let channels = plain.channels as f64;
     let theta = plain.theta * alpha.powf(channels / (channels - 2.0));
     Scaled::of(plain.waves(theta).into_iter().map(|wave| 1.0 / wave).collect())
 }
 
-/// The most that a context is stretched by.
+/// Maximum scaling factor.
 const FARTHEST: f32 = 1e6;
 
-/// The base is stretched in contexts of more positions than the model was made for, the more of them the more.
+/// Dynamic NTK scaling: in contexts beyond the original length the base grows with the length.
 fn dynamic(scaling: &Section<'_>, plain: &Plain) -> Scaled {
     let factor = positive(scaling, "factor");
     if factor < 1.0 {
-        let message = format!("factor is {factor}, and a longer context stretches by 1 or more");
+        let message = format!("factor is {factor}; it must be 1 or more");
         scaling.contradiction("factor", message);
     }
-    // Beyond that, nobody's context is as long, and the base would soon be no number.
+    // Larger factors make the base overflow and have no use.
     if factor > FARTHEST {
-        scaling
-            .contradiction("factor", format!("factor is {factor:e}, and at most {FARTHEST:e} is believed"));
+        scaling.contradiction("factor", format!("factor is {factor:e}; the maximum is {FARTHEST:e}"));
     }
     if plain.channels == 2 {
-        let message = "a rotation of one pair of channels has no base to stretch".to_owned();
+        let message = "a rotation of a single pair cannot be scaled by its base".to_owned();
         scaling.contradiction("factor", message);
     }
     let long = Some(LongContext::Stretched { beyond: plain.context, factor });
     Scaled { long, ..Scaled::of(plain.frequencies()) }
 }
 
-/// Long waves are stretched by `factor`, short ones kept, those between interpolated.
+/// Llama 3 scaling: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
 fn llama3(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Vec<f32> {
     let factor = positive(scaling, "factor");
     let low = positive(scaling, "low_freq_factor");
     let high = positive(scaling, "high_freq_factor");
     let original = original(config, scaling, plain) as f32;
     if high <= low {
-        let message = format!("high_freq_factor {high} is not above low_freq_factor {low}");
+        let message = format!("high_freq_factor {high} must be above low_freq_factor {low}");
         scaling.contradiction("high_freq_factor", message);
     }
     plain
@@ -236,19 +236,19 @@ fn llama3(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Vec<f32
         .collect()
 }
 
-/// Pairs that turn often in the original context are kept, those that turn rarely stretched by `factor`, a ramp between
-/// them; and all are magnified, as the scores of a longer context spread.
+/// YaRN: high frequencies are kept, low ones stretched by `factor`, with a ramp between them. Sine and cosine
+/// are multiplied by a magnitude.
 struct Yarn {
     original: f64,
     factor: f64,
-    /// Where the ramp ends and begins, as turns in the original context.
+    /// Ends of the ramp, in rotations over the original context (`beta_fast`, `beta_slow`).
     turns: [f64; 2],
-    /// Whether its ends are whole pairs.
+    /// Whether the ends are rounded to whole pairs.
     truncate: bool,
     magnitude: f64,
 }
 
-/// Where the ramp ends and begins unless a configuration says.
+/// Default ends of the ramp.
 const TURNS: [f64; 2] = [32.0, 1.0];
 
 impl Yarn {
@@ -257,30 +257,30 @@ impl Yarn {
         let unsaid = plain.context as f64 / original;
         let factor = scaling.get("factor").map_or(unsaid, |_| scaling.number("factor"));
         if factor <= 0.0 {
-            scaling.contradiction("factor", format!("factor is {factor}, and has to be positive"));
+            scaling.contradiction("factor", format!("factor is {factor}; it must be positive"));
         }
         let turns = [("beta_fast", TURNS[0]), ("beta_slow", TURNS[1])].map(|(key, usual)| {
-            // Nought counts as absent.
+            // 0 counts as absent, as in transformers.
             let turns = scaling.number_or(key, usual);
             if turns == 0.0 { usual } else { turns }
         });
         let truncate = scaling.flag_or("truncate", true);
         let yarn = Yarn { original, factor, turns, truncate, magnitude: yarn_magnitude(scaling, factor) };
         if !yarn.ends(plain).iter().all(|end| end.is_finite()) {
-            scaling.contradiction("beta_fast", "beta_fast and beta_slow are no numbers of turns".to_owned());
+            scaling.contradiction("beta_fast", "beta_fast and beta_slow must be positive".to_owned());
         }
         yarn
     }
 
-    /// What an architecture takes it to be.
+    /// YaRN with an architecture's defaults.
     fn unsaid(factor: f64, original: usize) -> Yarn {
         let magnitude = spread(factor, 1.0);
         Yarn { original: original as f64, factor, turns: TURNS, truncate: false, magnitude }
     }
 
-    /// The pairs between which the ramp is.
+    /// The pairs between which the ramp lies.
     fn ends(&self, plain: &Plain) -> [f64; 2] {
-        // The pair that turns so often in the original context.
+        // The pair that rotates `turns` times over the original context.
         let pair = |turns: f64| {
             plain.channels as f64 * (self.original / (turns * 2.0 * std::f64::consts::PI)).ln()
                 / (2.0 * plain.theta.ln())
@@ -306,12 +306,12 @@ impl Yarn {
     }
 }
 
-/// How much scores spread in a context that is so many times longer.
+/// YaRN's magnitude (mscale) for a context stretched by `factor`.
 pub(crate) fn spread(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
 }
 
-/// What `attention_factor` says, or what it is without.
+/// `attention_factor`, or its default.
 fn yarn_magnitude(scaling: &Section<'_>, factor: f64) -> f64 {
     let spread = |weight: f64| spread(factor, weight);
     let [weight, all] = ["mscale", "mscale_all_dim"].map(|key| scaling.number_or(key, 0.0));
@@ -319,14 +319,17 @@ fn yarn_magnitude(scaling: &Section<'_>, factor: f64) -> f64 {
     scaling.number_or("attention_factor", usual)
 }
 
-/// Each pair is stretched by a factor of its own: by a short one up to the original context, by a long one beyond.
+/// longrope: one factor per pair, from a short list up to the original context and from a long list beyond.
 fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scaled {
     let original = original(config, scaling, plain);
     let factors = |key: &str| -> Vec<f32> {
         let factors = scaling.numbers(key);
         if factors.len() != plain.channels / 2 {
-            let message =
-                format!("{key} has {} factors, and {} pairs rotate", factors.len(), plain.channels / 2);
+            let message = format!(
+                "{key} has {} factors, expected {} (one per rotated pair)",
+                factors.len(),
+                plain.channels / 2
+            );
             scaling.contradiction(key, message);
         }
         let waves = plain.waves(plain.theta);
@@ -334,13 +337,13 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     };
     let (frequencies, long) = (factors("short_factor"), factors("long_factor"));
     if frequencies.iter().chain(&long).any(|frequency| !frequency.is_finite()) {
-        scaling.contradiction("short_factor", "factors of positions cannot be 0".to_owned());
+        scaling.contradiction("short_factor", "factors must not be 0".to_owned());
     }
     let ratio = plain.context as f64 / original as f64;
     let factor = scaling.number_or("factor", ratio);
     let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
     let magnitude = scaling.number_or("attention_factor", usual) as f32;
-    // A context that cannot be so long has no use for them.
+    // Not needed if the model's context never exceeds the original.
     let long =
         (plain.context > original).then_some(LongContext::Other { beyond: original, frequencies: long });
     Scaled { frequencies, magnitude, long }

@@ -1,7 +1,8 @@
-//! The header of a safetensors file: eight bytes of length, then JSON that says which tensor lies where.
+//! The header of a safetensors file: eight bytes of length, then JSON with each tensor's type, shape and byte
+//! range.
 //!
-//! Checked as the format demands: the header fits the file, the tensors' ranges fill the rest of it without overlap
-//! or hole, every range has the size of its shape, and no tensor is told of twice.
+//! Checks that the header fits the file, tensor ranges fill the rest without gaps or overlaps, each range
+//! matches its shape, and names are unique.
 
 use crate::checkpoint::{Checkpoint, lfs_pointer, unreadable};
 use forge_ir::{Blocks, Diagnostic};
@@ -11,27 +12,27 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 /// A tensor of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Tensor {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The file that holds it.
+    /// File that contains it.
     pub file: String,
-    /// Its element type, as the file spells it: `BF16`.
+    /// Element type as spelled in the file, such as `BF16`.
     pub dtype: String,
-    /// Its dimensions, the outermost first.
+    /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Where its bytes begin in the file.
+    /// Offset of its bytes in the file.
     pub offset: u64,
-    /// How many they are.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The blocks that its rows are made of; none: plain numbers, or codes with scales in other tensors.
+    /// GGUF block format of its rows. `None`: plain values, or quantized values with scales in other tensors.
     #[serde(skip)]
     pub blocks: Option<Blocks>,
 }
 
-/// The longest header that the format allows.
+/// Maximum header length that the format allows, in bytes.
 const LONGEST: u64 = 100_000_000;
 
-/// The element types of the format, and their sizes in bits.
+/// Element types of the format and their sizes in bits.
 const ELEMENTS: &[(&str, u64)] = &[
     ("BOOL", 8),
     ("U8", 8),
@@ -57,13 +58,13 @@ const ELEMENTS: &[(&str, u64)] = &[
     ("U64", 64),
 ];
 
-/// The tensors of one file, in the order of their bytes; or every fault of its header.
+/// The tensors of a file in the order of their bytes, or all problems of its header.
 pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Vec<Tensor>, Vec<Diagnostic>> {
     let fail = |message: String| vec![Diagnostic::new("F0103", message)];
     let length = checkpoint.len(file).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            let fault = Diagnostic::new("F0102", format!("there is no {file}, which is to hold weights"));
-            vec![fault.note("an interrupted download leaves files out: fetch it again")]
+            let fault = Diagnostic::new("F0102", format!("weight file {file} not found"));
+            vec![fault.note("an interrupted download omits files: download it again")]
         }
         _ => vec![unreadable(file, &error)],
     })?;
@@ -71,23 +72,23 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Vec<Tensor
         return Err(vec![fault]);
     }
     if length < 8 {
-        return Err(fail(format!("{file} is no safetensors file: it is {length} bytes long")));
+        return Err(fail(format!("{file} is not a safetensors file: it is {length} bytes long")));
     }
     let mut prefix = [0; 8];
     checkpoint.read(file, 0, &mut prefix).map_err(|error| vec![unreadable(file, &error)])?;
     let header = u64::from_le_bytes(prefix);
     if header > LONGEST {
         return Err(fail(format!(
-            "{file} is no safetensors file: its header would be {header} bytes long, and {LONGEST} are allowed"
+            "{file} is not a safetensors file: its header length is {header}; the maximum is {LONGEST}"
         )));
     }
     if header > length - 8 {
-        return Err(fail(format!("{file} is cut short: its header ends at byte {} of {length}", 8 + header)));
+        return Err(fail(format!("{file} is truncated: its header ends at byte {} of {length}", 8 + header)));
     }
     let mut json = vec![0; header as usize];
     checkpoint.read(file, 8, &mut json).map_err(|error| vec![unreadable(file, &error)])?;
     let entries: Entries = serde_json::from_slice(&json).map_err(|error| {
-        vec![Diagnostic::new("F0104", format!("the header of {file} cannot be understood: {error}"))]
+        vec![Diagnostic::new("F0104", format!("{file}: cannot parse the header: {error}"))]
     })?;
     tensors(file, entries, 8 + header, length)
 }
@@ -102,7 +103,7 @@ fn tensors(file: &str, entries: Entries, start: u64, length: u64) -> Result<Vec<
             faults.push(Diagnostic::new(
                 "F0105",
                 format!(
-                    "{name} in {file} has bytes {begin}..{end}, which is not the size of {:?} {}",
+                    "{name} in {file}: bytes {begin}..{end} do not match the size of {:?} {}",
                     entry.shape, entry.dtype
                 ),
             ));
@@ -114,7 +115,7 @@ fn tensors(file: &str, entries: Entries, start: u64, length: u64) -> Result<Vec<
         }
     }
     for pair in sorted_names(&tensors).windows(2).filter(|pair| pair[0] == pair[1]) {
-        faults.push(Diagnostic::new("F0106", format!("{file} tells of the tensor {} twice", pair[0])));
+        faults.push(Diagnostic::new("F0106", format!("{file} contains the tensor {} twice", pair[0])));
     }
     tensors.sort_by(|a, b| (a.offset, a.bytes, &a.name).cmp(&(b.offset, b.bytes, &b.name)));
     if faults.is_empty() {
@@ -129,7 +130,7 @@ fn sorted_names(tensors: &[Tensor]) -> Vec<&str> {
     names
 }
 
-/// Walks over the tensors in the order of their bytes: each begins where the one before it ends.
+/// Checks that each tensor begins where the previous one ends.
 fn layout(file: &str, tensors: &[Tensor], start: u64, length: u64) -> Option<Diagnostic> {
     let mut expected = start;
     for tensor in tensors {
@@ -137,26 +138,26 @@ fn layout(file: &str, tensors: &[Tensor], start: u64, length: u64) -> Option<Dia
         let end = tensor.offset.saturating_add(tensor.bytes);
         if end > length {
             let message =
-                format!("{file} is cut short: it has {length} bytes, and {name} ends at byte {end}");
+                format!("{file} is truncated: it has {length} bytes, and {name} ends at byte {end}");
             return Some(
                 Diagnostic::new("F0103", message)
-                    .note("an interrupted download leaves such files: fetch it again"),
+                    .note("the download may have been interrupted: download it again"),
             );
         }
         if tensor.offset != expected {
             let what =
-                if tensor.offset < expected { "overlaps the tensor before it" } else { "follows a hole" };
+                if tensor.offset < expected { "overlaps the previous tensor" } else { "follows a gap" };
             return Some(Diagnostic::new("F0105", format!("{name} in {file} {what}")));
         }
         expected = end;
     }
     (expected != length).then(|| {
-        let message = format!("{file} has {length} bytes, and its tensors end at byte {expected}");
+        let message = format!("{file} has {length} bytes, but its tensors end at byte {expected}");
         Diagnostic::new("F0105", message)
     })
 }
 
-/// What the header says of one tensor.
+/// A tensor's entry in the header.
 #[derive(Deserialize)]
 struct Entry {
     dtype: String,
@@ -165,17 +166,17 @@ struct Entry {
 }
 
 impl Entry {
-    /// The size that follows from type and shape, where the type is known and the size is a number of bytes.
+    /// Size in bytes from type and shape, if the type is known and the size is a whole number of bytes.
     fn bytes(&self) -> Option<u64> {
         let (_, bits) = ELEMENTS.iter().find(|(name, _)| *name == self.dtype)?;
         let elements = self.shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size as u64));
         let bits = elements.and_then(|elements| elements.checked_mul(*bits));
-        // A size beyond 64 bits is the size of no range.
+        // A size beyond 64 bits matches no range.
         Some(bits.map_or(u64::MAX, |bits| bits.div_ceil(8)))
     }
 }
 
-/// The entries of a header in their order, a name given twice standing there twice.
+/// Entries of a header in file order, including duplicates.
 struct Entries(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -190,7 +191,7 @@ impl<'de> Visitor<'de> for Collect {
     type Value = Entries;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object of tensors")
+        f.write_str("a map of tensors")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {

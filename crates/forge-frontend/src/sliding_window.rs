@@ -1,12 +1,12 @@
-//! Which layers see a window of positions only: the last few, a row's own included.
+//! Sliding windows: layers in which a row attends only to the last positions, including its own.
 //!
-//! A window as wide as the context is none: no row has more positions before it.
+//! A window as wide as the context counts as none.
 
 use crate::config::Section;
 
 /// The windows of a model's layers.
 pub(crate) struct Windows {
-    /// Positions that a row sees; none where no layer has a window.
+    /// Window size in positions; `None` if no layer has a window.
     width: Option<usize>,
     layers: Layers,
 }
@@ -14,22 +14,22 @@ pub(crate) struct Windows {
 /// Which layers have a window.
 enum Layers {
     All,
-    /// The first, the third, and so on.
+    /// The first, third, fifth and so on.
     EverySecond,
-    /// All but every so-many-th.
+    /// All but every nth.
     AllBut(usize),
-    /// The first, the third, and so on before this one.
+    /// The first, third and so on, before this layer.
     EverySecondBefore(f64),
-    /// From this one on.
+    /// From this layer on.
     From(f64),
     Listed(Vec<bool>),
 }
 
-/// The width that the configuration classes of every such architecture assume.
+/// Default window size of such architectures' configuration classes.
 const WIDTH: usize = 4096;
 
 impl Windows {
-    /// All layers see everything.
+    /// No layer has a window.
     pub(crate) fn none() -> Windows {
         Windows { width: None, layers: Layers::All }
     }
@@ -39,12 +39,12 @@ impl Windows {
         Windows { width: width(config, context), layers: Layers::All }
     }
 
-    /// Layers have a window that `layer_types` says have, or every second one.
+    /// The layers given by `layer_types` have a window, by default every second one.
     pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
         Windows::of_some(config, layers, (context, WIDTH), || Layers::EverySecond)
     }
 
-    /// The same of an architecture whose windows are as wide as this where the configuration does not say.
+    /// Like [`Windows::of_every_second`], with another default window size.
     pub(crate) fn of_every_second_or(
         config: &Section<'_>,
         layers: usize,
@@ -54,14 +54,15 @@ impl Windows {
         Windows::of_some(config, layers, (context, usual), || Layers::EverySecond)
     }
 
-    /// Layers have a window that `layer_types` says have, or all but every `sliding_window_pattern`th.
+    /// The layers given by `layer_types` have a window, by default all but every `sliding_window_pattern`th.
     pub(crate) fn of_all_but(config: &Section<'_>, layers: usize, context: usize, pattern: usize) -> Windows {
         config.pass_over("sliding_window_pattern");
         let usual = || Layers::AllBut(config.count_or("sliding_window_pattern", pattern));
         Windows::of_some(config, layers, (context, WIDTH), usual)
     }
 
-    /// Layers have a window that `layer_types` says have, or all but every sixth; the last has none, whatever that says.
+    /// The layers given by `layer_types` have a window, by default all but every sixth. The last layer never
+    /// has one.
     pub(crate) fn of_all_but_the_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
         let usual = || (0..layers).map(|layer| !(layer + 1).is_multiple_of(6)).collect();
         let mut listed = listed(config, layers).unwrap_or_else(usual);
@@ -86,32 +87,32 @@ impl Windows {
         Windows { width: width_or(config, context, wide), layers }
     }
 
-    /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or those from
-    /// `max_window_layers` on.
+    /// If `use_sliding_window` is true, the layers given by `layer_types` have a window, by default those
+    /// from `max_window_layers` on.
     pub(crate) fn of_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
         Windows::of_used(config, layers, context, Layers::From)
     }
 
-    /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or every second one before
-    /// `max_window_layers`.
+    /// If `use_sliding_window` is true, the layers given by `layer_types` have a window, by default every
+    /// second one before `max_window_layers`.
     pub(crate) fn of_first(config: &Section<'_>, layers: usize, context: usize) -> Windows {
         Windows::of_used(config, layers, context, Layers::EverySecondBefore)
     }
 
     fn of_used(config: &Section<'_>, layers: usize, context: usize, usual: fn(f64) -> Layers) -> Windows {
-        // Without windows their width means nothing, and where they begin only where layers are not told one by one.
+        // The width has no effect without windows, and the first layer none if layers are listed.
         config.pass_over("sliding_window");
         config.pass_over("max_window_layers");
         let is_used = config.flag_or("use_sliding_window", false);
         let listed = listed(config, layers);
         if !is_used || config.is_null("sliding_window") {
             if listed.is_some_and(|listed| listed.contains(&true)) {
-                let message = "layer_types has layers with a window, and no other key has one for them";
+                let message = "layer_types has sliding-window layers, but the other keys disable windows";
                 config.contradiction("layer_types", message.to_owned());
             }
             return Windows::none();
         }
-        // Not a count: 0 is a value of it.
+        // May be 0, so it is not read as a count.
         let usual = || usual(config.number_or("max_window_layers", 28.0));
         let layers = listed.map_or_else(usual, Layers::Listed);
         Windows { width: width(config, context), layers }
@@ -131,7 +132,7 @@ impl Windows {
         self.width.filter(|_| self.include(layer))
     }
 
-    /// Whether a layer is of those that have a window, even if it is so wide that it is none.
+    /// Whether a layer is a sliding-window layer, even if its window covers the whole context.
     pub(crate) fn include(&self, layer: usize) -> bool {
         match &self.layers {
             Layers::All => true,
@@ -146,12 +147,12 @@ impl Windows {
 
 fn refuse_no_width(config: &Section<'_>, has_some: bool) {
     if has_some && config.is_null("sliding_window") {
-        let message = "layers have a window, and sliding_window does not say how wide it is";
+        let message = "some layers have a window, but sliding_window is null";
         config.contradiction("sliding_window", message.to_owned());
     }
 }
 
-/// What `sliding_window` says: absent it is the usual, null it is none.
+/// `sliding_window`: the default if absent, none if null.
 fn width(config: &Section<'_>, context: usize) -> Option<usize> {
     width_or(config, context, WIDTH)
 }
@@ -163,16 +164,16 @@ fn width_or(config: &Section<'_>, context: usize, usual: usize) -> Option<usize>
     Some(config.count_or("sliding_window", usual)).filter(|width| *width < context)
 }
 
-/// Whether each layer has a window, as `layer_types` says.
+/// Whether each layer has a window, from `layer_types`.
 fn listed(config: &Section<'_>, layers: usize) -> Option<Vec<bool>> {
     let words = config.words("layer_types")?;
     if words.len() != layers {
-        let message = format!("layer_types tells of {} layers, and there are {layers}", words.len());
+        let message = format!("layer_types has {} entries for {layers} layers", words.len());
         config.contradiction("layer_types", message);
     }
     let known = |word: &&str| ["full_attention", "sliding_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {
-        config.refuse("layer_types", &format!("forge does not know {other}"), &[]);
+        config.refuse("layer_types", &format!("unsupported layer type {other}"), &[]);
     }
     Some(words.iter().map(|word| *word == "sliding_attention").collect())
 }

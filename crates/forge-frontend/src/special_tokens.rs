@@ -1,7 +1,7 @@
-//! The tokens that begin a text and end an answer.
+//! The BOS and EOS tokens.
 //!
-//! generation_config.json decides where it says so, then config.json, then the names in tokenizer_config.json. A
-//! generation_config.json that is not JSON is not used, as in transformers.
+//! generation_config.json takes precedence over config.json, and that over the names in
+//! tokenizer_config.json. A generation_config.json that is not JSON is ignored, as in transformers.
 
 use crate::checkpoint;
 use crate::checkpoint::Checkpoint;
@@ -10,18 +10,18 @@ use crate::json::Document;
 use forge_ir::{Diagnostic, SpecialTokens};
 use serde_json::Value;
 
-/// The file that goes before the configuration.
+/// The file that takes precedence over the configuration.
 pub(crate) const GENERATION: &str = "generation_config.json";
 
-/// Why generation_config.json is not used: it is not JSON.
+/// Why generation_config.json is ignored: it is not JSON.
 pub(crate) fn unusable_generation(checkpoint: &dyn Checkpoint) -> Option<Diagnostic> {
     let text = checkpoint::text(checkpoint, GENERATION).ok()??;
     let faults = crate::json::parse(GENERATION, &text).err()?;
     faults.into_iter().find(|fault| fault.code == crate::json::NOT_JSON)
 }
 
-/// Reads them from wherever they are given. Other files than config.json may be absent. Without `is_generation_used`,
-/// generation_config.json is taken to be absent.
+/// Reads the special tokens. Files other than config.json may be absent. If `is_generation_used` is false,
+/// generation_config.json is ignored.
 pub(crate) fn read(
     checkpoint: &dyn Checkpoint,
     config: &Section<'_>,
@@ -41,8 +41,7 @@ pub(crate) fn read(
     let mut generated = |key: &str| match tokens(&generation.value[key]) {
         Some(tokens) => tokens,
         None => {
-            let message =
-                format!("{key} of {} has to be a token's number or a list of them", generation.file);
+            let message = format!("{}: {key} must be a token id or a list of token ids", generation.file);
             let fault = Diagnostic::new("F0204", message);
             faults.push(match generation.value(key) {
                 Some(span) => fault.at(&generation.file, span, "neither"),
@@ -76,11 +75,11 @@ fn parse(checkpoint: &dyn Checkpoint, file: &str) -> Result<Document, Vec<Diagno
     let document = crate::json::parse(file, &text)?;
     match document.value.is_object() {
         true => Ok(document),
-        false => Err(vec![Diagnostic::new("F0201", format!("{file} is not an object"))]),
+        false => Err(vec![Diagnostic::new("F0201", format!("{file} is not a JSON object"))]),
     }
 }
 
-/// One token or a list of them; null, -1 and the like stand for none. Nothing where it is something else.
+/// One token id or a list of token ids; null, -1 and the like stand for none. `None` for any other value.
 fn tokens(value: &Value) -> Option<Vec<u32>> {
     let values = match value {
         Value::Null => &[],
@@ -91,7 +90,8 @@ fn tokens(value: &Value) -> Option<Vec<u32>> {
     Some(tokens?.into_iter().filter_map(|token| u32::try_from(token).ok()).collect())
 }
 
-/// The token whose text tokenizer_config.json gives under a name, itself or as the content of an object.
+/// The token whose text tokenizer_config.json gives under a name, either directly or as an object's
+/// `content`.
 fn named(tokenizer: &Value, name: &str) -> Option<u32> {
     let text = tokenizer[name].as_str().or_else(|| tokenizer[name]["content"].as_str())?;
     let added = tokenizer["added_tokens_decoder"].as_object()?;

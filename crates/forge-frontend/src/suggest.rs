@@ -1,6 +1,6 @@
-//! The known name that a wrong one was probably meant to be.
+//! Suggestions for misspelled names.
 
-/// The candidate with the fewest edits from `name`, if they are few enough to be a slip.
+/// The candidate with the smallest edit distance from `name`, if small enough for a typo.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()

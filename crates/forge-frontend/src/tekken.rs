@@ -1,9 +1,9 @@
-//! Mistral's `tekken.json`, converted into the `tokenizer.json` that programs read.
+//! Converts Mistral's `tekken.json` to `tokenizer.json`.
 //!
-//! The file lists the tokens of a byte-level BPE tokenizer by rank. tiktoken, which the file is made for, merges the two
-//! neighbours whose concatenation has the lowest rank. A `tokenizer.json` lists merges: every split of a token into two
-//! other tokens is one, and merges are in the order of the rank of their token. Special tokens have the first ids, and the id
-//! of any other token is its rank plus the number of special tokens.
+//! The file lists the tokens of a byte-level BPE tokenizer by rank. tiktoken merges the two adjacent tokens
+//! whose concatenation has the lowest rank. `tokenizer.json` lists merges instead: every split of a token
+//! into two other tokens, ordered by the rank of the token. Special tokens have the first ids; the id of any
+//! other token is its rank plus the number of special tokens.
 
 use crate::checkpoint;
 use crate::checkpoint::{Checkpoint, Memory, is_there};
@@ -17,10 +17,10 @@ const FILE: &str = "tekken.json";
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
-/// The first token of every text.
+/// The beginning-of-text token.
 const BEGIN: &str = "<s>";
 
-/// Names of the special tokens of a file that does not list them.
+/// Special token names for files that do not list them.
 const UNLISTED: [&str; 20] = [
     "<unk>",
     BEGIN,
@@ -47,8 +47,8 @@ const UNLISTED: [&str; 20] = [
 /// Versions whose files may lack the list of special tokens.
 const UNLISTED_VERSIONS: [&str; 4] = ["v1", "v2", "v3", "v7"];
 
-/// The tokenizer files that a checkpoint with a `tekken.json` and no `tokenizer.json` lacks; no files for other
-/// checkpoints. `vocabulary` is the number of tokens of the model.
+/// The tokenizer files for a checkpoint with `tekken.json` and no `tokenizer.json`; empty for other
+/// checkpoints. `vocabulary` is the model's vocabulary size.
 pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Memory, Diagnostic> {
     let mut files = Memory::default();
     if is_there(checkpoint, TOKENIZER)? {
@@ -56,7 +56,7 @@ pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Me
     }
     let Some(text) = checkpoint::text(checkpoint, FILE)? else { return Ok(files) };
     let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Diagnostic::new("F0201", format!("{FILE} is not JSON: {error}")))?;
+        .map_err(|error| Diagnostic::new("F0201", format!("{FILE} is not valid JSON: {error}")))?;
     drop(text);
     let tekken = Tekken::read(&value, vocabulary)?;
     files.0.insert(TOKENIZER.to_owned(), tekken.tokenizer().to_string().into_bytes());
@@ -66,23 +66,23 @@ pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Me
     Ok(files)
 }
 
-/// A key whose value cannot be used.
+/// The error for an invalid value.
 fn fault(key: &str, what: &str) -> Diagnostic {
     Diagnostic::new("F0204", format!("{FILE}: {key} {what}"))
-        .note("fetch the file again, or remove it: a program without a tokenizer takes token ids, not text")
+        .note("download the file again, or remove it: without a tokenizer the program takes token ids instead of text")
 }
 
 fn word<'a>(value: &'a Value, key: &str) -> Result<&'a str, Diagnostic> {
-    value.as_str().ok_or_else(|| fault(key, "has to be a string"))
+    value.as_str().ok_or_else(|| fault(key, "must be a string"))
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value], Diagnostic> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| fault(key, "has to be a list"))
+    value.as_array().map(Vec::as_slice).ok_or_else(|| fault(key, "must be a list"))
 }
 
-/// What a file contains.
+/// Parsed contents of the file.
 struct Tekken<'a> {
-    /// The regular expression that splits texts before tokens are merged.
+    /// Regular expression that splits text before merging.
     pattern: &'a str,
     /// Names of the special tokens, by id.
     specials: Vec<String>,
@@ -95,7 +95,7 @@ impl<'a> Tekken<'a> {
         let config = &value["config"];
         let count = |name: &str| {
             let count = config[name].as_u64().filter(|count| *count <= vocabulary as u64);
-            let what = format!("has to be a number up to {vocabulary}, the vocabulary size of the model");
+            let what = format!("must be a number up to {vocabulary}, the model's vocabulary size");
             count.map(|count| count as usize).ok_or_else(|| fault(&format!("config.{name}"), &what))
         };
         let pattern = word(&config["pattern"], "config.pattern")?;
@@ -105,7 +105,7 @@ impl<'a> Tekken<'a> {
         let wanted = all.checked_sub(special).filter(|wanted| (256..=entries.len()).contains(wanted));
         let Some(wanted) = wanted else {
             let what = format!(
-                "has {} tokens, which does not fit default_vocab_size {all} and default_num_special_tokens {special}: \
+                "has {} tokens, inconsistent with default_vocab_size {all} and default_num_special_tokens {special}: \
                  the difference has to be 256 or more, and no more than there are tokens",
                 entries.len()
             );
@@ -118,7 +118,7 @@ impl<'a> Tekken<'a> {
         Ok(tekken)
     }
 
-    /// Rejects two tokens of one name: a `tokenizer.json` has one id for each.
+    /// Rejects duplicate tokens: `tokenizer.json` has one id per token.
     fn check_distinct(&self) -> Result<(), Diagnostic> {
         let mut ranks = HashMap::new();
         for (rank, bytes) in self.tokens.iter().enumerate() {
@@ -128,14 +128,15 @@ impl<'a> Tekken<'a> {
         }
         for (id, name) in self.specials.iter().enumerate() {
             if let Some(rank) = ranks.get(name) {
-                let what = format!("is written like the special token {id}, {name:?}");
+                let what = format!("has the same text as the special token {id}, {name:?}");
                 return Err(fault(&format!("vocab[{rank}]"), &what));
             }
         }
         Ok(())
     }
 
-    /// The splits of tokens into two others, by the rank of the token, then by those of the two.
+    /// All splits of tokens into two other tokens, ordered by the rank of the token, then by the ranks of the
+    /// two.
     fn merges(&self) -> Vec<[&[u8]; 2]> {
         let ranks: HashMap<&[u8], usize> =
             self.tokens.iter().enumerate().map(|(rank, bytes)| (bytes.as_slice(), rank)).collect();
@@ -167,13 +168,13 @@ impl<'a> Tekken<'a> {
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-                // tiktoken merges nothing in a piece of text that is a token as a whole.
+                // tiktoken does not merge a piece of text that is a token as a whole.
                 "ignore_merges": true, "vocab": ids, "merges": merges,
             },
         })
     }
 
-    /// Puts [`BEGIN`] before a text, as mistral-common does; null where there is no such token.
+    /// The post-processor that prepends [`BEGIN`], as mistral-common does; null if there is no such token.
     fn begin(&self) -> Value {
         let Some(id) = self.specials.iter().position(|name| name == BEGIN) else { return Value::Null };
         let special = |text: usize| json!({"SpecialToken": {"id": BEGIN, "type_id": text}});
@@ -186,7 +187,7 @@ impl<'a> Tekken<'a> {
         })
     }
 
-    /// Names of special tokens, for chat templates.
+    /// tokenizer_config.json: names of special tokens, for chat templates.
     fn configuration(&self) -> Value {
         let mut config = json!({
             "clean_up_tokenization_spaces": false, "tokenizer_class": "PreTrainedTokenizerFast",
@@ -202,7 +203,7 @@ impl<'a> Tekken<'a> {
     }
 }
 
-/// Names of special tokens by id: those of the file, and placeholders up to `count`.
+/// Names of special tokens by id: those of the file, then placeholders up to `count`.
 fn specials(value: &Value, count: usize) -> Result<Vec<String>, Diagnostic> {
     const KEY: &str = "special_tokens";
     let mut names: Vec<String> = match &value[KEY] {
@@ -216,20 +217,19 @@ fn specials(value: &Value, count: usize) -> Result<Vec<String>, Diagnostic> {
         listed => {
             let named = list(listed, KEY)?.iter().enumerate().map(|(at, entry)| {
                 let rank = entry["rank"].as_u64();
-                let rank = rank.ok_or_else(|| fault(&format!("{KEY}[{at}].rank"), "has to be a number"))?;
+                let rank = rank.ok_or_else(|| fault(&format!("{KEY}[{at}].rank"), "must be a number"))?;
                 Ok((rank, word(&entry["token_str"], &format!("{KEY}[{at}].token_str"))?.to_owned()))
             });
             let mut named = named.collect::<Result<Vec<_>, Diagnostic>>()?;
             named.sort();
             if named.iter().enumerate().any(|(id, (rank, _))| *rank != id as u64) {
-                return Err(fault(KEY, "has to have the ranks 0, 1, 2 and so on, each once"));
+                return Err(fault(KEY, "must have the ranks 0, 1, 2 and so on, each once"));
             }
             named.into_iter().map(|(_, name)| name).collect()
         }
     };
     if names.len() > count {
-        let what =
-            format!("has {} tokens, more than config.default_num_special_tokens, {count}", names.len());
+        let what = format!("has {} tokens; config.default_num_special_tokens allows {count}", names.len());
         return Err(fault(KEY, &what));
     }
     names.extend((names.len()..count).map(|id| format!("<SPECIAL_{id}>")));
@@ -245,16 +245,16 @@ fn specials(value: &Value, count: usize) -> Result<Vec<String>, Diagnostic> {
     Ok(names)
 }
 
-/// The bytes of an entry of the vocabulary.
+/// The bytes of a vocabulary entry.
 fn token(rank: usize, entry: &Value) -> Result<Vec<u8>, Diagnostic> {
     let key = |name: &str| format!("vocab[{rank}].{name}");
     if entry["rank"].as_u64() != Some(rank as u64) {
-        return Err(fault(&key("rank"), &format!("has to be {rank}")));
+        return Err(fault(&key("rank"), &format!("must be {rank}")));
     }
     let bytes = STANDARD.decode(word(&entry["token_bytes"], &key("token_bytes"))?);
     let bytes = bytes.map_err(|error| fault(&key("token_bytes"), &format!("is not base64: {error}")))?;
     match u8::try_from(rank) {
-        Ok(byte) if bytes != [byte] => Err(fault(&key("token_bytes"), &format!("has to be the byte {byte}"))),
+        Ok(byte) if bytes != [byte] => Err(fault(&key("token_bytes"), &format!("must be the byte {byte}"))),
         _ if bytes.is_empty() => Err(fault(&key("token_bytes"), "is empty")),
         _ => Ok(bytes),
     }
@@ -267,8 +267,8 @@ fn added(id: usize, name: &str) -> Value {
     })
 }
 
-/// Bytes as `tokenizer.json` has them: printable Latin-1 characters stand for themselves, and characters from U+0100 on for
-/// the other bytes, in their order.
+/// Bytes in the alphabet of byte-level BPE: printable Latin-1 characters represent themselves, the other
+/// bytes are characters from U+0100 on.
 fn written(bytes: &[u8]) -> String {
     let character = |byte: &u8| match *byte {
         byte @ 0..=0x20 => char::from_u32(0x100 + u32::from(byte)),

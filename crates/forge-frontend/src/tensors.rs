@@ -1,7 +1,7 @@
-//! All tensors of a checkpoint: which file holds each, and where.
+//! The tensors of a checkpoint and their locations.
 //!
-//! The weights are `model.safetensors`, or the shards that `model.safetensors.index.json` names, or what a GGUF file has.
-//! Other safetensors files may lie beside them and are none of our business.
+//! Weights are in `model.safetensors`, in the shards listed by `model.safetensors.index.json`, or in a GGUF
+//! file. Other safetensors files in the directory are ignored.
 
 use crate::checkpoint;
 use crate::checkpoint::Checkpoint;
@@ -23,10 +23,10 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Tensors(BTreeMap<String, Tensor>);
 
 impl Tensors {
-    /// Finds the weight files and reads their headers. Those of a GGUF file have the names that they have there.
+    /// Finds the weight files and reads their headers. Tensors of a GGUF file keep their GGUF names.
     ///
     /// # Errors
-    /// Every file that is missing, truncated or malformed, and every disagreement of index and shards.
+    /// Missing, truncated or malformed files, and mismatches between index and shards.
     pub fn open(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
         match gguf::tensors(checkpoint).map_err(|fault| vec![fault])? {
             Some(tensors) => Tensors::gather(tensors),
@@ -34,7 +34,7 @@ impl Tensors {
         }
     }
 
-    /// The same of a checkpoint that is no GGUF file.
+    /// Like [`Tensors::open`], for a checkpoint that is not a GGUF file.
     pub(crate) fn of_folder(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
         if checkpoint::is_there(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
             return Tensors::gather(safetensors_header::read(checkpoint, SINGLE)?);
@@ -58,12 +58,12 @@ impl Tensors {
         for (name, file) in &index {
             let found = tensors.get(name);
             if found.is_none_or(|tensor| tensor.file != *file) {
-                let held =
-                    found.map_or("no file has it".to_owned(), |tensor| format!("{} has it", tensor.file));
+                let held = found
+                    .map_or("no file contains it".to_owned(), |tensor| format!("it is in {}", tensor.file));
                 faults.push(
                     Diagnostic::new(
                         "F0107",
-                        format!("{file} lacks the tensor {name} that {INDEX} says it holds"),
+                        format!("{file} does not contain the tensor {name}, contrary to {INDEX}"),
                     )
                     .note(held),
                 );
@@ -80,7 +80,7 @@ impl Tensors {
             if let Some(other) = tensors.insert(name.clone(), tensor) {
                 faults.push(Diagnostic::new(
                     "F0106",
-                    format!("the tensor {name} is in {} and in {file}", other.file),
+                    format!("duplicate tensor {name}: in {} and in {file}", other.file),
                 ));
             }
         }
@@ -92,12 +92,12 @@ impl Tensors {
         self.0.get(name)
     }
 
-    /// All tensors in the order of their names.
+    /// All tensors, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
         self.0.values()
     }
 
-    /// The files that hold them.
+    /// Names of the weight files.
     pub fn files(&self) -> BTreeSet<&str> {
         self.iter().map(|tensor| tensor.file.as_str()).collect()
     }
@@ -105,8 +105,8 @@ impl Tensors {
     /// Fills `out` with a tensor's bytes from its byte `offset` on.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] where there is no such tensor, [`io::ErrorKind::UnexpectedEof`] past its end, and
-    /// whatever the checkpoint's [`Checkpoint::read`] says.
+    /// [`io::ErrorKind::NotFound`] if there is no such tensor, [`io::ErrorKind::UnexpectedEof`] past its end,
+    /// and errors of [`Checkpoint::read`].
     pub fn read(
         &self,
         checkpoint: &dyn Checkpoint,
@@ -123,25 +123,24 @@ impl Tensors {
 }
 
 fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
-    let mut fault = Diagnostic::new("F0102", format!("there is neither {SINGLE} nor {INDEX}"));
+    let mut fault = Diagnostic::new("F0102", format!("no weights found: expected {SINGLE} or {INDEX}"));
     let mut is_pickled = false;
     for file in checkpoint.files() {
         if file.starts_with("consolidated") && file.ends_with(".safetensors") {
             fault = fault.note(format!(
-                "{file} has its authors' own names of tensors: fetch the files that transformers reads, {SINGLE} or {INDEX} and its shards"
+                "{file} has non-standard tensor names: download the files that transformers reads, {SINGLE} or {INDEX} and its shards"
             ));
         } else if file == ADAPTER {
             fault = fault.note(format!(
-                "{file} is a LoRA adapter: merge it into its base model first (peft's merge_and_unload, then save_pretrained)"
+                "{file} is a LoRA adapter: merge it into its base model (peft's merge_and_unload, then save_pretrained)"
             ));
         } else if file.ends_with(".safetensors") {
-            fault = fault.note(format!("there is {file}, which is not read unless {INDEX} names it"));
+            fault = fault.note(format!("{file} is ignored because there is no {INDEX}"));
         } else if gguf::is_one(&file) {
-            fault =
-                fault.note(format!("there is {file}: compile that file by itself, it has all that it needs"));
+            fault = fault.note(format!("{file} is a complete model: pass that file instead"));
         } else if [".bin", ".pth", ".pt"].iter().any(|end| file.ends_with(end)) {
             is_pickled = true;
-            fault = fault.note(format!("{file} is a pickled checkpoint, which forge does not read"));
+            fault = fault.note(format!("{file}: pickled checkpoints are unsupported"));
         }
     }
     if is_pickled {
@@ -149,7 +148,7 @@ fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
             "convert it with transformers: AutoModelForCausalLM.from_pretrained(DIR, dtype=\"auto\").save_pretrained(OUT)",
         );
     }
-    fault.note("a folder as Hugging Face keeps it is expected: config.json, weights, tokenizer")
+    fault.note("expected a Hugging Face model directory: config.json, weights, tokenizer")
 }
 
 /// The file of every tensor.
@@ -157,24 +156,22 @@ fn parse_index(text: &str) -> Result<BTreeMap<String, String>, Vec<Diagnostic>> 
     let document = json::parse(INDEX, text)?;
     let bad = |message: String| vec![Diagnostic::new("F0107", message)];
     let Some(map) = document.value.get("weight_map").and_then(serde_json::Value::as_object) else {
-        return Err(bad(format!("{INDEX} has no object weight_map")));
+        return Err(bad(format!("{INDEX}: missing object weight_map")));
     };
     let mut index = BTreeMap::new();
     for (name, file) in map {
         match file.as_str() {
-            // A name that leads out of the folder is not a shard's.
+            // Reject names that lead out of the directory.
             Some(file) if !file.contains(['/', '\\']) && file.ends_with(".safetensors") => {
                 index.insert(name.clone(), file.to_owned());
             }
             _ => {
-                return Err(bad(format!(
-                    "{INDEX} says that {name} is in {file}, which is no safetensors file"
-                )));
+                return Err(bad(format!("{INDEX}: invalid shard name {file} for {name}")));
             }
         }
     }
     if index.is_empty() {
-        return Err(bad(format!("{INDEX} names no tensor")));
+        return Err(bad(format!("{INDEX} lists no tensors")));
     }
     Ok(index)
 }

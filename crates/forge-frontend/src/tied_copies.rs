@@ -1,13 +1,13 @@
-//! Tensors that a file carries twice: a tied head beside the table that it is tied to.
+//! Duplicate tensors: a tied head stored in addition to the embedding table.
 
 use crate::checkpoint::{Checkpoint, unreadable};
 use crate::tensors::Tensors;
 use forge_ir::Diagnostic;
 
-/// Bytes compared at a time.
+/// Bytes compared at once.
 const BLOCK: usize = 1 << 20;
 
-/// The fault of a copy that differs from what is used in its place. A copy that is not there is none.
+/// An error if a copy differs from the tensor used in its place. A missing copy is valid.
 pub(crate) fn check(
     checkpoint: &dyn Checkpoint,
     tensors: &Tensors,
@@ -18,11 +18,9 @@ pub(crate) fn check(
         Some(
             Diagnostic::new(
                 "F0305",
-                format!("{copy} is not equal to {used}, to which the configuration ties it"),
+                format!("{copy} differs from {used}, although the configuration ties them"),
             )
-            .note(
-                "only one of the two can be meant: set tie_word_embeddings to false, or leave the tensor out",
-            ),
+            .note("set tie_word_embeddings to false, or remove the tensor"),
         )
     };
     if (&a.dtype, &a.shape, a.bytes) != (&b.dtype, &b.shape, b.bytes) {

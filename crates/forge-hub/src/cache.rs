@@ -1,14 +1,14 @@
-//! The hub's cache on this machine, laid out as all of the hub's tools lay it out:
+//! The Hugging Face cache on this machine, in the layout shared by all hub tools:
 //!
 //! ```text
-//! models--owner--name/blobs/DIGEST                 contents; DIGEST.incomplete while it is fetched
-//! models--owner--name/snapshots/COMMIT/config.json  links to them, by the names that they have at a commit
-//! models--owner--name/refs/main                    the commit that a branch was
-//! .locks/models--owner--name/DIGEST.lock           held by whoever fetches a content
+//! models--owner--name/blobs/DIGEST                 contents; DIGEST.incomplete during download
+//! models--owner--name/snapshots/COMMIT/config.json  links to blobs, by file name at a commit
+//! models--owner--name/refs/main                    the commit that a branch pointed to
+//! .locks/models--owner--name/DIGEST.lock           held while a blob is downloaded
 //! ```
 //!
-//! A content is moved to its name once it is right, a link is made once its content is there, and a branch is moved once
-//! all links are: whenever a process ends, what lies here is sound.
+//! A blob gets its final name after verification, a link is created after its blob, and a branch is updated
+//! after all links. The cache is therefore consistent whenever a process ends.
 
 use crate::checksum::Digest;
 use crate::error::Error;
@@ -26,7 +26,7 @@ pub(crate) struct Cache {
     folder: String,
 }
 
-/// A lock that is held until this is dropped, or the process ends.
+/// A lock, held until it is dropped or the process ends.
 pub(crate) struct Lock {
     _file: File,
 }
@@ -40,42 +40,42 @@ impl Cache {
         self.root.join(&self.folder)
     }
 
-    /// Where a content is once it is whole.
+    /// Path of a complete blob.
     pub(crate) fn blob(&self, digest: &Digest) -> PathBuf {
         self.directory().join("blobs").join(digest.digits())
     }
 
-    /// Where a content is until then.
+    /// Path of a partial blob.
     pub(crate) fn partial(&self, digest: &Digest) -> PathBuf {
         self.blob(digest).with_extension("incomplete")
     }
 
-    /// Whether a content is there. Nothing but whole contents ever has such a name.
+    /// Whether a complete blob exists. Only verified contents have such a name.
     pub(crate) fn has(&self, digest: &Digest, size: u64) -> bool {
         fs::metadata(self.blob(digest)).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
     }
 
-    /// The files of a commit.
+    /// Directory of a commit's files.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.directory().join("snapshots").join(commit)
     }
 
-    /// Makes room for contents.
+    /// Creates the blob directory.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
         let blobs = self.directory().join("blobs");
         fs::create_dir_all(&blobs).map_err(|error| Error::cache(&blobs, error))
     }
 
-    /// Refuses what the disk has no room for.
+    /// Fails if the disk has less free space than `bytes`.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Error> {
         let directory = self.directory();
-        // Where the system does not tell, the disk itself will.
+        // If the free space is unknown, the write itself fails later.
         let Ok(disk) = rustix::fs::statvfs(&directory) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if bytes > free {
             let (bytes, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
             return Err(Error::Space(format!(
-                "{bytes} MB are to be fetched, and the disk of {} has room for {free} MB; make room, or put the cache \
+                "not enough disk space: the download takes {bytes} MB and {} has {free} MB free; free space, or move the cache \
                  elsewhere with HF_HUB_CACHE",
                 directory.display()
             )));
@@ -83,7 +83,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Waits until no other process fetches a content; says so if it has to wait.
+    /// Waits until no other process downloads the blob. Calls `waits` if it has to wait.
     pub(crate) fn lock(&self, digest: &Digest, waits: impl FnOnce()) -> Result<Lock, Error> {
         let folder = self.root.join(".locks").join(&self.folder);
         let path = folder.join(format!("{digest}.lock"));
@@ -102,14 +102,14 @@ impl Cache {
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // Some tools remove the file when they are done; a lock on what has no name keeps nobody out.
+            // Some tools delete the lock file when done; a lock on a deleted file has no effect.
             if is_at(&file, &path) {
                 return Ok(Lock { _file: file });
             }
         }
     }
 
-    /// Gives a content the name that it has at a commit.
+    /// Links a blob under its file name at a commit.
     pub(crate) fn link(&self, commit: &str, name: &str, digest: &Digest) -> Result<(), Error> {
         let path = self.snapshot(commit).join(name);
         let failed = |error| Error::cache(&path, error);
@@ -120,14 +120,14 @@ impl Cache {
         }
         let folder = path.parent().unwrap_or(&path);
         fs::create_dir_all(folder).map_err(failed)?;
-        // Beside it and over it, so that there is no moment without one.
+        // Create the link elsewhere and rename it over the old one, so that one always exists.
         let staged = tempfile::Builder::new().tempdir_in(folder).map_err(failed)?;
         let link = staged.path().join("link");
         std::os::unix::fs::symlink(&target, &link).map_err(failed)?;
         fs::rename(&link, &path).map_err(failed)
     }
 
-    /// Says which commit a revision is.
+    /// Records the commit of a revision.
     pub(crate) fn point(&self, revision: &str, commit: &str) -> Result<(), Error> {
         if is_commit(revision) {
             return Ok(());
@@ -142,7 +142,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What the cache has of a request, if it has all of it: the commit, and the file that was picked.
+    /// The commit and the selected file of a request, if the cache has all of its files.
     pub(crate) fn find(&self, request: &Request) -> Option<(String, Option<String>)> {
         let commit = match is_commit(&request.revision) {
             true => request.revision.clone(),
@@ -166,7 +166,7 @@ impl Cache {
         }
     }
 
-    /// The repositories that the cache has something of.
+    /// Repositories in the cache.
     pub(crate) fn repositories(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -174,7 +174,7 @@ impl Cache {
     }
 }
 
-/// Whether a file is the one that its path leads to.
+/// Whether a path still refers to an open file.
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
@@ -184,7 +184,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The files below a directory whose contents are there.
+/// Names of files below a directory whose blobs exist.
 fn walk(root: &Path, below: &str, names: &mut Vec<String>) {
     for entry in fs::read_dir(root.join(below)).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

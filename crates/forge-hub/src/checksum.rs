@@ -1,21 +1,21 @@
-//! What a file's content is called: git's name of a small file, the SHA-256 of a large one. The cache keeps content under
-//! this name, so it says both where a file goes and whether it is right.
+//! Checksums of file contents: git's blob hash for small files, SHA-256 for large ones. Blobs in the cache
+//! are named by checksum, which also verifies them.
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
-/// The name of a content.
+/// The checksum of a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Digest {
-    /// Of a file that the repository holds itself: SHA-1 of a header and the content.
+    /// Git blob hash, for a file in the git repository: SHA-1 of a header and the content.
     GitBlob(String),
-    /// Of a file in the large-file storage.
+    /// SHA-256, for a file in large-file storage.
     Sha256(String),
 }
 
 impl Digest {
-    /// Understands hexadecimal digits, quoted and marked as weak as they may be in a header.
+    /// Parses hexadecimal digits, which may be quoted and marked as weak as in an ETag.
     pub(crate) fn parse(text: &str) -> Option<Digest> {
         let text = text.trim().trim_start_matches("W/").trim_matches('"');
         let hexadecimal = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
@@ -26,14 +26,14 @@ impl Digest {
         }
     }
 
-    /// Its hexadecimal digits.
+    /// The hexadecimal digits.
     pub(crate) fn digits(&self) -> &str {
         match self {
             Digest::GitBlob(digits) | Digest::Sha256(digits) => digits,
         }
     }
 
-    /// A sum that is to come out as this, of a content of so many bytes.
+    /// A hasher for a content of `size` bytes.
     pub(crate) fn sum(&self, size: u64) -> Sum {
         match self {
             Digest::GitBlob(_) => Sum::GitBlob(Sha1::new_with_prefix(format!("blob {size}\0"))),
@@ -42,7 +42,7 @@ impl Digest {
     }
 }
 
-/// A content's name in the making.
+/// A hasher for a digest.
 #[derive(Clone)]
 pub(crate) enum Sum {
     GitBlob(Sha1),

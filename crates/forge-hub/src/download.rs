@@ -1,7 +1,7 @@
-//! One content, from the hub into the cache.
+//! Downloads one file into the cache.
 //!
-//! Bytes are appended to a partial file and summed as they come. A connection that ends early is taken up where it ended,
-//! by this process or a later one; what does not come out as its digest is thrown away.
+//! Bytes are appended to a partial file and hashed as they arrive. An interrupted download is resumed, also
+//! by a later process. A content with a wrong checksum is discarded.
 
 use crate::cache::Cache;
 use crate::checksum::{Digest, Sum};
@@ -13,13 +13,13 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE: usize = 256 << 10;
 
-/// Bytes that count as getting on: a server that gives less before it hangs up is one to lose patience with.
+/// Bytes that count as progress between two failures.
 const STEP: u64 = 1 << 20;
 
-/// A file of the repository, and the content that it has.
+/// A file of the repository and its checksum.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) path: String,
@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
     pub(crate) size: u64,
 }
 
-/// Fetches a content unless it is there. `ask` asks for its bytes from one on.
+/// Downloads a blob unless it exists. `ask` requests its bytes from an offset on.
 pub(crate) fn download(
     wanted: &Wanted,
     cache: &Cache,
@@ -37,7 +37,7 @@ pub(crate) fn download(
 ) -> Result<(), Error> {
     let name = &wanted.path;
     let _lock = cache.lock(&wanted.digest, || {
-        watch(Event::Note(&format!("another process fetches {name}; waiting for it")));
+        watch(Event::Note(&format!("waiting for another process that is downloading {name}")));
     })?;
     if cache.has(&wanted.digest, wanted.size) {
         return Ok(());
@@ -53,17 +53,15 @@ pub(crate) fn download(
             outcome
         });
         filled.map_err(|error| match error {
-            Error::GaveUp(what) => Error::GaveUp(format!(
-                "{name}: {what}; what was fetched so far stays and is not fetched again"
-            )),
+            Error::GaveUp(what) => Error::GaveUp(format!("{name}: {what}; run again to resume the download")),
             error => error,
         })?;
         let found = partial.sum.clone().finish();
         if found == wanted.digest.digits() || !resumed {
             break found;
         }
-        // What an earlier process left may be at fault.
-        watch(Event::Note(&format!("{name}: what had been fetched before was wrong; starting over")));
+        // The bytes left by an earlier process may be wrong.
+        watch(Event::Note(&format!("{name}: the partial file was corrupt; restarting the download")));
         resumed = false;
         partial.clear()?;
     };
@@ -76,7 +74,7 @@ pub(crate) fn download(
     Ok(())
 }
 
-/// How many bytes of a content are still to come.
+/// Bytes of a blob that are still missing.
 pub(crate) fn missing(wanted: &Wanted, cache: &Cache) -> u64 {
     if cache.has(&wanted.digest, wanted.size) {
         return 0;
@@ -85,7 +83,7 @@ pub(crate) fn missing(wanted: &Wanted, cache: &Cache) -> u64 {
     wanted.size.saturating_sub(begun)
 }
 
-/// A content in the making. The sum is always that of the file's bytes.
+/// A partial blob. The hasher always covers the file's bytes.
 struct Partial {
     path: PathBuf,
     file: File,
@@ -96,7 +94,7 @@ struct Partial {
 }
 
 impl Partial {
-    /// Takes up what is there.
+    /// Opens and hashes an existing partial file.
     fn open(wanted: &Wanted, path: PathBuf) -> Result<Partial, Error> {
         let file = File::options().create(true).read(true).append(true).open(&path);
         let file = file.map_err(|error| Error::cache(&path, error))?;
@@ -126,7 +124,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Asks once for what is missing, and takes what comes.
+    /// Makes one request for the missing bytes.
     fn fill(
         &mut self,
         ask: &dyn Fn(u64) -> Result<HttpResponse, TransferError>,
@@ -138,12 +136,12 @@ impl Partial {
         let mut answer = ask(self.length)?;
         let first = match (answer.status, answer.header("content-range")) {
             (206, Some(range)) => first_of(range),
-            // A server that knows no ranges sends all of it.
+            // The server does not support ranges and sends the whole file.
             (200, _) => Some(0),
-            // One that does not have this range has another file than we have begun.
+            // The server has no such range, so its file is not the one that was begun.
             (416, _) => None,
             (status, _) => {
-                return Err(TransferError::passing(format!("the server answers with the status {status}")));
+                return Err(TransferError::passing(format!("the server returned status {status}")));
             }
         };
         if first != Some(self.length) {
@@ -151,14 +149,12 @@ impl Partial {
             watch(Event::Progress(0));
         }
         if first != Some(self.length) {
-            return Err(TransferError::passing(
-                "the server sends another part of the file than it was asked for",
-            ));
+            return Err(TransferError::passing("the server sent a wrong range"));
         }
         self.take(answer.body(), watch)
     }
 
-    /// Appends what comes, to the size that the content has and no further.
+    /// Appends received bytes up to the file's size.
     fn take(&mut self, body: &mut impl Read, watch: &mut Watch<'_>) -> Result<(), TransferError> {
         let mut piece = vec![0; PIECE];
         while self.length < self.size {
@@ -166,7 +162,9 @@ impl Partial {
             let count = match body.read(&mut piece[..most]) {
                 Ok(0) => return Err(TransferError::passing("the connection ended early")),
                 Ok(count) => count,
-                Err(error) => return Err(TransferError::passing(format!("the connection broke ({error})"))),
+                Err(error) => {
+                    return Err(TransferError::passing(format!("the connection was lost ({error})")));
+                }
             };
             self.file.write_all(&piece[..count]).map_err(|error| Error::cache(&self.path, error))?;
             self.sum.add(&piece[..count]);
@@ -176,19 +174,19 @@ impl Partial {
         Ok(())
     }
 
-    /// Gives it its name, once the disk has it.
+    /// Renames the file to its final name after syncing it to disk.
     fn finish(self, blob: PathBuf) -> Result<(), Error> {
         let named = self.file.sync_data().and_then(|()| fs::rename(&self.path, &blob));
         named.map_err(|error| Error::cache(&blob, error))
     }
 }
 
-/// The first byte of a `Content-Range`, as in `bytes 100-199/200`.
+/// The first byte of a `Content-Range` such as `bytes 100-199/200`.
 fn first_of(range: &str) -> Option<u64> {
     range.trim().strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
 }
 
-/// What to do about a question that was not answered.
+/// Converts a transport error.
 pub(crate) fn trouble(
     unanswered: TransportError,
     explain: impl FnOnce(crate::error::Refusal) -> Error,

@@ -1,11 +1,10 @@
-//! Checkpoints from the Hugging Face hub.
+//! Downloads checkpoints from the Hugging Face hub.
 //!
-//! A [`Request`] names a repository, [`Settings`] say where the hub and its cache are, and [`fetch`] sees to it that the
-//! cache has what a compilation needs of it. The cache is the one that all of the hub's tools share, so what one of them
-//! has fetched is not fetched again.
+//! A [`Request`] names a repository, [`Settings`] configure hub and cache, and [`fetch`] downloads the files
+//! that a compilation needs. The cache is shared with all other hub tools.
 //!
-//! What the hub is asked and what its answers mean (`request`, `listing`, `choose`, `checksum`, `error`) knows neither
-//! network nor disk; `transport` alone speaks HTTP, and `cache` and `download` alone write.
+//! `request`, `listing`, `choose`, `checksum` and `error` do no I/O. Only `transport` uses the network, and
+//! only `cache` and `download` write to disk.
 
 mod cache;
 mod checksum;
@@ -33,52 +32,52 @@ use crate::select_files::Choice;
 use crate::transport::{HttpResponse, Transport};
 use std::path::PathBuf;
 
-/// What happens meanwhile, for whoever watches.
+/// A progress event.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Something worth a line.
+    /// A message for the user.
     Note(&'a str),
-    /// So much is going to be fetched.
+    /// A download is about to start.
     Total {
-        /// Files that the cache does not have.
+        /// Number of files that the cache does not have.
         files: usize,
-        /// Bytes of them that it does not have.
+        /// Missing bytes of these files.
         bytes: u64,
     },
-    /// A file is being fetched.
+    /// A file's download begins.
     Begin {
-        /// Its name in the repository.
+        /// Name in the repository.
         file: &'a str,
-        /// Bytes that an earlier process has fetched.
+        /// Bytes downloaded earlier.
         done: u64,
-        /// All of its bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// So many bytes of it are there.
+    /// Bytes of the current file downloaded so far.
     Progress(u64),
-    /// It is there, and right.
+    /// The current file is complete and verified.
     End,
 }
 
-/// Whoever watches.
+/// A callback for events.
 pub type Watch<'a> = dyn FnMut(Event<'_>) + 'a;
 
-/// What lies in the cache now.
+/// A checkpoint in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fetched {
-    /// The directory of the repository's files, as they are at the commit.
+    /// Directory of the repository's files at the commit.
     pub snapshot: PathBuf,
     /// The commit.
     pub commit: String,
-    /// The one file in it that was picked, where one was; of a file that is split, its first part.
+    /// The selected file, if any; for a split file, its first part.
     pub file: Option<String>,
 }
 
-/// Sees to it that the cache has a checkpoint. What it lacks is fetched; a commit that it has whole is not even asked for,
-/// and where the hub cannot be asked, what it said last holds.
+/// Ensures that the cache has a checkpoint and downloads missing files. A complete commit in the cache needs
+/// no network access. If the hub cannot be reached, the last known commit of the revision is used.
 ///
 /// # Errors
-/// Everything that [`Error`] tells of. Nothing that was in the cache before is lost.
+/// See [`Error`]. Existing contents of the cache are never lost.
 pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> Result<Fetched, Error> {
     let cache = Cache::of(&settings.cache, &request.repository);
     let found = cache.find(request);
@@ -90,8 +89,8 @@ pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> R
         let near = nearest(request, &cache);
         let Request { repository, revision, .. } = request;
         return Err(Error::Offline(format!(
-            "the cache in {} does not have all of {repository} at {revision}, and HF_HUB_OFFLINE forbids to ask the \
-             hub{near}",
+            "{repository} at {revision} is not complete in the cache {}, and HF_HUB_OFFLINE disables the \
+             network{near}",
             settings.cache.display()
         )));
     }
@@ -100,7 +99,7 @@ pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> R
         (Ok(listing), _) => listing,
         (Err(error), Some(found)) => {
             let commit = &found.0[..found.0.len().min(8)];
-            watch(Event::Note(&format!("{error}\nusing what the cache has of it, from commit {commit}")));
+            watch(Event::Note(&format!("{error}\nusing the cached commit {commit}")));
             return Ok(of_cache(found));
         }
         (Err(Error::Repository(message)), None) => {
@@ -113,7 +112,7 @@ pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> R
     Ok(of_cache((listing.commit, file)))
 }
 
-/// What the user may have meant: the repository of the cache whose name is most like the one asked for.
+/// A suggestion: the repository in the cache with the most similar name.
 fn nearest(request: &Request, cache: &Cache) -> String {
     let likeness = |name: &String| strsim::jaro_winkler(name, &request.repository);
     let names = cache.repositories().into_iter().filter(|name| *name != request.repository);
@@ -123,7 +122,7 @@ fn nearest(request: &Request, cache: &Cache) -> String {
     }
 }
 
-/// A repository that is being fetched.
+/// A repository being downloaded.
 struct Hub<'a> {
     request: &'a Request,
     settings: &'a Settings,
@@ -132,20 +131,20 @@ struct Hub<'a> {
 }
 
 impl Hub<'_> {
-    /// Asks what the repository holds: once, where there is another way to go on.
+    /// Requests the list of files; with only one attempt if there is a cached alternative.
     fn list(&self, once: bool, watch: &mut Watch<'_>) -> Result<Listing, Error> {
         let Settings { endpoint, patience, .. } = self.settings;
         let Request { repository, revision, .. } = self.request;
         let url =
             format!("{endpoint}/api/models/{repository}/revision/{}?blobs=true", escaped(revision, false));
-        // Who is not on line is not kept waiting.
+        // Fail quickly when offline.
         let patience =
             RetryPolicy { tries: patience.tries.min(if once { 1 } else { 3 }), ..patience.clone() };
         let bytes = patience.persist(watch, |_, _| self.get(&url, 0)?.bytes(&url))?;
         Listing::parse(&bytes)
     }
 
-    /// Fetches what is chosen of a list. Gives the file that was picked, where one was.
+    /// Downloads the selected files of a listing. Returns the selected file, if any.
     fn take(&self, listing: &Listing, watch: &mut Watch<'_>) -> Result<Option<String>, Error> {
         let names = listing.names();
         let choice = Choice::of(self.request, &names)?;
@@ -183,7 +182,8 @@ impl Hub<'_> {
         Ok(())
     }
 
-    /// What a file's content is called: as the list says, or, of a mirror whose list does not, as the file's own headers do.
+    /// The checksum and size of a file, from the listing or, for mirrors whose listing lacks them, from a
+    /// HEAD request.
     fn identify(&self, listing: &Listing, file: &Listed, watch: &mut Watch<'_>) -> Result<Wanted, Error> {
         let path = file.path.clone();
         if let Some((digest, size)) = file.content.clone() {
@@ -200,7 +200,7 @@ impl Hub<'_> {
         let size = either("x-linked-size", "content-length").and_then(|size| size.parse().ok());
         let (Some(digest), Some(size)) = (digest, size) else {
             let message =
-                format!("{url}: the server does not tell its checksum and size, so it cannot be checked");
+                format!("{url}: the server sends no checksum or size, so the file cannot be verified");
             return Err(Error::Answer(message));
         };
         Ok(Wanted { path, digest, size })
@@ -222,7 +222,7 @@ impl Hub<'_> {
     }
 }
 
-/// As an address holds it; whether slashes are kept.
+/// Percent-encodes text for a URL; slashes are kept in paths.
 fn escaped(text: &str, is_path: bool) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || is_path && byte == b'/';
     text.bytes()

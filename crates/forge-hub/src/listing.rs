@@ -1,4 +1,4 @@
-//! What a repository holds at a revision, as the hub lists it.
+//! The hub's list of a repository's files at a revision.
 
 use crate::checksum::Digest;
 use crate::error::Error;
@@ -8,13 +8,13 @@ use serde::Deserialize;
 /// A repository's files at a commit.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    /// The commit that the revision was.
+    /// The commit of the revision.
     pub(crate) commit: String,
     /// Its files.
     pub(crate) files: Vec<Listed>,
 }
 
-/// A file of the listing. A mirror may not say more than its name.
+/// A file of the listing. Mirrors may provide only its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) path: String,
@@ -43,12 +43,12 @@ struct Stored {
 }
 
 impl Listing {
-    /// Understands the hub's answer. A name that leads out of the repository makes all of it suspect.
+    /// Parses the hub's response. Rejects it if any name points outside the repository.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Listing, Error> {
         let answer: Answer = serde_json::from_slice(bytes)
-            .map_err(|error| Error::Answer(format!("the hub's list of files makes no sense: {error}")))?;
+            .map_err(|error| Error::Answer(format!("cannot parse the hub's list of files: {error}")))?;
         if !is_commit(&answer.sha) {
-            return Err(Error::Answer(format!("the hub names the commit {:?}, which is none", answer.sha)));
+            return Err(Error::Answer(format!("the hub returned the invalid commit {:?}", answer.sha)));
         }
         if let Some(file) = answer.siblings.iter().find(|file| !stays_inside(&file.rfilename)) {
             return Err(Error::UnsafeName(file.rfilename.clone()));
@@ -63,13 +63,13 @@ impl Listing {
         Ok(Listing { commit: answer.sha, files: files.collect() })
     }
 
-    /// The names of all files.
+    /// Names of all files.
     pub(crate) fn names(&self) -> Vec<&str> {
         self.files.iter().map(|file| file.path.as_str()).collect()
     }
 }
 
-/// Whether a revision names a commit, whose files never change.
+/// Whether a revision is a commit hash, whose files never change.
 pub(crate) fn is_commit(revision: &str) -> bool {
     matches!(Digest::parse(revision), Some(Digest::GitBlob(digits)) if digits == revision)
 }

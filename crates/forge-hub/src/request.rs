@@ -1,20 +1,20 @@
-//! What a user names: a repository of the hub, perhaps a revision of it, perhaps one file of it.
+//! The model argument: a hub repository, optionally with a revision and a file.
 
 use std::path::Path;
 
-/// `owner/name`, `owner/name@revision`, and either with `:file.gguf` or `:Q4_K_M` behind it.
+/// `owner/name` or `owner/name@revision`, optionally followed by `:file.gguf` or `:Q4_K_M`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// `owner/name`.
     pub repository: String,
-    /// A branch, a tag or a commit; `main` where none was named.
+    /// A branch, tag or commit; `main` by default.
     pub revision: String,
-    /// A GGUF file's name or its quantisation.
+    /// A GGUF file name or quantization.
     pub pick: Option<String>,
 }
 
 impl Request {
-    /// Understands a name; none where it cannot be one of the hub.
+    /// Parses the argument; `None` if it cannot be a repository.
     pub fn parse(text: &str) -> Option<Request> {
         let (text, pick) = match text.split_once(':') {
             Some((text, pick)) => (text, Some(pick.to_owned())),
@@ -29,7 +29,7 @@ impl Request {
         sound.then(|| Request { repository: repository.to_owned(), revision: revision.to_owned(), pick })
     }
 
-    /// What the model is called: the picked file where it is one, else the repository without its owner.
+    /// The model's name: that of the selected file if it is one, else the repository's without the owner.
     pub fn name(&self) -> &str {
         let picked = self.pick.as_deref().filter(|pick| pick.ends_with(".gguf"));
         let file = picked.and_then(|pick| Path::new(pick).file_stem()?.to_str());
@@ -37,13 +37,13 @@ impl Request {
     }
 }
 
-/// Whether the hub allows it as an owner or a name.
+/// Whether the hub allows the text as an owner or a name.
 fn is_plain(part: &str) -> bool {
     part.starts_with(|c: char| c.is_ascii_alphanumeric())
         && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// Whether a path of a repository, or the name of a revision, stays in the folder that it is put into.
+/// Whether a path or revision stays inside the directory that it is joined to.
 pub(crate) fn stays_inside(path: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     path.split('/').all(plain) && !path.contains(|c: char| c == '\\' || c.is_control())

@@ -1,19 +1,19 @@
-//! How long to go on where a server does not do what it should, and how long to wait in between.
+//! Retry policy for failed transfers.
 
 use crate::error::Error;
 use crate::{Event, Watch};
 use std::time::{Duration, SystemTime};
 
-/// What is to be done about an answer that is not the one hoped for.
+/// A failed transfer, by whether a retry can help.
 pub(crate) enum TransferError {
-    /// It may pass: a cut connection, a busy server. The server may have said when to come back.
+    /// A transient failure, such as a lost connection or a busy server.
     Passing {
         /// What happened.
         what: String,
-        /// What the server asked to wait.
+        /// `Retry-After`, if sent.
         wait: Option<Duration>,
     },
-    /// It will not.
+    /// A permanent failure.
     Lasting(Error),
 }
 
@@ -29,14 +29,14 @@ impl From<Error> for TransferError {
     }
 }
 
-/// How often to try, and how long to wait.
+/// Number of attempts and waiting times.
 #[derive(Clone, Debug)]
 pub struct RetryPolicy {
-    /// Tries without progress before giving up.
+    /// Attempts without progress before giving up.
     pub tries: u32,
-    /// The wait after the first of them; it doubles.
+    /// Wait after the first failure; it doubles each time.
     pub first: Duration,
-    /// The longest wait. A server that asks for more is not waited for.
+    /// Longest wait. If the server requests a longer one, the transfer fails.
     pub longest: Duration,
 }
 
@@ -47,8 +47,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Does something until it succeeds, cannot, or was tried often enough. It says in its argument when it got on: what
-    /// went wrong before does not count then.
+    /// Repeats an operation until it succeeds, fails permanently, or reaches the limit. The operation sets
+    /// its argument if it made progress, which resets the count of failures.
     pub(crate) fn persist<T>(
         &self,
         watch: &mut Watch<'_>,
@@ -65,7 +65,7 @@ impl RetryPolicy {
             failures = if got_on { 1 } else { failures + 1 };
             if let Some(wait) = wait.filter(|wait| *wait > self.longest) {
                 let seconds = wait.as_secs();
-                return Err(Error::GaveUp(format!("{what}, and asks to come back in {seconds} s")));
+                return Err(Error::GaveUp(format!("{what}; the server requested a wait of {seconds} s")));
             }
             if failures >= self.tries {
                 let times =
@@ -75,14 +75,14 @@ impl RetryPolicy {
             let pause =
                 wait.unwrap_or_else(|| (self.first * 2_u32.pow((failures - 1).min(16))).min(self.longest));
             if pause >= Duration::from_secs(1) {
-                watch(Event::Note(&format!("{what}; trying again in {} s", pause.as_secs())));
+                watch(Event::Note(&format!("{what}; retrying in {} s", pause.as_secs())));
             }
             std::thread::sleep(pause);
         }
     }
 }
 
-/// `Retry-After`: seconds, or a date.
+/// Parses `Retry-After`: seconds or a date.
 pub(crate) fn retry_after(header: &str) -> Option<Duration> {
     let header = header.trim();
     match header.parse() {

@@ -1,23 +1,23 @@
-//! Which files of a repository a compilation needs. Repositories hold the same weights several times, in other formats,
-//! and each may be gigabytes.
+//! Selects the files of a repository that a compilation needs. Repositories often contain the same weights in
+//! several formats, each of several gigabytes.
 
 use crate::error::Error;
 use crate::request::Request;
 use std::collections::BTreeSet;
 
-/// Weights in one file; it goes before shards.
+/// Weights in one file, preferred over shards.
 pub(crate) const SINGLE: &str = "model.safetensors";
 
-/// Which shard holds which tensor.
+/// Index of the shards.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// The tokenizer; it goes before [`TEKKEN`].
+/// The tokenizer, preferred over [`TEKKEN`].
 const TOKENIZER: &str = "tokenizer.json";
 
 /// Mistral's tokenizer file.
 const TEKKEN: &str = "tekken.json";
 
-/// What there may be beside weights, without which a model has no shape, no words or no voice.
+/// Configuration and tokenizer files.
 const SMALL: [&str; 9] = [
     "config.json",
     "generation_config.json",
@@ -30,22 +30,22 @@ const SMALL: [&str; 9] = [
     "chat_template.json",
 ];
 
-/// What the names of files end in that are a model each.
+/// Extension of GGUF files.
 const GGUF: &str = ".gguf";
 
-/// What is to be fetched.
+/// The files to download.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// These files, and nothing else.
+    /// Exactly these files.
     Files(Vec<String>),
-    /// These files, and the shards that [`INDEX`], one of them, names.
+    /// These files, which include [`INDEX`], and the shards listed in it.
     Sharded(Vec<String>),
-    /// One file that is a whole model, or all parts of one, in their order.
+    /// One GGUF file, or all parts of a split one, in order.
     Gguf(Vec<String>),
 }
 
 impl Choice {
-    /// Chooses among the names of a repository's files.
+    /// Selects from the names of a repository's files.
     pub(crate) fn of(request: &Request, names: &[&str]) -> Result<Choice, Error> {
         let repository = &request.repository;
         if let Some(pick) = &request.pick {
@@ -63,42 +63,42 @@ impl Choice {
         } else if !files.is_empty() {
             let example = files[0];
             Err(Error::Choice(format!(
-                "{repository} holds GGUF files; say which, as in {repository}:{example}, or by its quantisation \
-                 alone:{}",
+                "{repository} contains GGUF files; select one, such as {repository}:{example}, or a quantization \
+                 such as Q4_K_M:{}",
                 lines(files.iter().map(|name| **name))
             )))
         } else {
             let weights = [".safetensors", ".bin", ".pth", ".pt", ".onnx", ".h5", ".msgpack", "config.json"];
             let is_weights = |name: &&&str| weights.iter().any(|end| name.ends_with(end));
             let held = lines(names.iter().filter(is_weights).copied());
-            let held = if held.is_empty() { " it holds no weights at all".to_owned() } else { held };
+            let held = if held.is_empty() { " no weights".to_owned() } else { held };
             Err(Error::Choice(format!(
-                "{repository} is not a checkpoint that forge reads, which has config.json and {SINGLE} or {INDEX}:{held}"
+                "{repository} is not a supported checkpoint: expected config.json and {SINGLE} or {INDEX}, found:{held}"
             )))
         }
     }
 }
 
-/// The shards that an index names, each of which has to be in the repository.
+/// Names of the shards in an index. Each must be in the repository.
 pub(crate) fn shards(index: &[u8], names: &[&str]) -> Result<Vec<String>, Error> {
     let wrong = |what: &str| Error::Answer(format!("{INDEX} {what}"));
     let index: serde_json::Value = serde_json::from_slice(index).map_err(|_| wrong("is not JSON"))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("has no object weight_map"))?;
     let shards: BTreeSet<&str> = map.values().filter_map(serde_json::Value::as_str).collect();
     match shards.iter().find(|shard| !names.contains(shard)) {
-        Some(shard) => Err(wrong(&format!("names {shard:?}, which the repository does not hold"))),
+        Some(shard) => Err(wrong(&format!("lists {shard:?}, which is not in the repository"))),
         None => Ok(shards.into_iter().map(str::to_owned).collect()),
     }
 }
 
-/// The GGUF file of that name or quantisation; all parts of it, where it is split.
+/// The GGUF file of that name or quantization, with all parts if it is split.
 fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Error> {
     let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(GGUF)).collect();
     let wanted = pick.to_lowercase();
     let is_of = |name: &&&str| {
         let stem = whole_of(name).to_lowercase();
         let before = stem.strip_suffix(&wanted);
-        // The projector of an image model is named like a model and is none.
+        // Multimodal projectors have model-like names.
         !stem.rsplit('/').next().is_some_and(|file| file.starts_with("mmproj"))
             && before.is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
     };
@@ -115,28 +115,29 @@ fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Err
     if let Some((stem, count)) = part_of(first) {
         let all: Vec<String> =
             (1..=count).map(|index| format!("{stem}-{index:05}-of-{count:05}{GGUF}")).collect();
-        // What is there beside the parts of one is another file of that quantisation.
+        // A file other than the parts is another model of that quantization.
         if found.iter().all(|name| all.iter().any(|part| part == name)) {
             return match all.iter().find(|part| !found.contains(&part.as_str())) {
-                Some(part) => Err(Error::Choice(format!(
-                    "{repository} lacks {part}, one of the {count} parts of that model"
-                ))),
+                Some(part) => {
+                    Err(Error::Choice(format!("{repository}: missing {part}, one of {count} parts")))
+                }
                 None => Ok(all),
             };
         }
     }
     match (&found[..], &files[..]) {
         ([one], _) => Ok(vec![(*one).to_owned()]),
-        ([], []) => Err(Error::Choice(format!("{repository} holds no GGUF files; leave :{pick} out"))),
+        ([], []) => Err(Error::Choice(format!("{repository} contains no GGUF files; remove :{pick}"))),
         ([], _) => Err(Error::Choice(format!(
-            "{repository} has no GGUF file {pick}, and none of that quantisation; it has{}",
+            "{repository} has no GGUF file or quantization {pick}; expected one of{}",
             lines(files)
         ))),
-        _ => Err(Error::Choice(format!("{repository}:{pick} may be any of{}", lines(found)))),
+        _ => Err(Error::Choice(format!("{repository}:{pick} is ambiguous; expected one of{}", lines(found)))),
     }
 }
 
-/// What a part of a split GGUF file is part of, and how many there are: `name-00001-of-00003.gguf` is one of 3 of `name`.
+/// The model name and the number of parts of a split GGUF file's part: `name-00001-of-00003.gguf` is one of 3
+/// of `name`.
 pub fn part_of(file: &str) -> Option<(&str, usize)> {
     let (rest, count) = file.strip_suffix(GGUF)?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
@@ -144,7 +145,7 @@ pub fn part_of(file: &str) -> Option<(&str, usize)> {
     (is_number(count) && is_number(number)).then_some((stem, count.parse().ok()?))
 }
 
-/// What a GGUF file, or what it is a part of, is called.
+/// Name of a GGUF file without extension and part number.
 fn whole_of(file: &str) -> &str {
     part_of(file).map_or_else(|| file.trim_end_matches(GGUF), |(stem, _)| stem)
 }
@@ -210,7 +211,7 @@ mod tests {
             assert_eq!(picked(pick), None, "{pick}");
         }
         let several = choose("a/b:Q8_0", &["one-Q8_0.gguf", "two-Q8_0.gguf"]).unwrap_err();
-        assert_eq!(several, "a/b:Q8_0 may be any of\n    one-Q8_0.gguf\n    two-Q8_0.gguf");
+        assert_eq!(several, "a/b:Q8_0 is ambiguous; expected one of\n    one-Q8_0.gguf\n    two-Q8_0.gguf");
     }
 
     #[test]
@@ -227,9 +228,9 @@ mod tests {
         ];
         assert_eq!(
             refused.join("\n"),
-            "a/b lacks deep/m-Q8_0-00001-of-00002.gguf, one of the 2 parts of that model
-a/b lacks deep/m-Q8_0-00002-of-00002.gguf, one of the 2 parts of that model
-a/b:Q8_0 may be any of
+            "a/b: missing deep/m-Q8_0-00001-of-00002.gguf, one of 2 parts
+a/b: missing deep/m-Q8_0-00002-of-00002.gguf, one of 2 parts
+a/b:Q8_0 is ambiguous; expected one of
     deep/m-Q8_0-00001-of-00002.gguf
     deep/m-Q8_0-00002-of-00002.gguf
     m-Q8_0.gguf"
@@ -253,16 +254,16 @@ a/b:Q8_0 may be any of
         ];
         assert_eq!(
             refused.join("\n"),
-            "a/b holds GGUF files; say which, as in a/b:m-Q4_K_M.gguf, or by its quantisation alone:
+            "a/b contains GGUF files; select one, such as a/b:m-Q4_K_M.gguf, or a quantization such as Q4_K_M:
     m-Q4_K_M.gguf
     m-Q8_0.gguf
-a/b is not a checkpoint that forge reads, which has config.json and model.safetensors or model.safetensors.index.json:
+a/b is not a supported checkpoint: expected config.json and model.safetensors or model.safetensors.index.json, found:
     config.json
     pytorch_model.bin
-a/b is not a checkpoint that forge reads, which has config.json and model.safetensors or \
-             model.safetensors.index.json: it holds no weights at all
-a/b holds no GGUF files; leave :Q8_0 out
-a/b has no GGUF file Q5_0, and none of that quantisation; it has
+a/b is not a supported checkpoint: expected config.json and model.safetensors or \
+             model.safetensors.index.json, found: no weights
+a/b contains no GGUF files; remove :Q8_0
+a/b has no GGUF file or quantization Q5_0; expected one of
     m-Q4_K_M.gguf"
         );
     }
@@ -273,7 +274,11 @@ a/b has no GGUF file Q5_0, and none of that quantisation; it has
         let of = |index: &str| shards(index.as_bytes(), &names).map_err(|error| error.to_string());
         let sound = r#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;
         assert_eq!(of(sound), Ok(owned(&names)));
-        assert!(of(r#"{"weight_map": {"x": "../../c.safetensors"}}"#).unwrap_err().contains("does not hold"));
+        assert!(
+            of(r#"{"weight_map": {"x": "../../c.safetensors"}}"#)
+                .unwrap_err()
+                .contains("is not in the repository")
+        );
         assert!(of("{}").unwrap_err().contains("weight_map"));
     }
 }

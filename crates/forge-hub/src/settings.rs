@@ -1,4 +1,4 @@
-//! Where the hub is, where its cache lies and who asks: the same variables as those of the hub's other tools.
+//! Hub address, cache directory and token, from the same environment variables as other hub tools.
 
 use crate::error::Error;
 use crate::retry::RetryPolicy;
@@ -7,29 +7,29 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a fetch depends on besides the repository.
+/// Settings of a download.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The hub's address, without a slash at its end.
+    /// The hub's URL, without a trailing slash.
     pub endpoint: String,
-    /// Who asks.
+    /// Access token.
     pub token: Option<Token>,
-    /// Where repositories are kept.
+    /// Cache directory.
     pub cache: PathBuf,
-    /// Nothing is asked of the network.
+    /// Whether the network is disabled.
     pub offline: bool,
-    /// How often to try.
+    /// Retry policy.
     pub patience: RetryPolicy,
-    /// The longest silence of a server.
+    /// Timeout for a silent server.
     pub silence: Duration,
 }
 
-/// A secret, and where it is from.
+/// An access token and its source.
 #[derive(Clone)]
 pub struct Token {
     /// The secret.
     pub text: String,
-    /// The variable or the file.
+    /// The variable or file that it comes from.
     pub from: String,
 }
 
@@ -40,10 +40,10 @@ impl fmt::Debug for Token {
 }
 
 impl Settings {
-    /// As `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and their older names say.
+    /// Reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and their older names.
     ///
     /// # Errors
-    /// [`Error::Offline`] where there is no directory to keep a cache in.
+    /// [`Error::Offline`] if there is no cache directory.
     pub fn from_environment() -> Result<Settings, Error> {
         Settings::of(&|name| std::env::var_os(name))
     }
@@ -60,7 +60,7 @@ impl Settings {
             .or_else(|| home.as_ref().map(|home| home.join("hub")))
             .ok_or_else(|| {
                 Error::Offline(
-                    "there is no HOME to keep a cache in; set HF_HUB_CACHE to a directory".to_owned(),
+                    "no cache directory: HOME is not set; set HF_HUB_CACHE to a directory".to_owned(),
                 )
             })?;
         let token = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"].into_iter().find_map(|name| {

@@ -1,8 +1,6 @@
-//! One question to a server and its answer. This alone speaks HTTP; what to ask and what an answer means is decided by
-//! others.
+//! HTTP requests.
 //!
-//! Redirections are followed here, one by one, because each decides who may see the token: the hub, and nobody that it
-//! sends us to.
+//! Redirections are followed here, one by one, because the access token is sent only to the hub itself.
 
 use crate::error::{Error, Refusal};
 use crate::retry::{TransferError, retry_after};
@@ -14,51 +12,51 @@ use ureq::http::{HeaderMap, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, BodyReader};
 
-/// Redirections that are followed.
+/// Maximum number of redirections.
 const REDIRECTIONS: usize = 8;
 
-/// More than any list of files; what is longer is not one.
+/// Maximum size of a listing or index, in bytes.
 const LONGEST_TEXT: u64 = 64 << 20;
 
-/// Asks servers.
+/// The HTTP client.
 pub(crate) struct Transport {
     agent: Agent,
     home: Origin,
     token: Option<String>,
 }
 
-/// An answer that is not a refusal.
+/// A successful response.
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     headers: HeaderMap,
     body: BodyReader<'static>,
 }
 
-/// A question's outcome that is none, and why.
+/// A failed request.
 pub(crate) enum TransportError {
-    /// The server says no.
+    /// An error response.
     Refused(Refusal),
-    /// Anything else.
+    /// Any other failure.
     Trouble(TransferError),
 }
 
-/// Scheme, host and port: who is on the other side.
+/// Scheme, host and port of a server.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin(String, String, Option<u16>);
 
 impl Transport {
-    /// Prepares to ask the hub of these settings.
+    /// Creates a client for the hub of these settings.
     pub(crate) fn new(settings: &Settings) -> Result<Transport, Error> {
         let uri: Option<Uri> = settings.endpoint.parse().ok();
         let home = uri.as_ref().and_then(Origin::of).ok_or_else(|| {
-            Error::Answer(format!("HF_ENDPOINT is {:?}, which is no address of a server", settings.endpoint))
+            Error::Answer(format!("invalid HF_ENDPOINT {:?}: expected a URL", settings.endpoint))
         })?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("forge/", env!("CARGO_PKG_VERSION")))
-            // Sizes and checksums are those of the file, not of a compressed one.
+            // Sizes and checksums refer to the uncompressed file.
             .accept_encoding("identity")
             .timeout_connect(Some(settings.silence.min(Duration::from_secs(10))))
             .timeout_recv_response(Some(settings.silence))
@@ -73,12 +71,12 @@ impl Transport {
         Ok(Transport { agent: config.build().into(), home, token })
     }
 
-    /// Asks for a file, from its byte `from` on.
+    /// Requests a file from byte `from` on.
     pub(crate) fn get(&self, url: &str, from: u64) -> Result<HttpResponse, TransportError> {
         self.ask(url, from, true)
     }
 
-    /// Asks what the hub says of a file, and not for its bytes.
+    /// Requests the hub's headers for a file.
     pub(crate) fn head(&self, url: &str) -> Result<HttpResponse, TransportError> {
         self.ask(url, 0, false)
     }
@@ -86,7 +84,7 @@ impl Transport {
     fn ask(&self, url: &str, from: u64, whole: bool) -> Result<HttpResponse, TransportError> {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTIONS {
-            let bad = || TransportError::from(Error::Answer(format!("{url:?} is no address of a server")));
+            let bad = || TransportError::from(Error::Answer(format!("invalid URL {url:?}")));
             let origin = url.parse().ok().as_ref().and_then(Origin::of).ok_or_else(bad)?;
             let mut request = if whole { self.agent.get(&url) } else { self.agent.head(&url) };
             if from > 0 {
@@ -104,13 +102,13 @@ impl Transport {
             };
             let target = answer.header("location").and_then(|location| origin.join(location));
             match target {
-                // Who is asked for the bytes instead does not know what the hub says of them.
+                // Other servers do not have the hub's headers, so HEAD requests are redirected only within
+                // the hub.
                 Some(target) if answer.is_redirection() && (whole || self.is_home(&target)) => url = target,
                 _ => return answer.or_refused(&url),
             }
         }
-        Err(Error::Answer(format!("{url} is the last of {REDIRECTIONS} redirections, and it redirects too"))
-            .into())
+        Err(Error::Answer(format!("{url}: too many redirections (more than {REDIRECTIONS})")).into())
     }
 
     fn is_home(&self, url: &str) -> bool {
@@ -123,17 +121,18 @@ impl HttpResponse {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Its bytes as they come.
+    /// The body as a reader.
     pub(crate) fn body(&mut self) -> &mut impl Read {
         &mut self.body
     }
 
-    /// All of it, for what is short.
+    /// The whole body of a short response.
     pub(crate) fn bytes(self, url: &str) -> Result<Vec<u8>, TransferError> {
         let mut bytes = Vec::new();
         let mut body: Take<_> = self.body.take(LONGEST_TEXT);
-        body.read_to_end(&mut bytes)
-            .map_err(|error| TransferError::passing(format!("{url} was cut off ({error})")))?;
+        body.read_to_end(&mut bytes).map_err(|error| {
+            TransferError::passing(format!("{url}: the response was truncated ({error})"))
+        })?;
         Ok(bytes)
     }
 
@@ -144,10 +143,10 @@ impl HttpResponse {
     fn or_refused(self, url: &str) -> Result<HttpResponse, TransportError> {
         let text = |name| self.header(name).unwrap_or_default().to_owned();
         match self.status {
-            // A range that is not there is for who asked for it to understand.
+            // 416 is handled by the caller.
             200..=399 | 416 => Ok(self),
             408 | 425 | 429 | 500 | 502..=504 => Err(TransportError::Trouble(TransferError::Passing {
-                what: format!("{url} was answered by the status {}", self.status),
+                what: format!("{url}: the server returned status {}", self.status),
                 wait: self.header("retry-after").and_then(retry_after),
             })),
             status => Err(TransportError::Refused(Refusal {
@@ -167,7 +166,7 @@ impl Origin {
         Some(Origin(scheme.to_owned(), uri.host()?.to_lowercase(), port))
     }
 
-    /// Where a redirection of this server leads; none where it leads nowhere.
+    /// The target of a redirection; `None` if invalid.
     fn join(&self, location: &str) -> Option<String> {
         let Origin(scheme, host, port) = self;
         if location.starts_with("//") {
@@ -186,7 +185,7 @@ impl From<Error> for TransportError {
     }
 }
 
-/// Certificates of who signs for servers, where a company's proxy needs its own; Mozilla's otherwise.
+/// Root certificates for a proxy, from the environment; otherwise Mozilla's are used.
 fn own_roots() -> Result<Option<RootCerts>, Error> {
     let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) else {
         return Ok(None);
@@ -201,15 +200,15 @@ fn own_roots() -> Result<Option<RootCerts>, Error> {
     Ok((!certificates.is_empty()).then(|| RootCerts::Specific(Arc::new(certificates))))
 }
 
-/// What did not come about at all.
+/// A request that failed without a response.
 fn failed(url: &str, error: ureq::Error) -> TransportError {
     match error {
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
             Error::Answer(format!("{url}: {error}")).into()
         }
-        ureq::Error::HostNotFound => TransportError::Trouble(TransferError::passing(format!(
-            "{url}: there is no way to that server from here"
-        ))),
+        ureq::Error::HostNotFound => {
+            TransportError::Trouble(TransferError::passing(format!("{url}: host not found")))
+        }
         error => TransportError::Trouble(TransferError::passing(format!("{url}: {error}"))),
     }
 }

@@ -1,35 +1,36 @@
-//! Blocks of codes, and superblocks of blocks, as ggml stores a row of a matrix: one after the other, each with its scales before or among its codes.
+//! ggml's block formats, as stored in GGUF files: blocks and superblocks one after the other, each with
+//! scales next to its quantized values.
 //!
-//! What the codes mean is what one of our formats means, number for number, so a weight in blocks has that format; only the
-//! bytes lie otherwise. One line a kind says all that the rest of the compiler asks.
+//! Each represents the same values as one of forge's formats, so a weight in blocks has that format; only the
+//! byte order differs.
 
 use crate::format::{Affine, BLOCK, Bits, Format, Group, SUPERBLOCK, Scales};
 use serde::{Serialize, Serializer};
 
-/// A kind of block.
+/// A ggml block format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(non_camel_case_types, reason = "the names that ggml gives them")]
 pub enum Blocks {
-    /// A scale in f16, then 16 bytes of nibbles: value = (code - 8) * scale.
+    /// f16 scale, 16 bytes of nibbles: value = (q - 8) * scale.
     Q4_0,
-    /// A scale and an offset in f16, then 16 bytes of nibbles: value = code * scale + offset.
+    /// f16 scale and offset, 16 bytes of nibbles: value = q * scale + offset.
     Q4_1,
-    /// A scale in f16, the fifth bits of all codes in 4 bytes, 16 bytes of nibbles: value = (code - 16) * scale.
+    /// f16 scale, fifth bits of all values in 4 bytes, 16 bytes of nibbles: value = (q - 16) * scale.
     Q5_0,
-    /// A scale and an offset in f16, the fifth bits in 4 bytes, 16 bytes of nibbles: value = code * scale + offset.
+    /// f16 scale and offset, fifth bits in 4 bytes, 16 bytes of nibbles: value = q * scale + offset.
     Q5_1,
-    /// A scale in f16, then 32 signed bytes: value = code * scale.
+    /// f16 scale, 32 signed bytes: value = q * scale.
     Q8_0,
-    /// What [`Format::Q4K`] means, its scales packed.
+    /// [`Format::Q4K`] with packed scales.
     Q4_K,
-    /// What [`Format::Q5K`] means, its scales packed.
+    /// [`Format::Q5K`] with packed scales.
     Q5_K,
-    /// What [`Format::Q6K`] means.
+    /// [`Format::Q6K`].
     Q6_K,
 }
 
 impl Blocks {
-    /// Every kind.
+    /// All block formats.
     pub const ALL: [Blocks; 8] = [
         Blocks::Q4_0,
         Blocks::Q4_1,
@@ -41,7 +42,7 @@ impl Blocks {
         Blocks::Q6_K,
     ];
 
-    /// What ggml calls it.
+    /// ggml's name.
     pub const fn name(self) -> &'static str {
         match self {
             Blocks::Q4_0 => "Q4_0",
@@ -55,12 +56,12 @@ impl Blocks {
         }
     }
 
-    /// The kind of that name.
+    /// The block format of that name.
     pub fn from_name(name: &str) -> Option<Blocks> {
         Blocks::ALL.into_iter().find(|blocks| blocks.name() == name)
     }
 
-    /// The format whose numbers are these.
+    /// The format with the same values.
     pub const fn format(self) -> Format {
         const fn affine(bits: Bits) -> Format {
             Format::Affine(Affine { bits, group: Group::Of32, scales: Scales::F16 })

@@ -1,45 +1,46 @@
-//! A fault in what the user gave us, as data: what is wrong, where, and the way out. Rendered by the command line.
+//! Errors about the user's input as data: what is wrong, where, and how to fix it. The command line renders
+//! them.
 
 use serde::Serialize;
 
-/// One fault. The message is a sentence about the user's file in the user's words, without a trailing stop.
+/// An error about the user's input. The message has no trailing full stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// A stable identifier, `F0207`; the hundreds name the stage (1 checkpoint, 2 configuration, 3 tensors,
-    /// 4 graph, 5 plan, 6 output).
+    /// A stable identifier such as `F0207`. The hundreds name the stage: 1 checkpoint, 2 configuration, 3
+    /// tensors, 4 graph, 5 plan, 6 output.
     pub code: &'static str,
     /// What is wrong.
     pub message: String,
-    /// Where, if it is in a file.
+    /// Location, if it is in a text file.
     pub place: Option<Place>,
-    /// Reasons and ways out, one sentence each.
+    /// Reasons and fixes, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A place in one of the checkpoint's text files.
+/// A location in a text file of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// The file's name inside the checkpoint, `config.json`.
+    /// File name in the checkpoint, such as `config.json`.
     pub file: String,
-    /// Byte range within the file.
+    /// Byte range in the file.
     pub span: std::ops::Range<usize>,
-    /// What to write under the marked range.
+    /// Label of the marked range.
     pub label: String,
 }
 
 impl Diagnostic {
-    /// A fault without a place.
+    /// An error without a location.
     pub fn new(code: &'static str, message: impl Into<String>) -> Diagnostic {
         Diagnostic { code, message: message.into(), place: None, notes: Vec::new() }
     }
 
-    /// Says where.
+    /// Sets the location.
     pub fn at(mut self, file: &str, span: std::ops::Range<usize>, label: impl Into<String>) -> Diagnostic {
         self.place = Some(Place { file: file.to_owned(), span, label: label.into() });
         self
     }
 
-    /// Adds a reason or a way out.
+    /// Adds a reason or a fix.
     pub fn note(mut self, note: impl Into<String>) -> Diagnostic {
         self.notes.push(note.into());
         self

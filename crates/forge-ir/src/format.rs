@@ -1,74 +1,79 @@
-//! Number formats: what a weight's bytes mean, as planes that kernels can load without looking at neighbours.
+//! Number formats: how a weight is stored, as planes whose groups kernels can load independently.
 //!
-//! A matrix is stored row by row. Rows are padded to a multiple of the format's group of columns, so a kernel may always
-//! load whole groups of weights. Padding is zeros, in a format with offsets any numbers: whoever reads it multiplies it by
-//! zeros. A format has one plane (plain numbers) or two (codes and their scales); each plane is a tensor of its own in
-//! the weight file, 64-byte aligned.
+//! A matrix is stored row by row. Rows are padded to a multiple of the format's group of columns, so that
+//! kernels can load whole groups. Padding is 0, or arbitrary in formats with offsets: kernels multiply it by
+//! 0. A format has one plane (plain values) or two (quantized values and scales). Each plane is a tensor of
+//! the weight file, aligned to 64 bytes.
 
 use serde::{Serialize, Serializer};
 
-/// Columns per block: what kernels decode at once. Every format's group is a whole number of blocks.
+/// Columns per block, the unit that kernels dequantize at once. Every group is a whole number of blocks.
 pub const BLOCK: usize = 32;
 
-/// Columns per superblock: what the formats of llama.cpp whose scales are quantised themselves take together.
+/// Columns per superblock of the k-quants.
 pub const SUPERBLOCK: usize = 256;
 
-/// How the numbers of a weight are stored.
+/// A number format of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Format {
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of a single.
+    /// bfloat16.
     Bf16,
-    /// 32 signed bytes and one f16 scale a block: value = code * scale.
+    /// Blocks of 32 signed bytes with one f16 scale: value = q * scale.
     Q8_0,
-    /// 32 nibbles and one f16 scale a block: value = (code - 8) * scale.
-    /// Byte j of a block's 16 holds element j in its low nibble and element j + 16 in its high one.
+    /// Blocks of 32 nibbles with one f16 scale: value = (q - 8) * scale.
+    /// Byte j of a block's 16 holds element j in its low nibble and element j + 16 in its high nibble.
     Q4_0,
-    /// Codes of 4 bits in superblocks, whose blocks have a scale and an offset: value = code * (d * s) - dmin * m.
+    /// k-quant of 4 bits: superblocks whose blocks have a scale and an offset, value = q * (d * s) - dmin *
+    /// m.
     ///
-    /// Codes lie as those of an affine format of as many bits. The scales of a superblock are halves d and dmin, and then
-    /// two bytes for each of its blocks, s and m, of 6 bits each. Where these formats come from, the 6 bits lie packed;
-    /// bytes cost an eighth of a bit a weight and let a kernel have what belongs to a block in one aligned load.
+    /// Quantized values are ordered as in an affine format of the same width. A superblock's scales are d and
+    /// dmin in f16, then two bytes for each of its blocks, s and m, of 6 bits each. ggml packs the 6 bits;
+    /// bytes take an eighth of a bit per weight more and let a kernel load a block's scales in one aligned
+    /// access.
     Q4K,
-    /// The same with codes of 5 bits.
+    /// The same with 5 bits.
     Q5K,
-    /// Codes of 6 bits in superblocks, where every 16 columns have a scale: value = (code - 32) * (d * s).
+    /// k-quant of 6 bits: superblocks in which every 16 columns have a scale, value = (q - 32) * (d * s).
     ///
-    /// Codes lie as those of an affine format of as many bits. The scales of a superblock are a half d, and then a signed
-    /// byte s for every 16 columns.
+    /// Quantized values are ordered as in an affine format of the same width. A superblock's scales are d in
+    /// f16, then a signed byte s for every 16 columns.
     Q6K,
-    /// What the OCP specification of microscaling formats calls MXFP4: 32 floats of 4 bits and one exponent a block.
+    /// MXFP4 of the OCP microscaling specification: blocks of 32 floats of 4 bits with one exponent.
     ///
-    /// Value = float * 2^(exponent - 127), where the exponent is a byte, and 255 is not a number. A float has its sign in the
-    /// highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Codes lie as those of [`Format::Q4_0`].
+    /// Value = float * 2^(exponent - 127). The exponent is a byte; 255 is NaN. A float has its sign in the
+    /// highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Floats are ordered as in
+    /// [`Format::Q4_0`].
     Mxfp4,
-    /// Unsigned codes, and a scale and an offset for every group: value = code * scale + offset.
+    /// Unsigned quantized values with a scale and an offset per group: value = q * scale + offset.
     Affine(Affine),
 }
 
-/// A format of unsigned codes whose groups have a scale and an offset.
+/// A format of unsigned quantized values with a scale and an offset per group.
 ///
-/// Codes of a block of 32 columns lie together, in so many words as a code has bits. Codes of 8 bits are bytes. Others are
-/// made of parts, the low bits first: nibbles, if there are 4 bits or more, then pairs of bits, then single ones. Each part
-/// of a block is as dense as it can be, and such that a word has the same part of columns 4 apart side by side:
+/// The quantized values of a block of 32 columns take as many 32-bit words as a value has bits. 8-bit values
+/// are bytes. Others are split, low bits first: nibbles if there are 4 bits or more, then pairs of bits, then
+/// single bits. Each part of a block is dense, and such that a word has the parts of columns 4 apart next to
+/// each other:
 ///
 /// * nibbles, 16 bytes: byte j holds columns j (low) and j + 16 (high), as in `q4_0`;
-/// * pairs, 8 bytes: byte 4k + j holds, from its lowest bits on, columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20;
+/// * pairs, 8 bytes: byte 4k + j holds, from its lowest bits on, columns 8k + j, 8k + j + 16, 8k + j + 4 and
+///   8k + j + 20;
 /// * single bits, 4 bytes: bit 2i + h of byte j is that of column 4i + j + 16h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Affine {
-    /// Of a code.
+    /// Bits of a quantized value.
     pub bits: Bits,
     /// Columns that share a scale and an offset.
     pub group: Group,
-    /// What scales and offsets are.
+    /// Type of scales and offsets.
     pub scales: Scales,
 }
 
-/// Bits of a code.
+/// Bits of a quantized value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "each variant is its number")]
 pub enum Bits {
@@ -81,7 +86,7 @@ pub enum Bits {
 }
 
 impl Bits {
-    /// How many.
+    /// The number of bits.
     pub const fn count(self) -> usize {
         match self {
             Bits::Eight => 8,
@@ -106,7 +111,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// How many.
+    /// The number of columns.
     pub const fn columns(self) -> usize {
         match self {
             Group::Of32 => 32,
@@ -116,16 +121,16 @@ impl Group {
     }
 }
 
-/// What scales and offsets are.
+/// Type of scales and offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scales {
     /// IEEE half precision.
     F16,
-    /// The upper half of a single.
+    /// bfloat16.
     Bf16,
 }
 
-/// Affine formats by their names; the plain ones have groups of 64 and scales in f16.
+/// Affine formats and their names; a name without suffix has groups of 64 and f16 scales.
 const AFFINE: [(Affine, &str); 36] = {
     const fn affine(bits: Bits, group: Group, scales: Scales) -> Affine {
         Affine { bits, group, scales }
@@ -145,7 +150,7 @@ const AFFINE: [(Affine, &str); 36] = {
     named!(Eight "affine8", Six "affine6", Five "affine5", Four "affine4", Three "affine3", Two "affine2")
 };
 
-/// The planes of affine formats, in the order of their names.
+/// Planes of the affine formats, in the order of their names.
 static AFFINE_PLANES: [[Plane; 2]; AFFINE.len()] = {
     let mut planes = [[codes(PlaneElement::U8, 0); 2]; AFFINE.len()];
     let mut index = 0;
@@ -157,7 +162,7 @@ static AFFINE_PLANES: [[Plane; 2]; AFFINE.len()] = {
         };
         planes[index] = [
             codes(PlaneElement::U8, affine.code_bytes()),
-            // Scale and offset, side by side.
+            // Scale and offset are interleaved.
             Plane { name: "scales", element, per_group: 2 },
         ];
         index += 1;
@@ -165,7 +170,7 @@ static AFFINE_PLANES: [[Plane; 2]; AFFINE.len()] = {
     planes
 };
 
-/// What one plane's elements are, in the vocabulary of safetensors.
+/// Element type of a plane, as in safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneElement {
     /// `F32`
@@ -181,7 +186,7 @@ pub enum PlaneElement {
 }
 
 impl PlaneElement {
-    /// Bytes of one element.
+    /// Bytes of an element.
     pub const fn bytes(self) -> usize {
         match self {
             PlaneElement::F32 => 4,
@@ -194,12 +199,12 @@ impl PlaneElement {
 /// One tensor of a stored weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
-    /// `values`, `codes` or `scales`; the plane `values` is stored under the weight's own name, the others as
+    /// `values`, `codes` or `scales`. The plane `values` is stored under the weight's own name, the others as
     /// `<weight>.codes` and `<weight>.scales`.
     pub name: &'static str,
-    /// The element type of the stored tensor.
+    /// Element type of the tensor.
     pub element: PlaneElement,
-    /// Elements that hold one group of the format.
+    /// Elements per group.
     pub per_group: usize,
 }
 
@@ -213,13 +218,13 @@ const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
 }
 
-/// Scales in bytes: of a superblock, where they are not all of one kind, or exponents.
+/// Scales stored as bytes: mixed types of a superblock, or exponents.
 const fn bytes(count: usize) -> Plane {
     Plane { name: "scales", element: PlaneElement::U8, per_group: count }
 }
 
 impl Format {
-    /// Every format: plain ones, then quantised ones, then affine ones from many bits to few.
+    /// Every format: plain ones, then quantized ones, then affine ones by descending bits.
     pub const ALL: [Format; 9 + AFFINE.len()] = {
         let mut all = [Format::F32; 9 + AFFINE.len()];
         (all[1], all[2], all[3], all[4]) = (Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0);
@@ -232,7 +237,7 @@ impl Format {
         all
     };
 
-    /// The name used on the command line, in files and in generated text.
+    /// Name on the command line, in files and in generated text.
     pub const fn name(self) -> &'static str {
         match self {
             Format::F32 => "f32",
@@ -253,7 +258,7 @@ impl Format {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The planes of this format, in the order in which kernels take them.
+    /// The planes of this format, in the order of kernel arguments.
     pub fn planes(self) -> &'static [Plane] {
         match self {
             Format::F32 => const { &[values(PlaneElement::F32)] },
@@ -269,8 +274,8 @@ impl Format {
         }
     }
 
-    /// Columns that every row is padded to a multiple of; in a quantised format, those that share a scale, and in one of
-    /// superblocks, what scales of their parts are multiples of.
+    /// The number of columns that rows are padded to a multiple of: for quantized formats the columns that
+    /// share a scale, for k-quants the superblock.
     pub const fn group(self) -> usize {
         match self {
             Format::Affine(affine) => affine.group.columns(),
@@ -294,18 +299,18 @@ impl Format {
         }
     }
 
-    /// Whether numbers share a scale, so that storing them loses more than rounding to a float would.
+    /// Whether values share a scale, so that storing loses more than rounding to a float.
     pub const fn is_quantised(self) -> bool {
         !matches!(self, Format::F32 | Format::F16 | Format::Bf16)
     }
 
-    /// Whether matrices of so many columns are stored in it. Rows are padded to whole groups, but not to whole superblocks:
-    /// what these formats save would be lost, and nobody else has such matrices.
+    /// Whether matrices of this many columns can be stored. Rows are padded to whole groups but not to whole
+    /// superblocks, because padding would cost more than k-quants save.
     pub const fn takes(self, columns: usize) -> bool {
         self.group() < SUPERBLOCK || columns.is_multiple_of(SUPERBLOCK)
     }
 
-    /// Bits of a code, where codes lie as [`Affine`] says.
+    /// Bits of a quantized value, if ordered as in [`Affine`].
     pub const fn bits(self) -> Option<Bits> {
         match self {
             Format::F32 | Format::F16 | Format::Bf16 | Format::Q8_0 => None,
@@ -316,12 +321,12 @@ impl Format {
         }
     }
 
-    /// Whether a weight is a scaled code plus an offset.
+    /// Whether values have an offset.
     pub const fn has_offsets(self) -> bool {
         matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K)
     }
 
-    /// Bytes of each plane of a stored row. The second is 0 where a format has one plane.
+    /// Bytes of each plane of a stored row. The second is 0 for formats with one plane.
     pub fn plane_bytes(self, columns: usize) -> [usize; 2] {
         let mut bytes = [0; 2];
         for (bytes, plane) in bytes.iter_mut().zip(self.planes()) {
@@ -330,7 +335,7 @@ impl Format {
         bytes
     }
 
-    /// Bytes of a stored matrix over all planes, padding of rows included.
+    /// Bytes of a stored matrix over all planes, including row padding.
     pub const fn matrix_bytes(self, rows: usize, columns: usize) -> u64 {
         (rows as u64) * (columns.div_ceil(self.group()) as u64) * (self.group_bytes() as u64)
     }
@@ -341,12 +346,12 @@ impl Affine {
         AFFINE[self.index()].1
     }
 
-    /// Its place among affine formats.
+    /// Index among the affine formats.
     const fn index(self) -> usize {
         (self.bits as usize * 3 + self.group as usize) * 2 + self.scales as usize
     }
 
-    /// Bytes of a group's codes.
+    /// Bytes of a group's quantized values.
     pub const fn code_bytes(self) -> usize {
         self.group.columns() * self.bits.count() / 8
     }

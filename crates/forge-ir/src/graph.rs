@@ -1,5 +1,5 @@
-//! The graph's data: the model, its bodies and their operations, and what each application binds to a body. See the crate's
-//! documentation for what it means. Weights and states have files of their own.
+//! Graph data: the model, bodies, operations, and the bindings of applications. See the crate documentation
+//! for semantics.
 
 use crate::rotation::Rotation;
 use crate::routing::{Experts, Routing};
@@ -21,103 +21,103 @@ index!(/** A body. */ BodyId);
 index!(/** A parameter of a body: what a layer binds a weight or a state to. */ ParamId);
 index!(/** A value of a body: 0 is what flows in, node i defines i + 1. */ ValueId);
 
-/// What is true of the whole model.
+/// Properties of the whole model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
-    /// The model's name, `Qwen3-0.6B`; by default the checkpoint folder's.
+    /// Name, such as `Qwen3-0.6B`; by default the name of the checkpoint directory.
     pub name: String,
-    /// The architecture as the checkpoint names it, `LlamaForCausalLM`.
+    /// Architecture class in the checkpoint, such as `LlamaForCausalLM`.
     pub architecture: String,
-    /// Rows of the embedding table and of the head.
+    /// Vocabulary size: rows of the embedding table and of the head.
     pub vocabulary: usize,
-    /// Width of the residual stream.
+    /// Hidden size: width of the residual stream.
     pub hidden: usize,
-    /// Positions the model was made for.
+    /// Maximum context length.
     pub context: usize,
-    /// Tokens with a meaning.
+    /// Special tokens.
     pub specials: SpecialTokens,
 }
 
-/// Tokens with a meaning, and the sampling that the checkpoint's generation_config.json asks for.
+/// Special tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SpecialTokens {
-    /// Begins a text.
+    /// BOS token.
     pub begin: Option<u32>,
-    /// Any of these ends an answer.
+    /// EOS tokens.
     pub end: Vec<u32>,
 }
 
-/// A straight line of nodes, applied once a layer.
+/// A sequence of nodes, shared by layers of equal structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Body {
-    /// What generated code calls it: `embed`, `layer`, `head`.
+    /// Name in generated code: `embed`, `layer`, `head`.
     pub name: String,
-    /// Width of what flows in; 0 for the ids of the prologue.
+    /// Width of the input; 0 for the token ids of the prologue.
     pub input: usize,
-    /// What is bound anew by each application.
+    /// Parameters, bound by each application.
     pub params: Vec<Param>,
-    /// In order of evaluation.
+    /// Nodes in order of evaluation.
     pub nodes: Vec<Node>,
 }
 
 /// A parameter of a body.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Param {
-    /// The role, in the words of the paper: `query`, `attention_gain`, `down`.
+    /// Role, such as `query`, `attention_gain` or `down`.
     pub name: String,
-    /// What may be bound to it.
+    /// What can be bound to it.
     pub kind: ParamKind,
 }
 
-/// What may be bound to a parameter.
+/// The kind of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamKind {
-    /// A weight of this shape: `[width]`, `[rows, columns]`, or of a stack `[matrices, rows, columns]`.
+    /// A weight of this shape: `[width]`, `[rows, columns]` or, for a stack, `[matrices, rows, columns]`.
     Weight(Vec<usize>),
     /// A state of this kind and shape.
     State(State),
-    /// So many columns of the aside.
+    /// This many columns of the per-layer inputs.
     Part(usize),
 }
 
-/// One application of an operation.
+/// An application of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Node {
-    /// What the result is called: `query`, `scores`, `stream`.
+    /// Name of the result, such as `query`, `scores` or `stream`.
     pub name: String,
-    /// What is computed.
+    /// The operation.
     pub op: Op,
-    /// From which values.
+    /// The operands.
     pub inputs: Vec<ValueId>,
 }
 
-/// The operations. Widths are of one row.
+/// The operations. Widths are those of one row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// ids -> scale * the table's row
+    /// Embedding lookup: ids -> scale * table row
     Embed {
         /// `[vocabulary, width]`
         table: ParamId,
-        /// 1 for most.
+        /// 1 in most models.
         scale: f32,
     },
-    /// x -> x + the table's row at the position of x's own
+    /// Learned position embedding: x -> x + table row of its position
     Place {
         /// `[positions, width]`
         table: ParamId,
     },
     /// x -> gain * p / sqrt(mean(p²) + epsilon), for each of the equal parts p of x
     RmsNorm {
-        /// `[width / parts]`; none where there is nothing to multiply by.
+        /// `[width / parts]`; `None`: no gain.
         gain: Option<ParamId>,
-        /// 1, or heads that are normed each by itself.
+        /// 1, or the number of heads that are normed separately.
         parts: usize,
-        /// Added to the mean of the squares.
+        /// Added to the mean square.
         epsilon: f32,
     },
-    /// x -> gain * d / sqrt(mean(d²) + epsilon) + bias, where d is x less its mean
+    /// x -> gain * d / sqrt(mean(d²) + epsilon) + bias, where d is x minus its mean
     LayerNorm {
         /// `[width]`
         gain: ParamId,
@@ -133,84 +133,88 @@ pub enum Op {
         /// `[out]`
         bias: Option<ParamId>,
     },
-    /// x -> every head of x turned by its row's position.
+    /// RoPE: rotates every head of x by its row's position.
     Rotate {
         /// Heads in x.
         heads: usize,
-        /// Channels a head.
+        /// Channels of a head.
         width: usize,
-        /// By how much.
+        /// The rotation.
         rotation: Rotation,
     },
-    /// (queries, keys, values) -> for every query head, softmax(scale * q·k) v over its slot's positions so far.
-    /// (queries) alone -> the same over what an earlier layer keeps, whose keys and values are those of this pass's rows too.
-    /// Query head h reads key head h / (query_heads / state.heads). With a window a row sees that many positions, its own
-    /// included; with a cap c a score s counts as c * tanh(s / c). A head's sink is one more score, of nothing: it takes its
-    /// share of the softmax and has no value.
+    /// Grouped-query attention. (queries, keys, values) -> for every query head, softmax(scale * q·k) v over
+    /// its slot's positions so far. With queries only, it reads the cache of an earlier layer, which already
+    /// contains this pass's rows.
+    ///
+    /// Query head h uses key head h / (query_heads / state.heads). With a window a row sees that many
+    /// positions, including its own. With a softcap c a score s becomes c * tanh(s / c). A sink is one more
+    /// score per head: it takes part in the softmax and has no value.
     Attention {
         /// Heads in the first input.
         query_heads: usize,
         /// Multiplies q·k.
         scale: f32,
-        /// Where keys and values are kept.
+        /// The KV cache.
         cache: ParamId,
         /// Positions that a row sees; `None`: all so far.
         window: Option<usize>,
-        /// What scores are capped to.
+        /// Softcap of scores.
         softcap: Option<f32>,
-        /// `[query heads]`, one more score for each, which is neither scaled nor capped.
+        /// `[query heads]`, one more score each, neither scaled nor capped.
         sinks: Option<ParamId>,
     },
-    /// x -> for every head, its matrix times its part of x. The weight is the matrices of all heads, one below the other;
-    /// turned, each is taken with its rows for columns.
+    /// x -> for every head, its matrix times its part of x. The weight stacks the matrices of all heads; if
+    /// `turned`, each is transposed.
     EachHead {
         /// `[heads * rows, columns]`
         weight: ParamId,
         /// Heads in x.
         heads: usize,
-        /// Whether rows are taken for columns.
+        /// Whether the matrices are transposed.
         turned: bool,
     },
-    /// (queries, turned queries, latents, turned keys) -> for every head, softmax(scale * (q·c + r·k)) c over its slot's
-    /// positions so far, where q and r are the head's parts of the queries, and c and k a position's latent and turned key,
-    /// which all heads share.
+    /// MLA in absorbed form. (queries, rope queries, latents, rope keys) -> for every head, softmax(scale *
+    /// (q·c + r·k)) c over its slot's positions so far. q and r are the head's parts of the queries; c and k
+    /// are a position's latent and rope key, shared by all heads.
     LatentAttention {
         /// Heads in the first two inputs.
         heads: usize,
         /// Multiplies scores.
         scale: f32,
-        /// Where latents and turned keys are kept.
+        /// The cache of latents and rope keys.
         cache: ParamId,
     },
-    /// x -> for every channel, the sum of its last values, each times the channel's tap for it. The last tap is for the
-    /// row's own; what is before the first row of a slot is 0. Rows of the same slot come one after the other in position.
+    /// Causal depthwise convolution: x -> for every channel, the sum of its last values times its taps. The
+    /// last tap is for the row itself. Values before the first row of a slot are 0.
     Convolve {
         /// `[width * taps]`: all taps of a channel, then those of the next.
         taps: ParamId,
-        /// Where the last rows are kept.
+        /// The conv state.
         tail: ParamId,
     },
-    /// (queries, keys, values, time, strength) -> for every value head, what its memory says to the query: S becomes
-    /// exp(-exp(rate) * ln(1 + exp(time + bias))) * S, then S + k (strength * (v - Sᵀ k))ᵀ, and the result is scale * Sᵀ q.
-    /// S is of the slot's rows so far, and 0 before the first. Queries and keys are divided by sqrt(sum of their head's
-    /// squares + epsilon) first. Value head h has time, strength, rate and bias h, and reads query and key head
-    /// h / (value heads / key heads).
+    /// Gated delta rule. (queries, keys, values, dt, beta) -> for every value head, an update of its
+    /// recurrent state S and scale * Sᵀ q: S becomes exp(-exp(a_log) * ln(1 + exp(dt + bias))) * S, then S +
+    /// k (beta * (v - Sᵀ k))ᵀ.
+    ///
+    /// S depends on the slot's rows so far and is 0 before the first. Queries and keys are first divided by
+    /// sqrt(sum of their head's squares + epsilon). Value head h uses element h of dt, beta, a_log and bias,
+    /// and query and key head h / (value heads / key heads).
     DeltaRule {
-        /// `[value heads]`
+        /// `[value heads]`, a_log.
         rate: ParamId,
-        /// `[value heads]`
+        /// `[value heads]`, added to dt.
         bias: ParamId,
-        /// Multiplies what the memory says.
+        /// Multiplies the output.
         scale: f32,
         /// Added to the sum of squares of a query or key.
         epsilon: f32,
-        /// Where S is kept.
+        /// The recurrent state S.
         memory: ParamId,
     },
-    /// logits of a router -> the weight of each expert, 0 for those that are not chosen.
+    /// Router logits -> the weight of each expert, 0 for experts that are not selected.
     Route(Routing),
-    /// (x, weights of experts) -> the sum over experts of weight * down(gating(gate(x), up(x))). Experts that are not chosen are
-    /// not evaluated.
+    /// (x, expert weights) -> the sum over experts of weight * down(gating(gate(x), up(x))). Only selected
+    /// experts are evaluated.
     Experts(Experts),
     /// x -> activation(x)
     Activate(Activation),
@@ -218,25 +222,25 @@ pub enum Op {
     Softcap(f32),
     /// x -> factor * x
     Scale(f32),
-    /// x -> factor * x, where the checkpoint has the factor.
+    /// x -> factor * x, with a factor from the checkpoint.
     ScaleBy {
         /// `[1]`
         factor: ParamId,
     },
-    /// (x, y) -> x; y is the aside from now on.
+    /// (x, y) -> x; y becomes the per-layer inputs.
     Leave,
-    /// nothing -> the columns of the aside that are bound to a parameter.
+    /// nothing -> the columns of the per-layer inputs that are bound to a parameter.
     Take {
-        /// Which.
+        /// The parameter.
         part: ParamId,
     },
-    /// (a, b) -> a * b, element by element, or all of a times the one number that b is.
+    /// (a, b) -> a * b, element by element; b may be a single element.
     Multiply,
     /// (a, b) -> a + b, element by element.
     Add,
 }
 
-/// A function of one number.
+/// An elementwise function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
@@ -244,7 +248,7 @@ pub enum Activation {
     Silu,
     /// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))
     GeluTanh,
-    /// x times the normal distribution's share below x
+    /// x times the normal distribution function of x
     Gelu,
     /// max(x, 0)
     Relu,
@@ -253,7 +257,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The name used in printed graphs, plans and kernels.
+    /// Name in printed graphs, plans and kernels.
     pub const fn name(self) -> &'static str {
         match self {
             Activation::Silu => "silu",
@@ -268,25 +272,25 @@ impl Activation {
 /// A body with its parameters bound.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Apply {
-    /// Which body.
+    /// The body.
     pub body: BodyId,
-    /// For every parameter that is a weight, in the order of parameters.
+    /// For every weight parameter, in order.
     pub weights: Vec<WeightId>,
-    /// For every parameter that is a state, in the order of parameters.
+    /// For every state parameter, in order.
     pub states: Vec<StateId>,
-    /// For every parameter that is a part of the aside, in the order of parameters: its first column.
+    /// For every per-layer input parameter, in order: its first column.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<usize>,
 }
 
-/// A graph that nobody has checked yet: what a frontend builds.
+/// An unvalidated graph, built by a frontend.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Draft {
-    /// What is true of the whole model.
+    /// Properties of the whole model.
     pub model: Model,
-    /// Every tensor used, each once.
+    /// All weights, without duplicates.
     pub weights: Vec<Weight>,
-    /// Every state. One application keeps it; those after it may read it.
+    /// All states. One application writes each; later ones may read it.
     pub states: Vec<State>,
     /// The distinct bodies.
     pub bodies: Vec<Body>,
@@ -309,17 +313,17 @@ impl Body {
         self.params_where(|kind| matches!(kind, ParamKind::State(_)))
     }
 
-    /// The parameters that are parts of the aside, in order.
+    /// The per-layer input parameters in order.
     pub fn part_params(&self) -> impl Iterator<Item = ParamId> + '_ {
         self.params_where(|kind| matches!(kind, ParamKind::Part(_)))
     }
 
-    /// The node that defines a value; none of what flows in.
+    /// The node that defines a value; `None` for the input.
     pub fn maker(&self, value: ValueId) -> Option<&Node> {
         self.nodes.get(value.0.checked_sub(1)?)
     }
 
-    /// Whether attention reads a state that another application keeps, and so leaves it as it is.
+    /// Whether attention reads a state that an earlier application writes, and does not modify it.
     pub fn only_reads(&self, state: ParamId) -> bool {
         let mut inputs = self.nodes.iter().filter_map(|node| match node.op {
             Op::Attention { cache, .. } if cache == state => Some(node.inputs.len()),
@@ -338,17 +342,18 @@ impl Body {
 }
 
 impl Apply {
-    /// The weight bound to a parameter of `body`, if the parameter is a weight.
+    /// The weight bound to a parameter of `body`, if it is a weight parameter.
     pub fn weight(&self, body: &Body, param: ParamId) -> Option<WeightId> {
         body.weight_params().position(|p| p == param).and_then(|index| self.weights.get(index)).copied()
     }
 
-    /// The state bound to a parameter of `body`, if the parameter is a state.
+    /// The state bound to a parameter of `body`, if it is a state parameter.
     pub fn state(&self, body: &Body, param: ParamId) -> Option<StateId> {
         body.state_params().position(|p| p == param).and_then(|index| self.states.get(index)).copied()
     }
 
-    /// The first column of the aside that is bound to a parameter of `body`, if the parameter is a part of it.
+    /// The first column of the per-layer inputs bound to a parameter of `body`, if it is a per-layer input
+    /// parameter.
     pub fn part(&self, body: &Body, param: ParamId) -> Option<usize> {
         body.part_params().position(|p| p == param).and_then(|index| self.parts.get(index)).copied()
     }

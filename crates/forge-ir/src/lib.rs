@@ -1,31 +1,34 @@
-//! What a model computes, and nothing of how.
+//! The computation graph: what a model computes, independent of how.
 //!
-//! # The meaning of a graph
+//! # Semantics
 //!
-//! A [`Graph`] takes a batch of *rows*. Each row is one token: its id, the slot (conversation) it belongs to and
-//! its position in that slot. A decode step, a chunk of a prompt and a mixture of both are the same graph with
-//! other rows; rows of one slot are in ascending position and continue what the slot's state already holds.
+//! A [`Graph`] takes a batch of *rows*. A row is one token: its id, its slot (sequence) and its position in
+//! the slot. Decode, prefill chunks and mixed batches are the same graph with different rows. Rows of one
+//! slot are in ascending position and continue the slot's state.
 //!
-//! The graph is a prologue, a list of layers and an epilogue, each an application of a [`Body`]: a straight line
-//! of [`Node`]s over values. Value 0 of a body is what flows in (the rows' ids in the prologue, the residual
-//! stream afterwards), node `i` defines value `i + 1`, and the last value flows out. A value holds one vector of
-//! f32 for each row; its width is known. Layers with equal structure share one body and differ in the weights
-//! and states that they bind to its parameters.
+//! The graph is a prologue, a list of layers and an epilogue. Each is an application of a [`Body`], a
+//! straight line of [`Node`]s over values. Value 0 of a body is its input: token ids in the prologue, the
+//! residual stream afterwards. Node `i` defines value `i + 1`, and the last value is the output. A value
+//! holds one f32 vector of known width per row. Layers of equal structure share one body and bind different
+//! weights and states to its parameters.
 //!
-//! Nodes are mathematics, not kernels. A node is evaluated for all rows at once, and only those with a [`State`] let a row
-//! see others, of its own slot up to and including itself. [`Op::Attention`] and [`Op::LatentAttention`]: first what every row
-//! brings is written to the cache of its slot at its position, then each row attends to those positions; or it attends to
-//! those that an earlier layer has written, and writes nothing. [`Op::Convolve`] and [`Op::DeltaRule`]: rows are taken one after the other, each
-//! finding what the one before it left.
+//! Nodes are mathematical operations, not kernels. A node is evaluated for all rows at once. Only operations
+//! with a [`State`] let a row depend on others, namely those of its own slot up to and including itself:
 //!
-//! Beside the stream, the prologue may leave one more value for the layers: the *aside*. It does not change from layer to
-//! layer, and each takes the columns that are bound to it.
+//! * [`Op::Attention`] and [`Op::LatentAttention`] first write every row's keys and values to its slot's
+//!   cache, then each row attends to the cached positions. They can also read the cache of an earlier layer
+//!   and write nothing.
+//! * [`Op::Convolve`] and [`Op::DeltaRule`] process rows in order; each sees the state that the previous one
+//!   left.
 //!
-//! # Promises
+//! The prologue may produce one more value for the layers, the *per-layer inputs*. They are the same for all
+//! layers, and each layer reads the columns that are bound to it.
 //!
-//! A [`Graph`] is only to be had from [`Draft::validate`], so whoever holds one knows that every index is in range,
-//! every width agrees, every weight is bound and every body is used. Later stages return errors for what they
-//! cannot do; they never panic over a graph. This crate does no I/O and knows no other crate of the project.
+//! # Guarantees
+//!
+//! [`Draft::validate`] is the only way to obtain a [`Graph`]. It guarantees that indices are in range, widths
+//! agree, every weight is bound and every body is used. Later stages return errors for unsupported graphs and
+//! never panic. This crate does no I/O and depends on no other crate of the project.
 
 mod blocks;
 mod diagnostic;

@@ -1,5 +1,5 @@
-//! How the model's weights become tensors of the weight file: plain data, made by the planner, carried out by the
-//! weight writer, and undone by the reader that checks what was written.
+//! The plan of the weight file: which weights become which tensors. The planner makes it, the weight writer
+//! carries it out, and the reader inverts it.
 
 use crate::format::Format;
 use crate::graph::WeightId;
@@ -8,40 +8,40 @@ use serde::Serialize;
 /// One weight of the weight file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Packed {
-    /// Its name there, `layers.0.qkv`.
+    /// Name in the file, such as `layers.0.qkv`.
     pub name: String,
-    /// Its number format; vectors are f32.
+    /// Number format; vectors are f32.
     pub format: Format,
-    /// `[width]` or `[rows, columns]`, before rows are padded to whole groups.
+    /// `[width]` or `[rows, columns]`, without row padding.
     pub shape: Vec<usize>,
-    /// How the parts lie in it.
+    /// How the parts are arranged.
     pub layout: Layout,
-    /// The weights of the graph that it is made of, all of the same width but for blocks.
+    /// Weights of the graph that it consists of, of equal width except with [`Layout::Blocks`].
     pub parts: Vec<WeightId>,
-    /// A vector folded into it: what is stored is `W · diag(gain)`, column c of every part times element c. The vector is
-    /// not stored by itself; whatever reads it besides must be content with ones.
+    /// A norm gain folded into it: the stored matrix is `W · diag(gain)`. The gain is not stored, so every
+    /// other reader of it must accept ones.
     pub gain: Option<WeightId>,
-    /// The records that it is a part of, if it is the matrices of experts; then it is no tensor by itself.
+    /// The expert records that contain it, if it is an expert stack. It is then not a tensor of its own.
     pub records: Option<Records>,
 }
 
-/// The records of a layer's experts: all weights that name the same, in their order.
+/// The expert records of a layer. All weights with the same tensor name belong to them, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Records {
-    /// The tensor that they are, `layers.0.experts`.
+    /// Name of the tensor, such as `layers.0.experts`.
     pub tensor: String,
-    /// How many: experts, of each of which a weight has as many rows.
+    /// Number of experts. Each has an equal number of rows of every weight.
     pub experts: usize,
 }
 
-/// How the parts of a packed weight lie in it.
+/// How the parts of a packed weight are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// One below the other; vectors end to end.
+    /// Stacked: one after the other.
     Rows,
-    /// Parts come in pairs: row i of either in turn, and pairs one below the other; for vectors, element i.
+    /// Interleaved in pairs: row i of the first, row i of the second, and so on; for vectors, elements.
     Alternate,
-    /// One below the other; of a part that is wider than the matrix, blocks of as many columns, one below the other.
+    /// Stacked; a part wider than the matrix is split into blocks of its width, which are stacked.
     Blocks,
 }

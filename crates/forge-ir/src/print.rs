@@ -1,4 +1,4 @@
-//! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
+//! Prints the graph as stable text, with shapes next to names. Consecutive equal layers are printed once.
 
 use crate::graph::{Body, Node, Op, ParamId, ParamKind};
 use crate::rotation::LongContext;
@@ -17,15 +17,15 @@ impl Display for Graph {
             "  hidden {} · vocabulary {} · context {}",
             model.hidden, model.vocabulary, model.context
         )?;
-        let begin = model.specials.begin.map_or_else(|| "none".to_owned(), |token| token.to_string());
-        writeln!(f, "  begin {begin} · end {:?}", model.specials.end)?;
+        let bos = model.specials.begin.map_or_else(|| "none".to_owned(), |token| token.to_string());
+        writeln!(f, "  bos {bos} · eos {:?}", model.specials.end)?;
         writeln!(f, "prologue {}", self.body(&self.prologue).name)?;
         let mut first = 0;
         while first < self.layers.len() {
             let (body, keeper) = (self.layers[first].body, self.keeper(first));
             let alike = |layer: &usize| self.layers[*layer].body == body && self.keeper(*layer) == keeper;
             let same = (first..self.layers.len()).take_while(alike).count();
-            let keeper = keeper.map_or_else(String::new, |keeper| format!(" over what layer {keeper} keeps"));
+            let keeper = keeper.map_or_else(String::new, |keeper| format!(", cache of layer {keeper}"));
             writeln!(f, "layers {first}..{} {}{keeper}", first + same, self.bodies[body.0].name)?;
             first += same;
         }
@@ -43,7 +43,7 @@ impl Display for State {
         match self {
             State::Cache(Cache { heads, width }) => write!(f, "{heads} heads of {width}"),
             State::Latents(LatentCache { width, turned }) => {
-                write!(f, "latents of {width}, turned keys of {turned}")
+                write!(f, "latents of {width}, rope keys of {turned}")
             }
             State::Tail(ConvState { rows, width }) => write!(f, "{rows} rows of {width}"),
             State::Memory(RecurrentState { heads, keys, values }) => {
@@ -54,7 +54,7 @@ impl Display for State {
 }
 
 impl Graph {
-    /// The earlier layer that keeps what a layer reads.
+    /// The earlier layer whose state a layer reads.
     fn keeper(&self, layer: usize) -> Option<usize> {
         let reads = &self.layers[layer].states;
         self.layers[..layer]
@@ -97,7 +97,7 @@ impl Graph {
                 ParamKind::Part(width) => {
                     let first = example.and_then(|apply| apply.part(body, id)).unwrap_or(0);
                     let columns = format!("{first}..{}", first + width);
-                    writeln!(f, "  part   {:<16} columns {columns} of the aside", param.name)?;
+                    writeln!(f, "  part   {:<16} columns {columns} of the per-layer inputs", param.name)?;
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Graph {
     }
 }
 
-/// A node as a formula: `linear(%1, query) + query_bias`.
+/// A node as a formula, such as `linear(%1, query) + query_bias`.
 fn expression(body: &Body, node: &Node) -> String {
     let name = |param: crate::ParamId| body.params[param.0].name.as_str();
     let values: Vec<String> = node.inputs.iter().map(|value| format!("%{}", value.0)).collect();
@@ -205,14 +205,14 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Scale(factor) => format!("{x} * {factor}"),
         Op::ScaleBy { factor } => format!("{x} * {}", name(*factor)),
-        Op::Leave => format!("{}, leaving {}", values[0], values[1]),
+        Op::Leave => format!("{}, per-layer inputs = {}", values[0], values[1]),
         Op::Take { part } => format!("take({})", name(*part)),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }
 }
 
-/// The weights of experts as a formula.
+/// Routing weights as a formula.
 fn route<'a>(logits: &str, routing: &Routing, name: impl Fn(ParamId) -> &'a str) -> String {
     let Routing { scores, chosen, correction, groups, shares, factor, scale } = routing;
     let mut text = format!("route({logits}, {} of {}", chosen, scores.name());

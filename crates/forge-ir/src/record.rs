@@ -1,28 +1,29 @@
-//! Records: what an expert has of all matrices of a layer's experts, side by side in the weight file.
+//! Expert records: all matrices of one expert, contiguous in the weight file.
 //!
-//! Who needs an expert needs all of it, so all of it is one range of bytes, of whole pages, and one read brings it. The records of a
-//! layer are one tensor of bytes, `[experts, bytes]`. In a record lies matrix after matrix, and of each plane after plane.
+//! An expert is needed as a whole, so it is one page-aligned byte range and one read loads it. A layer's
+//! records are one tensor of bytes, `[experts, bytes]`. A record holds matrix after matrix, and each matrix
+//! plane after plane.
 
 use crate::format::Format;
 use std::ops::Range;
 
-/// What expert after expert has of a layer.
+/// Layout of an expert record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where the planes of each matrix lie. A second plane of no bytes is none.
+    /// Byte ranges of each matrix's planes. The second is empty for formats with one plane.
     pub matrices: Vec<[Range<usize>; 2]>,
-    /// From one record to the next.
+    /// Stride between records in bytes.
     pub bytes: usize,
 }
 
 impl Record {
-    /// What records begin at multiples of: what disks read at once.
+    /// Alignment of records: the block size of disks.
     pub const PAGE: usize = 4096;
 
-    /// What planes begin at multiples of.
+    /// Alignment of planes.
     pub const ALIGNMENT: usize = 64;
 
-    /// That of an expert with these matrices: formats, rows and columns.
+    /// The layout for an expert with these matrices, given as format, rows and columns.
     pub fn of(matrices: &[(Format, [usize; 2])]) -> Record {
         let mut end = 0_usize;
         let mut lay = |bytes: usize| {

@@ -1,23 +1,27 @@
-//! Widths of what remembers in a state that does not grow with the text: convolutions and delta rules.
+//! Width checks of operations with a state of fixed size: convolution and delta rule.
 //!
-//! Each function gives the width of a node's result from those of its inputs, or says why it has none.
+//! Each function returns the width of a node's result, or an error.
 
 use crate::graph::{Body, ParamId};
 use crate::shape_check::shape;
 use crate::state::RecurrentState;
 
-/// A convolution with these taps, over `x` channels, whose last rows are in the tail.
+/// Width of a convolution over `x` channels.
 pub(crate) fn convolve(body: &Body, [taps, tail]: [ParamId; 2], x: usize) -> Result<usize, String> {
-    let Some(tail) = body.tail(tail) else { return Err("its tail is not a tail".to_owned()) };
+    let Some(tail) = body.tail(tail) else {
+        return Err("the state parameter is not a conv state".to_owned());
+    };
     match shape(body, taps)? {
-        _ if tail.width != x => Err(format!("its tail is {} wide, and its input {x}", tail.width)),
-        _ if tail.rows == 0 => Err("its tail holds no row".to_owned()),
+        _ if tail.width != x => {
+            Err(format!("conv state of width {} does not match input width {x}", tail.width))
+        }
+        _ if tail.rows == 0 => Err("the conv state has no rows".to_owned()),
         [all] if *all == x * (tail.rows + 1) => Ok(x),
-        other => Err(format!("its taps are {other:?}, for {} rows of {x} channels", tail.rows + 1)),
+        other => Err(format!("taps {other:?} do not match {} rows of {x} channels", tail.rows + 1)),
     }
 }
 
-/// A delta rule over queries, keys, values, time and strength, with a rate and a bias for each value head.
+/// Width of a delta rule over queries, keys, values, dt and beta.
 pub(crate) fn delta_rule(
     body: &Body,
     vectors: [ParamId; 2],
@@ -25,29 +29,29 @@ pub(crate) fn delta_rule(
     memory: ParamId,
     inputs: &[usize],
 ) -> Result<usize, String> {
-    let Some(memory) = body.memory(memory) else { return Err("its memory is not a memory".to_owned()) };
+    let Some(memory) = body.memory(memory) else {
+        return Err("the state parameter is not a recurrent state".to_owned());
+    };
     let RecurrentState { heads, keys, values } = *memory;
     if scale == 0.0 || !scale.is_finite() || !(epsilon > 0.0 && epsilon.is_finite()) {
-        return Err(format!(
-            "what is scaled by {scale} and divided by roots of {epsilon} and more says nothing"
-        ));
+        return Err(format!("invalid scale {scale} or epsilon {epsilon}"));
     }
     let key_heads = inputs[1].checked_div(keys).unwrap_or(0);
     if key_heads == 0 || heads == 0 || heads % key_heads != 0 || key_heads * keys != inputs[1] {
         return Err(format!(
-            "{heads} value heads do not share keys {} wide, of {keys} channels, evenly",
+            "{heads} value heads do not match keys of width {} with {keys} channels per head",
             inputs[1]
         ));
     }
     if inputs != [inputs[1], inputs[1], heads * values, heads, heads] {
         return Err(format!(
-            "queries, keys, values, time and strength are {inputs:?} wide, for {heads} memories of {keys} by {values}"
+            "queries, keys, values, dt and beta of widths {inputs:?} do not match {heads} recurrent states of {keys} by {values}"
         ));
     }
     for vector in vectors {
         match shape(body, vector)? {
             [width] if *width == heads => {}
-            other => return Err(format!("a rate or bias is {other:?}, for {heads} heads")),
+            other => return Err(format!("a_log or bias {other:?} does not match {heads} heads")),
         }
     }
     Ok(heads * values)
@@ -58,7 +62,7 @@ mod tests {
     use super::*;
     use crate::{ConvState, Param, ParamKind, State};
 
-    /// A body of taps, a tail, a rate, a memory and a matrix.
+    /// A body with taps, a conv state, a_log, a recurrent state and a matrix as parameters.
     fn body() -> Body {
         let param = |kind| Param { name: "any".to_owned(), kind };
         let kinds = [
@@ -95,21 +99,21 @@ mod tests {
         let ruled = |by, memory, inputs| timed([2, 2], by, memory, inputs);
         let fit = [6, 6, 20, 4, 4];
         for (told, result) in [
-            ("tail is not a tail", convolved([0, 3], 6)),
-            ("tail is 6 wide, and its input 7", convolved([0, 1], 7)),
-            ("holds no row", convolved([0, 5], 24)),
-            ("taps are [6, 4]", convolved([4, 1], 6)),
+            ("is not a conv state", convolved([0, 3], 6)),
+            ("width 6 does not match input width 7", convolved([0, 1], 7)),
+            ("has no rows", convolved([0, 5], 24)),
+            ("taps [6, 4]", convolved([4, 1], 6)),
             ("is not a weight", convolved([1, 1], 6)),
-            ("rate or bias is [24], for 4 heads", timed([2, 0], [1.0, 1e-6], 3, fit)),
-            ("rate or bias is [24], for 4 heads", timed([0, 2], [1.0, 1e-6], 3, fit)),
-            ("memory is not a memory", ruled([1.0, 1e-6], 1, fit)),
-            ("scaled by 0", ruled([0.0, 1e-6], 3, fit)),
-            ("roots of 0", ruled([1.0, 0.0], 3, fit)),
-            ("roots of NaN", ruled([1.0, f32::NAN], 3, fit)),
-            ("4 value heads do not share keys 9 wide", ruled([1.0, 1e-6], 3, [9, 9, 20, 4, 4])),
-            ("4 value heads do not share keys 7 wide", ruled([1.0, 1e-6], 3, [7, 7, 20, 4, 4])),
-            ("are [3, 6, 20, 4, 4] wide", ruled([1.0, 1e-6], 3, [3, 6, 20, 4, 4])),
-            ("are [6, 6, 20, 4, 1] wide", ruled([1.0, 1e-6], 3, [6, 6, 20, 4, 1])),
+            ("a_log or bias [24] does not match 4 heads", timed([2, 0], [1.0, 1e-6], 3, fit)),
+            ("a_log or bias [24] does not match 4 heads", timed([0, 2], [1.0, 1e-6], 3, fit)),
+            ("is not a recurrent state", ruled([1.0, 1e-6], 1, fit)),
+            ("invalid scale 0", ruled([0.0, 1e-6], 3, fit)),
+            ("or epsilon 0", ruled([1.0, 0.0], 3, fit)),
+            ("or epsilon NaN", ruled([1.0, f32::NAN], 3, fit)),
+            ("4 value heads do not match keys of width 9", ruled([1.0, 1e-6], 3, [9, 9, 20, 4, 4])),
+            ("4 value heads do not match keys of width 7", ruled([1.0, 1e-6], 3, [7, 7, 20, 4, 4])),
+            ("of widths [3, 6, 20, 4, 4]", ruled([1.0, 1e-6], 3, [3, 6, 20, 4, 4])),
+            ("of widths [6, 6, 20, 4, 1]", ruled([1.0, 1e-6], 3, [6, 6, 20, 4, 1])),
         ] {
             let why = result.expect_err(told);
             assert!(why.contains(told), "should say {told}: {why}");

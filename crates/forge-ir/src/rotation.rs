@@ -1,7 +1,8 @@
-//! Rotary position embedding: a fixed list of frequencies, however the configuration spelled them.
+//! Rotary position embedding (RoPE): a fixed list of frequencies.
 //!
-//! A few models turn otherwise in long contexts. Pair k of a head turns by the angle `position * frequencies[k]`; what scales the frequencies (linear, llama3,
-//! yarn, ...) has been carried out by the frontend, so that nothing after it knows those names.
+//! Pair k of a head is rotated by the angle `position * frequencies[k]`. The frontend has applied frequency
+//! scaling (linear, llama3, yarn, ...), so later stages do not depend on it. A few models use other
+//! frequencies in long contexts.
 
 use serde::Serialize;
 use std::borrow::Cow;
@@ -9,32 +10,34 @@ use std::borrow::Cow;
 /// How channels are rotated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotation {
-    /// Radians a position for each rotated pair. Channels past `2 * frequencies.len()` are left alone.
+    /// Angle per position of each pair, in radians. Channels past `2 * frequencies.len()` are not rotated.
     pub frequencies: Vec<f32>,
-    /// Which two channels make a pair.
+    /// Which two channels form a pair.
     pub pairing: Pairing,
-    /// What sine and cosine are multiplied by; 1 but for yarn and longrope.
+    /// Multiplies sine and cosine; 1 except for yarn and longrope.
     pub magnitude: f32,
-    /// What takes the frequencies' place in a long context.
+    /// Replacement frequencies for long contexts.
     pub long: Option<LongContext>,
 }
 
-/// Frequencies of a long context: they turn all positions of a slot that has room for more than `beyond`, whether it is
-/// full or not. So a slot's keys stay what they are while it grows; who wants the others makes a shorter slot.
+/// Frequencies of a long context. They apply to all positions of a slot whose context length exceeds
+/// `beyond`, however many are used, so that cached keys stay valid while the slot grows. A shorter context
+/// length selects the short-context frequencies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LongContext {
-    /// Others, the same in every long context.
+    /// A second list, the same for every long context.
     Other {
-        /// The longest context that is not long.
+        /// Longest context that is not long.
         beyond: usize,
-        /// As many as the rotation's own.
+        /// One per pair.
         frequencies: Vec<f32>,
     },
-    /// Slower ones, the longer the context: pair k of n has its own frequency by s^(-k / (n - 1)), where s is
-    /// factor * context / beyond - (factor - 1). There are at least two pairs.
+    /// Dynamic NTK scaling: lower frequencies, depending on the context length. The frequency of pair k of n
+    /// is multiplied by s^(-k / (n - 1)), where s = factor * context / beyond - (factor - 1). There are at
+    /// least two pairs.
     Stretched {
-        /// The longest context that is not long.
+        /// Longest context that is not long.
         beyond: usize,
         /// 1 or more.
         factor: f32,
@@ -42,7 +45,7 @@ pub enum LongContext {
 }
 
 impl LongContext {
-    /// The longest context that is not long.
+    /// Longest context that is not long.
     pub fn beyond(&self) -> usize {
         match self {
             LongContext::Other { beyond, .. } | LongContext::Stretched { beyond, .. } => *beyond,
@@ -51,17 +54,17 @@ impl LongContext {
 }
 
 impl Rotation {
-    /// That of heads that do not turn.
+    /// No rotation.
     pub fn none() -> Rotation {
         Rotation { frequencies: Vec::new(), pairing: Pairing::Interleaved, magnitude: 1.0, long: None }
     }
 
-    /// Whether nothing turns.
+    /// Whether there is no rotation.
     pub fn is_none(&self) -> bool {
         self.frequencies.is_empty()
     }
 
-    /// The frequencies in slots with room for so many positions.
+    /// The frequencies for a context length.
     pub fn within(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
             Some(LongContext::Other { beyond, frequencies }) if context > *beyond => frequencies.into(),
@@ -75,7 +78,7 @@ impl Rotation {
     }
 }
 
-/// Which two channels of a head make pair k, of n pairs.
+/// Which two channels of a head form pair k, of n pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairing {

@@ -1,11 +1,11 @@
-//! Whether an operation fits what it is given, and how wide its result is: rotations fit their heads, heads and parts divide,
-//! windows hold a position, caps are positive. Those of `latent`, `recurrent` and `routing` are there.
+//! Checks an operation's inputs and computes the width of its result. Operations of `latent`, `recurrent` and
+//! `routing` are checked there.
 
 use crate::graph::{Body, Op, ParamId, ParamKind};
 use crate::rotation::{LongContext, Rotation};
 use crate::{mla, recurrent, routing};
 
-/// Widths of the values of a body whose nodes have been checked.
+/// Widths of the values of a validated body.
 pub(crate) fn widths(body: &Body) -> Vec<usize> {
     let mut widths = vec![body.input];
     for node in &body.nodes {
@@ -15,51 +15,51 @@ pub(crate) fn widths(body: &Body) -> Vec<usize> {
     widths
 }
 
-/// The width of a node's result, or why it has none.
+/// The width of a node's result, or an error.
 pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     let expected = match op {
         Op::DeltaRule { .. } => 5,
         Op::LatentAttention { .. } => 4,
-        // Or queries alone.
+        // With the queries alone, it reads another layer's cache.
         Op::Attention { .. } if inputs.len() != 1 => 3,
         Op::Multiply | Op::Add | Op::Experts(_) | Op::Leave => 2,
         Op::Take { .. } => 0,
         _ => 1,
     };
     if inputs.len() != expected {
-        return Err(format!("takes {expected} inputs, given {}", inputs.len()));
+        return Err(format!("expected {expected} inputs, found {}", inputs.len()));
     }
     let x = inputs.first().copied().unwrap_or(0);
     match op {
         Op::Take { part } => match body.params.get(part.0).map(|param| &param.kind) {
             Some(ParamKind::Part(width)) => Ok(*width),
-            _ => Err(format!("parameter {} is no part of the aside", part.0)),
+            _ => Err(format!("parameter {} is not a per-layer input parameter", part.0)),
         },
         Op::Leave => Ok(x),
         Op::Embed { scale, .. } if *scale == 0.0 || !scale.is_finite() => {
-            Err(format!("rows times {scale} say nothing"))
+            Err(format!("invalid scale {scale}"))
         }
         Op::Embed { table, .. } => match shape(body, *table)? {
             [_, width] => Ok(*width),
-            other => Err(format!("the table is a matrix, not {other:?}")),
+            other => Err(format!("expected a matrix as table, found {other:?}")),
         },
         Op::RmsNorm { parts, .. } if *parts == 0 || !x.is_multiple_of(*parts) => {
-            Err(format!("{x} does not divide into {parts} parts"))
+            Err(format!("width {x} is not a multiple of {parts} parts"))
         }
         Op::RmsNorm { gain: None, .. } => Ok(x),
         Op::RmsNorm { gain: Some(gain), parts, .. } => match shape(body, *gain)? {
             [width] if width * parts == x => Ok(x),
-            other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
+            other => Err(format!("gain {other:?} does not match width {}", x / parts)),
         },
         Op::Place { table } => match shape(body, *table)? {
             [_, width] if *width == x => Ok(x),
-            other => Err(format!("the table is {other:?}, and what it is added to {x} wide")),
+            other => Err(format!("table {other:?} does not match width {x}")),
         },
         Op::LayerNorm { gain, bias, .. } => {
             for vector in [Some(*gain), *bias].into_iter().flatten() {
                 match shape(body, vector)? {
                     [width] if *width == x => {}
-                    other => return Err(format!("a gain or bias is {other:?}, and what it is for {x} wide")),
+                    other => return Err(format!("gain or bias {other:?} does not match width {x}")),
                 }
             }
             Ok(x)
@@ -67,43 +67,43 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
                 [out, columns] if *columns == x => *out,
-                other => return Err(format!("the weight is {other:?}, and its input {x} wide")),
+                other => return Err(format!("weight {other:?} does not match input width {x}")),
             };
             match bias.map(|bias| shape(body, bias)).transpose()? {
                 None => Ok(out),
                 Some([width]) if *width == out => Ok(out),
-                Some(other) => Err(format!("the bias is {other:?}, and the result {out} wide")),
+                Some(other) => Err(format!("bias {other:?} does not match output width {out}")),
             }
         }
         Op::Rotate { heads, width, rotation } => {
             if heads * width != x {
-                Err(format!("{heads} heads of {width} are not {x}"))
+                Err(format!("{heads} heads of {width} do not match width {x}"))
             } else if rotation.frequencies.len() * 2 > *width {
-                Err(format!("{} pairs do not fit a head of {width}", rotation.frequencies.len()))
+                Err(format!("{} RoPE pairs exceed a head of {width}", rotation.frequencies.len()))
             } else {
                 long_context(rotation).map(|()| x)
             }
         }
-        Op::Attention { window: Some(0), .. } => Err("its window holds no position".to_owned()),
+        Op::Attention { window: Some(0), .. } => Err("the window is 0".to_owned()),
         Op::Attention { softcap: Some(cap), .. } | Op::Softcap(cap) if !(*cap > 0.0 && cap.is_finite()) => {
-            Err(format!("nothing is capped to {cap}"))
+            Err(format!("invalid softcap {cap}"))
         }
         Op::Attention { query_heads, cache, sinks, .. } => {
             match sinks.map(|sinks| shape(body, sinks)).transpose()? {
                 Some(other) if other != [*query_heads] => {
-                    return Err(format!("its sinks are {other:?}, for {query_heads} query heads"));
+                    return Err(format!("sinks {other:?} do not match {query_heads} query heads"));
                 }
                 _ => {}
             }
             let Some(state) = body.cache(*cache) else {
-                return Err("its cache is not a cache".to_owned());
+                return Err("the cache parameter is not a KV cache".to_owned());
             };
             let keys = state.heads * state.width;
             if state.heads == 0 || query_heads % state.heads != 0 {
-                Err(format!("{query_heads} query heads do not share {} key heads evenly", state.heads))
+                Err(format!("{query_heads} query heads are not a multiple of {} key heads", state.heads))
             } else if x != query_heads * state.width || inputs[1..].iter().any(|width| *width != keys) {
                 Err(format!(
-                    "queries, keys and values are {inputs:?} wide, for {query_heads} heads over {} of {}",
+                    "queries, keys and values of widths {inputs:?} do not match {query_heads} heads over {} of {}",
                     state.heads, state.width
                 ))
             } else {
@@ -118,21 +118,19 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
         }
         Op::Route(routing) => routing::route(body, routing, x),
         Op::Experts(experts) => routing::experts(body, experts, [x, inputs[1]]),
-        Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => {
-            Err(format!("numbers times {factor} say nothing"))
-        }
+        Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => Err(format!("invalid factor {factor}")),
         Op::Activate(_) | Op::Softcap(_) | Op::Scale(_) => Ok(x),
         Op::ScaleBy { factor } => match shape(body, *factor)? {
             [1] => Ok(x),
-            other => Err(format!("the factor is {other:?}, and has to be one number")),
+            other => Err(format!("expected a factor of one element, found {other:?}")),
         },
         Op::Multiply if inputs[1] == 1 => Ok(x),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
-        Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
+        Op::Multiply | Op::Add => Err(format!("input widths {} and {} differ", inputs[0], inputs[1])),
     }
 }
 
-/// The shape of a parameter that is a weight.
+/// The shape of a weight parameter.
 pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
     match body.params.get(param.0).map(|param| &param.kind) {
         Some(ParamKind::Weight(shape)) => Ok(shape),
@@ -140,17 +138,17 @@ pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
     }
 }
 
-/// Whether a rotation is sound in a long context.
+/// Checks the long-context frequencies of a rotation.
 fn long_context(rotation: &Rotation) -> Result<(), String> {
     let pairs = rotation.frequencies.len();
     match &rotation.long {
         Some(LongContext::Other { frequencies, .. }) if frequencies.len() != pairs => {
-            Err("a long context turns other pairs".to_owned())
+            Err("the long-context frequencies have another number of pairs".to_owned())
         }
         Some(LongContext::Stretched { beyond, factor })
             if *beyond == 0 || pairs < 2 || !(*factor >= 1.0 && factor.is_finite()) =>
         {
-            Err(format!("{pairs} pairs are not stretched by {factor} beyond {beyond} positions"))
+            Err(format!("invalid stretch of {pairs} pairs by {factor} beyond {beyond} positions"))
         }
         _ => Ok(()),
     }

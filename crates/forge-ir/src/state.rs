@@ -1,50 +1,51 @@
-//! What a slot remembers between rows, and how much of it there is.
+//! State that a slot keeps between rows, and its size.
 
 use crate::graph::{Body, ParamId, ParamKind};
 use serde::Serialize;
 
-/// What a slot remembers between rows.
+/// State that a slot keeps between rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Keys and values, for every position so far.
+    /// KV cache: keys and values of every position.
     Cache(Cache),
-    /// What keys and values of all heads are made of, for every position so far.
+    /// MLA cache: latents and rope keys of every position.
     Latents(LatentCache),
-    /// What a convolution has read, for the last positions.
+    /// Conv state: the last inputs of a convolution.
     Tail(ConvState),
-    /// What a delta rule has learnt of all positions so far: their number does not change its size.
+    /// Recurrent state of a delta rule, of a fixed size.
     Memory(RecurrentState),
 }
 
-/// The keys and values of one layer.
+/// The KV cache of one layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
     /// Key and value heads.
     pub heads: usize,
-    /// Width of a head.
+    /// Channels of a head.
     pub width: usize,
 }
 
-/// What all heads of one layer share of a position.
+/// The MLA cache of one layer, shared by all heads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LatentCache {
-    /// Channels of a latent, of which every head makes a key and a value of its own.
+    /// Channels of a latent (`kv_lora_rank`).
     pub width: usize,
-    /// Channels of the key that tells of the position.
+    /// Channels of a rope key (`qk_rope_head_dim`).
     pub turned: usize,
 }
 
-/// The last rows that a convolution has read.
+/// The last inputs of a causal convolution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConvState {
-    /// As many as a result is made of, less the row's own.
+    /// Kernel size minus 1.
     pub rows: usize,
     /// Channels of a row.
     pub width: usize,
 }
 
-/// A matrix for every head, of a row for each channel of its keys and a column for each channel of its values.
+/// The recurrent state of one layer: per head a matrix with a row per key channel and a column per value
+/// channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecurrentState {
     /// Value heads.
@@ -63,22 +64,22 @@ impl Body {
         }
     }
 
-    /// The cache that a parameter stands for, if it does.
+    /// The KV cache of a parameter, if it is one.
     pub fn cache(&self, param: ParamId) -> Option<&Cache> {
         if let State::Cache(cache) = self.state(param)? { Some(cache) } else { None }
     }
 
-    /// The latents that a parameter stands for, if it does.
+    /// The MLA cache of a parameter, if it is one.
     pub fn latents(&self, param: ParamId) -> Option<&LatentCache> {
         if let State::Latents(latents) = self.state(param)? { Some(latents) } else { None }
     }
 
-    /// The tail that a parameter stands for, if it does.
+    /// The conv state of a parameter, if it is one.
     pub fn tail(&self, param: ParamId) -> Option<&ConvState> {
         if let State::Tail(tail) = self.state(param)? { Some(tail) } else { None }
     }
 
-    /// The memory that a parameter stands for, if it does.
+    /// The recurrent state of a parameter, if it is one.
     pub fn memory(&self, param: ParamId) -> Option<&RecurrentState> {
         if let State::Memory(memory) = self.state(param)? { Some(memory) } else { None }
     }

@@ -1,72 +1,70 @@
-//! How far a device's logits may lie from the reference evaluated on the same stored weights: stated here, once.
+//! Tolerances: how far a device's logits may differ from the reference on the same stored weights.
 //!
-//! Distances are the largest absolute difference over a position, divided by the standard deviation of the
-//! reference's logits. The weights are the same bytes on both sides, so what differs is arithmetic alone: the order
-//! of sums in f32, and the rounding of cached keys and values. Where these are codes of 8 bits the reference rounds them
-//! too, so that what codes lose is not in the distance: how a program with such a cache differs from one without is
-//! another question, which `perplexity` answers.
+//! The distance is the largest absolute difference at a position, divided by the standard deviation of the
+//! reference's logits. Both sides use the same weight bytes, so only arithmetic differs: the order of f32
+//! sums, and rounding in the KV cache. The reference also applies q8_0 quantization of the KV cache, so its
+//! loss is not part of the distance; `perplexity` measures that loss.
 
 use crate::format::Format;
 
-/// A bound and where it comes from.
+/// A tolerance and its justification.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Largest difference allowed, in standard deviations of the logits.
+    /// Largest allowed difference, in standard deviations of the logits.
     pub bound: f64,
-    /// Why this much and no more.
+    /// Why this value.
     pub reason: &'static str,
 }
 
-/// The tolerance of a program whose keys and values are cached in `cache`.
+/// The tolerance of a program with this KV cache format.
 ///
-/// The weights' own format does not enter: kernels widen every format exactly and compute in f32.
+/// The weight format does not matter: kernels widen every format exactly and compute in f32.
 pub fn tolerance(cache: Format) -> Tolerance {
     match cache {
         Format::F32 => Tolerance {
             bound: 2e-4,
-            reason: "f32 sums in another order: measured noise against f64 is below 2.1e-5 on every oracle model; \
-                     a wrong activation shows from 1e-3",
+            reason: "different order of f32 sums: measured noise against f64 is below 2.1e-5 on every oracle model; \
+                     a wrong activation differs by 1e-3 or more",
         },
         Format::Q8_0 => Tolerance {
             bound: 3e-2,
-            reason: "the reference makes the same codes of keys and values, and most texts are as near as in f32; but a number \
-                     that lies at a tie gets the next code, 1/127 of the largest of its 32, which moves the codes of layers \
-                     after it: at most 1.1e-2 was measured, of eight layers; what codes lose is 3e-2 and more",
+            reason: "the reference quantizes keys and values equally, so most sequences are as close as in f32; a value near a rounding \
+                     tie may be off by one step, 1/127 of the largest of its block of 32, which changes later layers: \
+                     at most 1.1e-2 measured over eight layers; the quantization loss itself is 3e-2 or more",
         },
         _ => Tolerance {
             bound: 1e-2,
-            reason: "keys and values rounded to 11 bits: a relative error of 2^-11 an element, averaged over a head; \
-                     a window off by one or a missing bias shows from 1e-1",
+            reason: "keys and values rounded to 11 bits: a relative error of 2^-11 per element, averaged over a head; \
+                     a window off by one or a missing bias differs by 1e-1 or more",
         },
     }
 }
 
-/// How far logits may lie from those that the same program gives with `--f32-activations`, where its weights are codes
-/// and the CPU device encodes the rows that it multiplies by them: those of a text's middle position, when positions are in the
-/// order of their distance, those of nine in ten, and those of any. Where a model chooses experts a choice may turn out otherwise,
-/// and that position's logits are then those of other experts.
+/// Tolerances of int8 activations on the CPU device, relative to the same program with `--f32-activations`:
+/// for the median position of a sequence by distance, for 90% of positions, and for any position. In a
+/// mixture of experts the router may select other experts at a position, so its logits are unbounded.
 pub fn encoded_tolerances(chooses: bool) -> [Tolerance; 3] {
     let any = match chooses {
         false => Tolerance {
             bound: 1.0,
-            reason: "where attention is undecided between positions what codes lose decides: at most 8.0e-1 was measured, of one \
-                     position in 41, and of all but 10 of 4,223 positions 2.0e-1; logits of something else are 4 off and more",
+            reason: "near ties in attention amplify the quantization error: at most 8.0e-1 measured, at one \
+                     position in 41, and 2.0e-1 at all but 10 of 4,223 positions; unrelated logits differ by 4 or more",
         },
         true => Tolerance {
             bound: f64::INFINITY,
-            reason: "a router that is undecided gives a token to another expert, and of its logits nothing can be said: 19 of 3,280 \
-                     positions were more than 1.0 off, at most 2.8, and one of a model beside these 4.1",
+            reason: "a near tie in the router selects another expert, which leaves logits unbounded: 19 of 3,280 \
+                     positions differ by more than 1.0, at most 2.8, and one of a further model by 4.1",
         },
     };
     [
         Tolerance {
             bound: 1.5e-1,
-            reason: "a code of x is off by 1/254 of the largest of its 32 at most, in every product of every layer: at most 9.5e-2 was \
-                     measured, of 103 programs without experts",
+            reason: "each activation is off by at most 1/254 of the largest of its block of 32, in every layer: at most 9.5e-2 \
+                     measured over 103 programs without experts",
         },
         Tolerance {
             bound: 5e-1,
-            reason: "near ties are few: at most 3.0e-1 was measured, of the programs with experts",
+            reason: "near ties are rare: at most 3.0e-1 measured over the programs with experts",
         },
         any,
     ]

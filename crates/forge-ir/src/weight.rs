@@ -1,71 +1,72 @@
-//! Weights: which tensor of the checkpoint each is, or which part of one, or of which tensors it is made.
+//! Weights: a tensor of the checkpoint, a slice of one, or a stack of several.
 
 use crate::blocks::Blocks;
 use crate::format::Format;
 use serde::Serialize;
 
-/// A tensor of the checkpoint that the model uses, or a part of one.
+/// A weight of the model, stored as a tensor of the checkpoint, a slice of one, or several tensors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Weight {
-    /// The tensor's name in the checkpoint; of a stack that lies apart, with `*` for the number of each.
+    /// Tensor name in the checkpoint. For a stack with one tensor per matrix, `*` stands for the index.
     pub tensor: String,
-    /// How a stack is stored; none: it is none.
+    /// How a stack is stored; `None` if it is not a stack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Stack>,
-    /// Which part of the tensor it is, or of each matrix of a stack; none: all of it, as it lies there.
+    /// The slice of the tensor, or of each matrix of a stack; `None` for all of it.
     pub cut: Option<WeightSlice>,
-    /// `[width]`, `[rows, columns]` or, of a stack, `[matrices, rows, columns]`.
+    /// `[width]`, `[rows, columns]` or, for a stack, `[matrices, rows, columns]`.
     pub shape: Vec<usize>,
-    /// The number format it has there.
+    /// Number format in the checkpoint.
     pub format: Format,
-    /// The blocks that the tensor's rows are made of; none: plain numbers, or codes as MLX has them.
+    /// ggml block format of the tensor's rows; `None` for plain values and MLX quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Blocks>,
-    /// Whether what it means is the tensor's numbers and 1: so some models keep the gains of norms. Numbers that
-    /// [`crate::Numbers`] gives have the 1 in them.
+    /// Whether 1 is added to the stored values, as for the norm gains of some models. Rows from
+    /// [`crate::WeightRows`] include it.
     pub plus_one: bool,
 }
 
-/// A part of a tensor: some checkpoints store several weights as one tensor, some store matrices the other way round.
+/// A slice of a tensor. Some checkpoints store several weights as one tensor; some store matrices transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightSlice {
-    /// Rows from `first` on, of a tensor of so many rows; of a vector, elements.
+    /// Rows from `first` on, of a tensor of `of` rows; elements of a vector.
     Rows {
-        /// The first that is the weight's.
+        /// First row.
         first: usize,
-        /// All that the tensor has.
+        /// Rows of the tensor.
         of: usize,
     },
-    /// Columns from `first` on, of a tensor of so many columns: each is a row of the weight.
+    /// Columns from `first` on, of a tensor of `of` columns; each is a row of the weight.
     Columns {
-        /// The first that is the weight's.
+        /// First column.
         first: usize,
-        /// All that the tensor has.
+        /// Columns of the tensor.
         of: usize,
     },
-    /// Rows from `first` on, so many of each group of so many rows: what a checkpoint keeps beside another for each head.
+    /// `rows` rows from `first` on, of each group of `of` rows, as when a checkpoint interleaves two weights
+    /// by head.
     Groups {
-        /// The first that is the weight's, in every group.
+        /// First row in every group.
         first: usize,
-        /// Those that are the weight's, in every group.
+        /// Rows taken from every group.
         rows: usize,
-        /// All that a group has.
+        /// Rows of a group.
         of: usize,
     },
-    /// Columns from `first` on, so many of each group of so many columns: each is a row of the weight.
+    /// `columns` columns from `first` on, of each group of `of` columns; each is a row of the weight.
     ColumnGroups {
-        /// The first that is the weight's, in every group.
+        /// First column in every group.
         first: usize,
-        /// Those that are the weight's, in every group.
+        /// Columns taken from every group.
         columns: usize,
-        /// All that a group has.
+        /// Columns of a group.
         of: usize,
     },
 }
 
 impl WeightSlice {
-    /// The tensor's row, or column, or element of a vector, that is this one of the weight.
+    /// The tensor's row, column or vector element that is row `row` of the weight.
     pub fn place(self, row: usize) -> usize {
         match self {
             WeightSlice::Rows { first, .. } | WeightSlice::Columns { first, .. } => first + row,
@@ -74,7 +75,7 @@ impl WeightSlice {
         }
     }
 
-    /// How many the tensor has, or each of its groups.
+    /// Rows or columns of the tensor, or of each group.
     pub fn of(self) -> usize {
         match self {
             WeightSlice::Rows { of, .. }
@@ -84,12 +85,12 @@ impl WeightSlice {
         }
     }
 
-    /// Whether it turns columns to rows.
+    /// Whether it transposes columns to rows.
     pub fn turns(self) -> bool {
         matches!(self, WeightSlice::Columns { .. } | WeightSlice::ColumnGroups { .. })
     }
 
-    /// The same part of a vector that has an element for each row of the weight.
+    /// The same slice of a vector that has an element per row of the weight.
     pub fn of_elements(self) -> WeightSlice {
         match self {
             WeightSlice::Columns { first, of } => WeightSlice::Rows { first, of },
@@ -100,13 +101,13 @@ impl WeightSlice {
 }
 
 impl Weight {
-    /// The names of the tensors that it is made of, or is a part of.
+    /// Names of the tensors that contain it.
     pub fn tensors(&self) -> impl Iterator<Item = String> + '_ {
         let matrices = if self.stack == Some(Stack::Apart) { self.matrices() } else { 1 };
         (0..matrices).map(|index| self.tensor_of(index))
     }
 
-    /// The name of the tensor that has a matrix of a stack; of what is none, of the tensor.
+    /// Name of the tensor that contains a matrix of a stack; without a stack, of the tensor.
     pub fn tensor_of(&self, matrix: usize) -> String {
         match self.stack {
             Some(Stack::Apart) => self.tensor.replacen('*', &matrix.to_string(), 1),
@@ -114,7 +115,7 @@ impl Weight {
         }
     }
 
-    /// The shape of each tensor as a whole.
+    /// Full shape of each tensor.
     pub fn tensor_shape(&self) -> Vec<usize> {
         let shape = self.matrix_shape();
         let matrix = match (self.cut, shape) {
@@ -136,8 +137,8 @@ impl Weight {
         }
     }
 
-    /// The rows of the tensor, or columns, or elements of a vector, that are the weight's; of each group, where it has
-    /// groups, and in each matrix of a stack.
+    /// The rows, columns or vector elements of the tensor that belong to the weight: of each group if there
+    /// are groups, and of each matrix of a stack.
     pub fn part(&self) -> std::ops::Range<usize> {
         let length = self.matrix_shape().first().copied().unwrap_or(0);
         match self.cut {
@@ -152,38 +153,38 @@ impl Weight {
         }
     }
 
-    /// Matrices of a stack; 1 of what is none.
+    /// Number of matrices of a stack; 1 without a stack.
     pub fn matrices(&self) -> usize {
         self.stack.and(self.shape.first()).copied().unwrap_or(1)
     }
 
-    /// The shape of each matrix of a stack; of what is none, the weight's.
+    /// Shape of each matrix of a stack; without a stack, of the weight.
     pub fn matrix_shape(&self) -> &[usize] {
         &self.shape[self.shape.len().min(usize::from(self.stack.is_some()))..]
     }
 
-    /// Whether it is a matrix, or a stack of some.
+    /// Whether it is a matrix or a stack of matrices.
     pub fn is_matrix(&self) -> bool {
         self.shape.len() > 1
     }
 
-    /// Rows of a matrix, or of all matrices of a stack, one below the other; 1 for a vector.
+    /// Rows of the matrix, or of all matrices of a stack; 1 for a vector.
     pub fn rows(&self) -> usize {
         self.shape[..self.shape.len().max(1) - 1].iter().product()
     }
 
-    /// Columns of a matrix; the width of a vector.
+    /// Columns of a matrix; width of a vector.
     pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(0)
     }
 }
 
-/// How a checkpoint stores a weight that is a stack of matrices, one for each expert.
+/// How a checkpoint stores a stack of matrices, one per expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stack {
-    /// One tensor, the matrices one after the other.
+    /// In one tensor.
     Whole,
-    /// A tensor for each: their names have its number where the weight's has `*`.
+    /// In one tensor per matrix, whose names have its index in place of `*`.
     Apart,
 }

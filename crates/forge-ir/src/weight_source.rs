@@ -1,28 +1,28 @@
-//! Where the numbers of a graph's weights come from: the checkpoint, or the weight file that was packed from it.
+//! Access to dequantized weights, from the checkpoint or from the packed weight file.
 //!
-//! The weight writer and the reference read weights through this and so need not know which of the two it is.
+//! The weight writer and the reference read weights through this trait, whichever the source.
 
 use crate::diagnostic::Diagnostic;
 use crate::graph::WeightId;
 use std::ops::Range;
 
-/// The numbers of a graph's weights, decoded. Asked from many threads, for a few rows at a time.
+/// Dequantized rows of a graph's weights. Methods are called from many threads, for a few rows at a time.
 pub trait WeightRows: Sync {
-    /// Fills `out` with these rows of a weight, row by row without padding. A vector is one row. What the weight adds to
-    /// its tensor's numbers is in them.
+    /// Fills `out` with rows of a weight in f32, row by row without padding. A vector is one row. Values
+    /// include the 1 of [`crate::Weight::plus_one`].
     ///
     /// # Errors
-    /// When the bytes cannot be read, or `rows` and `out` do not fit the weight.
+    /// If the bytes cannot be read, or `rows` and `out` do not fit the weight.
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic>;
 
-    /// Fills `out` with these rows of a weight as it is stored in a quantised format: each row its codes and then its scales,
-    /// as the planes of the format have them.
+    /// Fills `out` with rows of a weight in its quantized format: for each row the quantized values, then the
+    /// scales, as in the format's planes.
     ///
     /// # Errors
-    /// As above, and where the weight is not stored so.
+    /// As for [`WeightRows::rows`], and if the weight is not stored in that format.
     fn stored(&self, weight: WeightId, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let (WeightId(weight), length) = (weight, out.len());
-        let message = format!("rows {rows:?} of weight {weight} are not to be had as {length} bytes");
+        let message = format!("rows {rows:?} of weight {weight} are not available as {length} bytes");
         Err(Diagnostic::new("F0108", message))
     }
 }

@@ -1,4 +1,4 @@
-//! Attention of every row over the rows of its own slot up to itself, by the definition.
+//! Attention by definition: every row attends to the rows of its own slot up to itself.
 
 use crate::parallel::share;
 use crate::rows::{Row, Values};
@@ -6,19 +6,19 @@ use forge_ir::{Pairing, Rotation};
 
 /// The shape of an attention node.
 pub(crate) struct Heads {
-    /// Heads of the queries.
+    /// Query heads.
     pub(crate) queries: usize,
-    /// Heads of keys and of values.
+    /// Key and value heads.
     pub(crate) keys: usize,
-    /// Width of a head.
+    /// Channels of a head.
     pub(crate) width: usize,
     /// Multiplies q·k.
     pub(crate) scale: f32,
-    /// Positions that a row sees, its own included.
+    /// Positions that a row sees, including its own.
     pub(crate) window: usize,
-    /// What scores are capped to.
+    /// Softcap of scores.
     pub(crate) softcap: Option<f32>,
-    /// One more score for each query head, of nothing.
+    /// One more score per query head, without a value.
     pub(crate) sinks: Option<Vec<f32>>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn capped(x: f64, cap: f32) -> f64 {
 
 /// For every row and query head, softmax(scale * q·k) v.
 ///
-/// All rows of a slot are in this batch, so the keys and values at hand are the whole state.
+/// The batch contains all rows of each slot, so its keys and values are the whole state.
 pub(crate) fn attention(heads: &Heads, rows: &[Row], [q, k, v]: [&Values; 3]) -> Values {
     let each = rows.len() * heads.queries * heads.width * 2;
     let parts = share(rows.len(), each, |range| {
@@ -67,7 +67,7 @@ fn one(heads: &Heads, head: usize, q: &[f32], seen: &[usize], k: &Values, v: &Va
     mixed(&scores, sink, heads.width, seen.iter().map(|row| &v.row(*row)[channels.clone()]))
 }
 
-/// softmax(scores) times vectors of a width, one for each score. A sink is one more score, whose vector is nothing.
+/// softmax(scores) times one vector per score. A sink is one more score, without a vector.
 pub(crate) fn mixed<'a>(
     scores: &[f64],
     sink: Option<f64>,
@@ -84,7 +84,8 @@ pub(crate) fn mixed<'a>(
     sums.into_iter().map(|sum| (sum / total) as f32).collect()
 }
 
-/// Every head of x turned by its row's position in slots with room for `context`. The angle is a product of f32, as the models' authors compute it.
+/// RoPE by each row's position, with the frequencies for `context`. The angle is an f32 product, as in the
+/// models' own code.
 pub(crate) fn rotate(x: &Values, rows: &[Row], context: usize, width: usize, rotation: &Rotation) -> Values {
     let mut y = x.clone();
     let frequencies = rotation.within(context);
@@ -119,7 +120,7 @@ mod tests {
         let quarter = std::f32::consts::FRAC_PI_2;
         let x = Values { width: 12, numbers: (0..24).map(|x| x as f32).collect() };
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
-        // Two heads of six, of which four channels turn: a quarter of a turn and a half for each position.
+        // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
         let turned = |pairing, magnitude| {
             let rotation =
                 Rotation { frequencies: vec![quarter, 2.0 * quarter], pairing, magnitude, long: None };
@@ -145,13 +146,13 @@ mod tests {
             softcap: None,
             sinks: None,
         };
-        // Scores are all equal: every row gets the mean of the values that it sees.
+        // All scores are equal: every row gets the mean of the values that it sees.
         let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
         let query = Values { width: 2, numbers: vec![1.0; 10] };
         let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
         let y = attention(&heads, &rows, [&query, &values, &values]);
         assert_eq!(y.numbers, [1., 1., 2., 2., 4., 4., 100., 100., 200., 200.]);
-        // Rows of two conversations may come in turn.
+        // Rows of two slots may be interleaved.
         let turns: Vec<Row> = [0, 3, 1, 4, 2].map(|index: usize| rows[index]).to_vec();
         let values = Values { width: 1, numbers: vec![1.0, 100.0, 3.0, 300.0, 8.0] };
         let y = attention(&heads, &turns, [&query, &values, &values]);
@@ -180,7 +181,7 @@ mod tests {
         let (query, values) = (vec![1.0; 4], vec![6.0, 12.0]);
         let (query, values) = (Values { width: 2, numbers: query }, Values { width: 1, numbers: values });
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
-        // Scores of 0 weigh 1 each; the sinks weigh 1 and 3, and no cap is theirs.
+        // Scores of 0 have weight 1 each; the sinks have weights 1 and 3, and are not capped.
         let y = attention(&heads, &rows, [&query, &values, &values]);
         assert_eq!(y.numbers, [6. / 2., 6. / 4., 18. / 3., 18. / 5.]);
     }
@@ -190,7 +191,8 @@ mod tests {
         for (x, expected) in [(0.0, 0.0), (50.0, 50.0 * 1_f64.tanh()), (-1e9, -50.0), (0.5, 0.499_983)] {
             assert!((capped(x, 50.0) - expected).abs() < 1e-6, "{x}");
         }
-        // Two keys with scores 0 and 4 under a cap of 2: the second weighs exp(2 tanh 2) as much as the first.
+        // Two keys with scores 0 and 4 under a cap of 2: the second has exp(2 tanh 2) times the weight of the
+        // first.
         let heads =
             Heads { queries: 1, keys: 1, width: 1, scale: 2.0, window: 9, softcap: Some(2.0), sinks: None };
         let query = Values { width: 1, numbers: vec![1.0; 2] };

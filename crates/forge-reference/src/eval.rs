@@ -1,4 +1,4 @@
-//! Evaluates the graph's applications in order.
+//! Evaluates prologue, layers and epilogue in order.
 
 use crate::attention::{Heads, attention, capped, rotate};
 use crate::experts::{Stacks, Vectors, experts, route};
@@ -13,8 +13,8 @@ use forge_ir::{
 };
 use std::collections::BTreeMap;
 
-/// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their
-/// slots from position 0 on; all slots have room for the longest of them, and no more.
+/// The logits of the `wanted` rows with KV cache format `cache`. `rows` contains all tokens of each slot from
+/// position 0 on. The context length is that of the longest slot.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn WeightRows,
@@ -24,25 +24,26 @@ pub(crate) fn run(
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
     let vocabulary = graph.model.vocabulary;
     if rows.is_empty() {
-        return Err(Diagnostic::new("F0402", "a text of no tokens has no logits"));
+        return Err(Diagnostic::new("F0402", "cannot evaluate an empty sequence"));
     }
     if let Some(row) = rows.iter().find(|row| row.id as usize >= vocabulary) {
-        let message = format!("the token {} is outside the vocabulary of {vocabulary}", row.id);
+        let message = format!("token {} is outside the vocabulary of {vocabulary}", row.id);
         return Err(Diagnostic::new("F0402", message));
     }
     let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
     let run = Run { graph, numbers, cache, context };
-    let beside = &mut Beside::default();
-    let mut stream = run.apply(&graph.prologue, rows, Values::default(), beside)?;
+    let cross_layer = &mut CrossLayer::default();
+    let mut stream = run.apply(&graph.prologue, rows, Values::default(), cross_layer)?;
     for layer in &graph.layers {
-        stream = run.apply(layer, rows, stream, beside)?;
+        stream = run.apply(layer, rows, stream, cross_layer)?;
     }
-    // Rows see each other by states alone: without any, the others' logits need not be computed.
+    // Rows depend on each other only through states: without any, only the wanted rows are computed in the
+    // epilogue.
     let is_alone = graph.epilogue.states.is_empty();
     let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
     let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
-    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, beside)?;
+    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, cross_layer)?;
     let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
     Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
@@ -50,16 +51,16 @@ pub(crate) fn run(
 struct Run<'a> {
     graph: &'a Graph,
     numbers: &'a dyn WeightRows,
-    /// Of keys and values.
+    /// KV cache format.
     cache: Format,
-    /// Positions of every slot.
+    /// Context length of every slot.
     context: usize,
 }
 
-/// What passes from one application to later ones beside the stream.
+/// Values that pass between applications in addition to the residual stream.
 #[derive(Default)]
-struct Beside {
-    /// What the prologue has left for the layers.
+struct CrossLayer {
+    /// Per-layer inputs produced by the prologue.
     aside: Values,
     /// Keys and values that a later layer reads.
     kept: BTreeMap<StateId, [Values; 2]>,
@@ -71,13 +72,13 @@ impl Run<'_> {
         apply: &Apply,
         rows: &[Row],
         input: Values,
-        beside: &mut Beside,
+        cross_layer: &mut CrossLayer,
     ) -> Result<Values, Diagnostic> {
         let body = self.graph.body(apply);
         let mut values = vec![input];
         for node in &body.nodes {
             let inputs: Vec<&Values> = node.inputs.iter().map(|value| &values[value.0]).collect();
-            let value = self.node(apply, body, node, rows, &inputs, beside)?;
+            let value = self.node(apply, body, node, rows, &inputs, cross_layer)?;
             values.push(value);
         }
         Ok(values.pop().unwrap_or_default())
@@ -90,7 +91,7 @@ impl Run<'_> {
         node: &Node,
         rows: &[Row],
         inputs: &[&Values],
-        beside: &mut Beside,
+        cross_layer: &mut CrossLayer,
     ) -> Result<Values, Diagnostic> {
         let nothing = Values::default();
         let x = inputs.first().copied().unwrap_or(&nothing);
@@ -145,7 +146,7 @@ impl Run<'_> {
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
             Op::Leave => {
-                beside.aside = inputs[1].clone();
+                cross_layer.aside = inputs[1].clone();
                 x.clone()
             }
             Op::Take { part } => {
@@ -154,7 +155,7 @@ impl Run<'_> {
                 };
                 let first = apply.part(body, *part).ok_or_else(|| unbound(body, *part))?;
                 let taken = |row: &[f32]| row[first..first + width].to_vec();
-                Values { width: *width, numbers: beside.aside.rows().flat_map(taken).collect() }
+                Values { width: *width, numbers: cross_layer.aside.rows().flat_map(taken).collect() }
             }
             Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
                 let (Some(state), Some(id)) = (body.cache(*cache), apply.state(body, *cache)) else {
@@ -172,12 +173,12 @@ impl Run<'_> {
                 };
                 if let [_, keys, values] = inputs {
                     let both = [keys, values].map(|x| cached(x, self.cache).into_owned());
-                    beside.kept.insert(id, both);
+                    cross_layer.kept.insert(id, both);
                 }
-                let [keys, values] = beside.kept.get(&id).ok_or_else(|| unbound(body, *cache))?;
+                let [keys, values] = cross_layer.kept.get(&id).ok_or_else(|| unbound(body, *cache))?;
                 let heads = attention(&heads, rows, [x, keys, values]);
                 if self.last_to_read(id) == Some(apply) {
-                    beside.kept.remove(&id);
+                    cross_layer.kept.remove(&id);
                 }
                 heads
             }
@@ -227,7 +228,7 @@ impl Run<'_> {
         })
     }
 
-    /// The last application that a state is bound to.
+    /// The last application bound to a state.
     fn last_to_read(&self, state: StateId) -> Option<&Apply> {
         self.graph.applications().filter(|apply| apply.states.contains(&state)).last()
     }
@@ -243,7 +244,7 @@ fn bound(apply: &Apply, body: &Body, param: ParamId) -> Result<WeightId, Diagnos
     apply.weight(body, param).ok_or_else(|| unbound(body, param))
 }
 
-/// A validated graph binds every parameter, so this is never seen.
+/// Unreachable: a validated graph binds every parameter.
 fn unbound(body: &Body, param: ParamId) -> Diagnostic {
     Diagnostic::new("F0402", format!("parameter {} of {} is not bound", param.0, body.name))
 }
@@ -261,7 +262,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// What becomes of a gate and its up. What is no number stays none.
+/// Combines a gate and its up. NaN stays NaN.
 fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
     match gating {
         Gating::Plain(activation) => activate(activation, gate) * up,
@@ -274,10 +275,10 @@ fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
     }
 }
 
-/// The normal distribution's share below x.
+/// The normal distribution function at x.
 fn share_below(x: f64) -> f64 {
     if x < -3.0 {
-        // A continued fraction, as no digits may cancel where little is left.
+        // A continued fraction, because the series cancels in the tail.
         let fraction = (1..=60).rev().fold(-x, |rest, term| -x + f64::from(term) / rest);
         return (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() / fraction;
     }
@@ -293,7 +294,7 @@ fn share_below(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
 }
 
-/// Each of the equal parts of a row over its root mean square, times the gain.
+/// RMSNorm of each of the equal parts of a row.
 fn rms_norm(x: &Values, parts: usize, gain: Option<&[f32]>, epsilon: f32) -> Values {
     let norm = |part: &[f32]| -> Vec<f32> {
         let squares: f64 = part.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
@@ -305,7 +306,7 @@ fn rms_norm(x: &Values, parts: usize, gain: Option<&[f32]>, epsilon: f32) -> Val
     Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
 }
 
-/// Every row less its mean, over the root of its variance, times the gain, plus a bias.
+/// LayerNorm of every row.
 fn layer_norm(x: &Values, gain: &[f32], bias: Option<&[f32]>, epsilon: f32) -> Values {
     let norm = |row: &[f32]| -> Vec<f32> {
         let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64;
@@ -341,7 +342,7 @@ mod tests {
             near(Activation::Silu, x, silu);
             near(Activation::GeluTanh, x, gelu);
         }
-        // Shares as tables of the normal distribution have them.
+        // Values from tables of the normal distribution.
         for (x, share) in [
             (0.0, 0.5),
             (1.0, 0.841_344_746_068_543),
@@ -354,7 +355,7 @@ mod tests {
             assert!((found - share).abs() < 1e-9 * share, "{x}: {found}");
             near(Activation::Gelu, x, x * share);
         }
-        // Either way of summing up gives the same where they meet.
+        // The series and the continued fraction agree where they meet.
         let (sum, fraction) = (share_below(-3.0), share_below(-3.0 - 1e-12));
         assert!((sum - fraction).abs() < 1e-10 * sum, "{sum} {fraction}");
         near(Activation::Relu, 2.5, 2.5);

@@ -1,23 +1,23 @@
-//! Experts by the definition: which a row is given to, and the weighted sum of what they make of it.
+//! Mixture of experts by definition: routing, and the weighted sum of experts' outputs.
 
 use crate::linear::linear;
 use crate::rows::Values;
 use forge_ir::{Diagnostic, Groups, Routing, Scores, WeightId, WeightRows};
 use std::cmp::Ordering;
 
-/// Added to the sum that weights are divided by, so that weights that are all 0 stay so.
+/// Added to the sum of weights before dividing, so that all-zero weights stay zero.
 const NO_SUM: f64 = 1e-20;
 
 /// The vectors of a routing.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Vectors<'a> {
-    /// Added to scores for the choice.
+    /// Correction bias, added to scores for the selection.
     pub(crate) correction: Option<&'a [f32]>,
     /// Multiplies each expert's weight.
     pub(crate) scale: Option<&'a [f32]>,
 }
 
-/// Every row's weights of experts, 0 for those that are not chosen.
+/// Every row's expert weights, 0 for experts that are not selected.
 pub(crate) fn route(logits: &Values, routing: &Routing, vectors: Vectors<'_>) -> Values {
     let numbers = logits.rows().flat_map(|logits| weights(logits, routing, vectors)).collect();
     Values { width: logits.width, numbers }
@@ -48,7 +48,8 @@ fn scores(logits: &[f32], scores: Scores) -> Vec<f64> {
     }
 }
 
-/// What decides who is chosen. Where scores decide alone it is the logits, which order as they do, to the last bit.
+/// The ranking of experts. Without a correction these are the logits, which have the same order as the scores
+/// and do not underflow.
 fn ranks(logits: &[f32], scores: &[f64], routing: &Routing, correction: Option<&[f32]>) -> Vec<f64> {
     match correction {
         None if routing.groups.is_none() => logits.iter().map(|logit| f64::from(*logit)).collect(),
@@ -57,7 +58,7 @@ fn ranks(logits: &[f32], scores: &[f64], routing: &Routing, correction: Option<&
     }
 }
 
-/// The experts of a row, the best first.
+/// The experts of a row, best first.
 fn chosen(ranks: &[f64], routing: &Routing) -> Vec<usize> {
     let Some(Groups { count, kept, best: worth }) = routing.groups else {
         return best(ranks, 0..ranks.len(), routing.chosen);
@@ -71,8 +72,7 @@ fn chosen(ranks: &[f64], routing: &Routing) -> Vec<usize> {
     best(ranks, kept.into_iter().flat_map(group), routing.chosen)
 }
 
-/// So many of some places, those with the largest ranks first; what is no number is the largest, and of equals the first
-/// place comes first.
+/// The `count` places with the largest ranks, in order. NaN counts as largest; ties go to the lower index.
 fn best(ranks: &[f64], places: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = places.into_iter().collect();
     places.sort_by(|a, b| descending(ranks[*a], ranks[*b]).then(a.cmp(b)));
@@ -90,7 +90,7 @@ pub(crate) struct Stacks<'a> {
     pub(crate) gate: WeightId,
     pub(crate) up: WeightId,
     pub(crate) down: WeightId,
-    /// What is added to the products of all experts, one after the other.
+    /// Biases of all experts, concatenated.
     pub(crate) biases: Option<&'a [Vec<f32>; 3]>,
     /// Rows of each expert's gate and up.
     pub(crate) inner: usize,
@@ -98,7 +98,7 @@ pub(crate) struct Stacks<'a> {
     pub(crate) width: usize,
 }
 
-/// The sum over experts of weight · down(gated(gate(x), up(x))). An expert that no row has chosen is not read.
+/// The sum over experts of weight · down(gated(gate(x), up(x))). Experts that no row selected are not read.
 pub(crate) fn experts(
     numbers: &dyn WeightRows,
     stacks: Stacks<'_>,
@@ -150,8 +150,8 @@ mod tests {
         weights(logits, routing, vectors)
     }
 
-    /// The experts that have a weight.
-    fn who(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<usize> {
+    /// The experts with a nonzero weight.
+    fn selected(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<usize> {
         let weights = routed(logits, routing, vectors);
         (0..weights.len()).filter(|expert| weights[*expert] != 0.0).collect()
     }
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn of_equals_the_lowest_are_chosen() {
         let three = Routing { chosen: 3, ..PLAIN };
-        assert_eq!(who(&[1.0, 2.0, 1.0, 2.0, 1.0, 1.0], &three, Vectors::default()), [0, 1, 3]);
-        assert_eq!(who(&[0.0, -0.0, 0.0, -0.0], &three, Vectors::default()), [0, 1, 2]);
-        // Scores that round to 0 are told apart by their logits.
-        assert_eq!(who(&[-3e4, 3e4, -2e4], &PLAIN, Vectors::default()), [1], "and their weight is 0");
+        assert_eq!(selected(&[1.0, 2.0, 1.0, 2.0, 1.0, 1.0], &three, Vectors::default()), [0, 1, 3]);
+        assert_eq!(selected(&[0.0, -0.0, 0.0, -0.0], &three, Vectors::default()), [0, 1, 2]);
+        // Scores that underflow to 0 are ordered by their logits.
+        assert_eq!(selected(&[-3e4, 3e4, -2e4], &PLAIN, Vectors::default()), [1], "and their weight is 0");
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         let weights = routed(&[1.0, nan, 2.0, 0.0], &sigmoid, Vectors::default());
         assert!(weights[1].is_nan() && weights[2] > 0.0, "{weights:?}");
         assert_eq!((weights[0], weights[3]), (0.0, 0.0));
-        // A sum of all spreads it to all that are chosen, each once.
+        // Normalization spreads the NaN to all selected experts, each selected once.
         let weights = routed(&[nan; 5], &PLAIN, Vectors::default());
         assert_eq!(
             weights.iter().map(|weight| weight.is_nan()).collect::<Vec<_>>(),
@@ -214,12 +214,16 @@ mod tests {
             groups: Some(Groups { count: 3, kept, best }),
             ..PLAIN
         };
-        // The best two of groups are worth the most in the second, the best one in the third.
+        // By two best experts the second group is best, by one the third.
         let logits = [0.0, 0.1, 1.0, 1.1, 1.2, -2.0];
-        assert_eq!(who(&logits, &groups(1, 2), Vectors::default()), [2, 3]);
-        assert_eq!(who(&logits, &groups(1, 1), Vectors::default()), [4, 5]);
-        assert_eq!(who(&logits, &groups(2, 1), Vectors::default()), [3, 4]);
-        assert_eq!(who(&[1.0; 6], &groups(1, 2), Vectors::default()), [0, 1], "of equal groups the lowest");
+        assert_eq!(selected(&logits, &groups(1, 2), Vectors::default()), [2, 3]);
+        assert_eq!(selected(&logits, &groups(1, 1), Vectors::default()), [4, 5]);
+        assert_eq!(selected(&logits, &groups(2, 1), Vectors::default()), [3, 4]);
+        assert_eq!(
+            selected(&[1.0; 6], &groups(1, 2), Vectors::default()),
+            [0, 1],
+            "of equal groups the lowest"
+        );
     }
 
     #[test]

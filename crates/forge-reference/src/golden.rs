@@ -1,4 +1,4 @@
-//! Reference logits that travel with a compiled model, so that it can be checked where it runs.
+//! Reference logits that are shipped with a compiled model, so that it can be verified on its device.
 
 use crate::eval::run;
 use crate::rows;
@@ -6,42 +6,42 @@ use crate::rows::Row;
 use forge_ir::{Diagnostic, Format, Graph, WeightRows};
 use serde::Serialize;
 
-/// A text, and how many of its tokens each pass is given.
+/// A test sequence and its division into passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// The tokens.
+    /// Token ids.
     pub ids: Vec<u32>,
-    /// Rows of each pass; their sum is the number of tokens.
+    /// Rows of each pass; they add up to the number of tokens.
     pub chunks: Vec<usize>,
 }
 
-/// A text and the logits of its last position.
+/// A test sequence with the logits of its last position.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Golden {
-    /// The tokens.
+    /// Token ids.
     pub ids: Vec<u32>,
     /// Rows of each pass.
     pub chunks: Vec<usize>,
-    /// One for each entry of the vocabulary.
+    /// One per vocabulary entry.
     pub logits: Vec<f32>,
-    /// Their standard deviation, in which distances are told.
+    /// Their standard deviation, the unit of tolerances.
     pub deviation: f64,
 }
 
-/// Multiplications that the texts of a model may take altogether.
+/// Maximum number of multiplications for all sequences of a model.
 const BUDGET: u64 = 60_000_000_000;
 
-/// What the texts are to exercise, each with a shorter stand-in: one row; a small batch and a decode step; a prefill
-/// continued by a small batch and a decode step; a longer one, whose last steps attend to more than one split takes.
+/// Passes of each sequence, and of a shorter alternative: one row; a small batch and decode; prefill, a small
+/// batch and decode; a longer sequence whose last steps attend to more than one KV split.
 const REGIMES: [[&[usize]; 2]; 4] =
     [[&[1], &[1]], [&[8, 1], &[4, 1]], [&[33, 5, 1], &[17, 2, 1]], [&[70, 2, 1], &[70, 2, 1]]];
 
-/// Texts that exercise every regime of rows.
+/// Test sequences that cover decode, small batches and prefill.
 ///
-/// The tokens are random but always the same. A text takes a multiplication for each of the model's `parameters` and
-/// each of its tokens. What exceeds 60 thousand million of them altogether is shortened or left out, in that order:
-/// a thousand million parameters are given 60 tokens. Texts that do not fit `context` are left out too. The first two
-/// regimes are always there as far as the context allows.
+/// The tokens are random but reproducible. A sequence takes about one multiplication per parameter and token.
+/// Sequences that exceed 60 G multiplications altogether are shortened or dropped, in that order: a model of
+/// 1 G parameters gets 60 tokens. Sequences that exceed `context` are dropped too. The first two are always
+/// present if the context allows.
 pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequence> {
     let mut left = BUDGET / parameters.max(1);
     let mut random = Random(vocabulary as u64);
@@ -60,11 +60,11 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
     chosen
 }
 
-/// Evaluates all texts at once, with keys and values cached as `cache`, each in a slot of its own, so that every weight is
-/// read once.
+/// Evaluates all sequences at once, each in its own slot, so that every weight is read once. `cache` is the
+/// KV cache format.
 ///
 /// # Errors
-/// As [`crate::evaluate`], and where a logit is no number or infinite: nothing can be compared with it.
+/// As [`crate::evaluate`], and if a logit is infinite or NaN.
 pub fn golden(
     graph: &Graph,
     numbers: &dyn WeightRows,
@@ -75,7 +75,7 @@ pub fn golden(
     let mut last = Vec::new();
     for (slot, sequence) in sequences.iter().enumerate() {
         if sequence.ids.is_empty() {
-            return Err(Diagnostic::new("F0402", "a text of no tokens has no logits"));
+            return Err(Diagnostic::new("F0402", "cannot evaluate an empty sequence"));
         }
         all.extend(rows::of_slot(slot, &sequence.ids));
         last.push(all.len() - 1);
@@ -89,13 +89,13 @@ pub fn golden(
                 count => format!("{count} tokens"),
             };
             let message = format!(
-                "the model computes no numbers for a text of {tokens}: {broken} of its {} logits are infinite or not a number",
+                "the model computes NaN or infinite logits for a sequence of {tokens}: {broken} of {} logits",
                 logits.len()
             );
-            let why = "weights that are far too large make it so, or a number of config.json that is out of its range";
+            let why = "weights are too large, or a value of config.json is out of range";
             return Err(Diagnostic::new("F0403", message)
                 .note(why)
-                .note("fetch the checkpoint again, or correct that key"));
+                .note("download the checkpoint again, or fix that key"));
         }
     }
     let golden = |(sequence, logits): (&Sequence, Vec<f32>)| Golden {
@@ -114,7 +114,7 @@ fn deviation(numbers: &[f32]) -> f64 {
     (numbers.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count).sqrt()
 }
 
-/// The generator splitmix64 of Steele, Lea and Flood.
+/// The splitmix64 generator of Steele, Lea and Flood.
 struct Random(u64);
 
 impl Random {

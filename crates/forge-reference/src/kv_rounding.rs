@@ -1,12 +1,12 @@
-//! Keys and values as a cache keeps them, where that changes what a model computes more than the order of sums does.
+//! KV cache quantization, for formats that change results by more than the order of sums does.
 
 use crate::rows::Values;
 use forge_ir::{BLOCK, Format};
 use half::f16;
 use std::borrow::Cow;
 
-/// What is read back of keys or values. Halves are taken as they are: the tolerance for logits has room for their
-/// rounding. Codes of eight bits are not.
+/// Keys or values as read from the cache. f16 is not rounded here, because the tolerance covers it; q8_0 is
+/// quantized.
 pub(crate) fn cached(x: &Values, cache: Format) -> Cow<'_, Values> {
     if cache != Format::Q8_0 {
         return Cow::Borrowed(x);
@@ -16,7 +16,7 @@ pub(crate) fn cached(x: &Values, cache: Format) -> Cow<'_, Values> {
     Cow::Owned(kept)
 }
 
-/// Numbers that share a scale, which gives the largest the code 127, each as its code stands for it.
+/// Quantizes and dequantizes a block to 8 bits, with the largest magnitude at 127.
 fn codes(block: &mut [f32]) {
     let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     let step = f16::from_f32(largest / 127.0).to_f32();

@@ -1,11 +1,11 @@
-//! What a graph means, executable.
+//! Reference evaluation of a graph.
 //!
-//! A graph is evaluated node by node, as `forge-ir` defines the nodes: no fusion, no kernels, no cleverness. Values are
-//! f32; every sum is carried in f64, so that a result is the rounded exact one and the order of sums does not matter.
-//! Weights come a few rows at a time from anything that gives [`forge_ir::Numbers`], so memory stays small however
-//! large the model is, and the same evaluation runs over the checkpoint and over the weight file made from it.
+//! Nodes are evaluated one by one as defined in `forge-ir`, without fusion or kernels. Values are f32; sums
+//! are f64, so that a result is the correctly rounded one and the order of sums does not matter. Weights are
+//! read a few rows at a time through [`forge_ir::WeightRows`], so memory stays small for any model size, and
+//! the same code evaluates the checkpoint and the packed weight file.
 //!
-//! Everything else is judged by this crate; this crate is judged by logits of the models' own authors.
+//! All other components are tested against this crate; this crate is tested against logits of transformers.
 
 mod attention;
 mod eval;
@@ -23,19 +23,19 @@ pub use crate::golden::{Golden, Sequence, golden, sequences};
 use crate::rows::Row;
 use forge_ir::{Diagnostic, Format, Graph, WeightRows};
 
-/// Of which positions the logits are wanted.
+/// Positions whose logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Of every position.
+    /// Every position.
     All,
-    /// Of the last position.
+    /// The last position.
     Last,
 }
 
-/// The logits after a text: one vector for each position wanted. Keys and values are kept as they are.
+/// Logits of a sequence: one vector per requested position. The KV cache is f32.
 ///
 /// # Errors
-/// When a token is outside the vocabulary, the text is empty, or a weight cannot be read.
+/// If a token is outside the vocabulary, the sequence is empty, or a weight cannot be read.
 pub fn evaluate(
     graph: &Graph,
     numbers: &dyn WeightRows,
@@ -50,7 +50,7 @@ pub fn evaluate(
     crate::eval::run(graph, numbers, Format::F32, &rows, &wanted.collect::<Vec<_>>())
 }
 
-/// The `count` tokens that follow a text when the likeliest is taken each time; of equals the lowest.
+/// The `count` tokens that follow a sequence with greedy sampling; ties go to the lower id.
 ///
 /// # Errors
 /// As [`evaluate`].

@@ -1,6 +1,6 @@
-//! y = W x + bias, exactly summed: products of f32 are exact in f64, and f64 carries the sum.
+//! y = W x + bias with exact products: f32 products are exact in f64, and sums are f64.
 //!
-//! Weights are decoded a block of rows at a time and used for every row of x before the next block is read.
+//! Weights are decoded one block of rows at a time and used for every row of x before the next block is read.
 
 use crate::parallel::share;
 use crate::rows::Values;
@@ -10,10 +10,10 @@ use std::ops::Range;
 /// Weight rows decoded at once.
 const BLOCK: usize = 64;
 
-/// Columns multiplied at once: with four rows of x they stay in the nearest cache.
+/// Columns multiplied at once: with four rows of x they fit L1.
 const COLUMNS: usize = 512;
 
-/// Sums carried side by side, so that one does not wait for the other.
+/// Independent accumulators per dot product.
 const LANES: usize = 4;
 
 /// The product with some rows of a weight, plus a bias.
@@ -68,7 +68,7 @@ impl Wide {
     }
 }
 
-/// The sums of some outputs: for each output, one of every row of x.
+/// Results of some outputs: for each output, one value per row of x.
 fn part(
     numbers: &dyn WeightRows,
     weight: WeightId,
@@ -95,7 +95,7 @@ fn part(
     Ok(sums)
 }
 
-/// Adds the products over some columns: four rows of x at a time against every weight row.
+/// Adds the products over some columns: four rows of x at a time with every weight row.
 fn accumulate(wide: &[f64], x: &Wide, columns: &Range<usize>, sums: &mut [f64]) {
     let weights = || wide.chunks_exact(COLUMNS).map(|row| &row[..columns.len()]);
     let mut row = 0;
@@ -116,7 +116,7 @@ fn accumulate(wide: &[f64], x: &Wide, columns: &Range<usize>, sums: &mut [f64]) 
     }
 }
 
-/// Products of one weight row with N rows of x, all of a whole number of lanes.
+/// Dot products of one weight row with N rows of x. Lengths are multiples of the lane count.
 fn dots<const N: usize>(weight: &[f64], xs: [&[f64]; N]) -> [f64; N] {
     let mut sums = [[0.0; LANES]; N];
     let (weight, _) = weight.as_chunks::<LANES>();
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Numbers given by a rule, as a matrix of a width.
+    /// A matrix of deterministic values.
     struct Rule(usize);
 
     impl Rule {

@@ -1,11 +1,11 @@
-//! Attention over latents, by the definition; and what every head's own matrix makes of its part of a row.
+//! MLA in absorbed form by definition, and per-head linear layers.
 
 use crate::attention::mixed;
 use crate::parallel::share;
 use crate::rows::{Row, Values};
 use forge_ir::{Diagnostic, LatentCache, WeightId, WeightRows};
 
-/// For every row, each head's matrix times its part of x; turned, with rows for columns. The weight has `of` rows and columns.
+/// For every row, each head's matrix, possibly transposed, times its part of x. The weight has shape `of`.
 pub(crate) fn each_head(
     numbers: &dyn WeightRows,
     weight: WeightId,
@@ -40,7 +40,7 @@ pub(crate) fn each_head(
 
 /// For every row and head, softmax(scale * (q·c + r·k)) c, where `inputs` are q, r, c and k.
 ///
-/// All rows of a slot are in this batch, so the latents at hand are the whole state.
+/// The batch contains all rows of each slot, so its latents are the whole state.
 pub(crate) fn attention(
     latents: &LatentCache,
     (heads, scale): (usize, f32),

@@ -1,12 +1,12 @@
-//! Shares work among threads when it is worth a thread.
+//! Divides work among threads if there is enough of it.
 
 use std::ops::Range;
 
-/// Operations that are done before a thread would have started.
+/// Operations that take about as long as starting a thread.
 const WORTHWHILE: usize = 1 << 20;
 
-/// Calls `work` with ranges that make up `0..items`, on threads if all is worth it, and gives the results in order.
-/// `each` is the number of operations for an item. How many ranges there are must not change what is computed.
+/// Calls `work` on ranges that cover `0..items`, in parallel if worthwhile, and returns the results in order.
+/// `each` is the number of operations per item. Results must not depend on the number of ranges.
 pub(crate) fn share<T: Send>(items: usize, each: usize, work: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.min(items.saturating_mul(each) / WORTHWHILE).max(1);

@@ -1,16 +1,17 @@
-//! What remembers without keeping every position: convolutions and delta rules, row after row, by the definition.
+//! Convolution and delta rule by definition, row after row.
 //!
-//! All rows of a slot are in the batch, from position 0 on, so a slot's state begins as zeros and its end is of no use.
+//! The batch contains all rows of each slot from position 0 on, so states start at zero and their final
+//! values are not needed.
 
 use crate::parallel::share;
 use crate::rows::{Row, Values};
 use forge_ir::RecurrentState;
 
-/// For every row, each channel's last values, its own the last of them, times the channel's taps.
+/// For every row, each channel's last values, ending with its own, times the channel's taps.
 pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> Values {
     let mut numbers = Vec::with_capacity(x.numbers.len());
     for (index, row) in rows.iter().enumerate() {
-        // The rows before it in its slot, itself first.
+        // The preceding rows of its slot, starting with itself.
         let seen: Vec<&[f32]> = (0..=index)
             .rev()
             .filter(|other| rows[*other].slot == row.slot)
@@ -26,7 +27,7 @@ pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> 
     Values { width: x.width, numbers }
 }
 
-/// exp(-exp(rate) * ln(1 + exp(x + bias)))
+/// exp(-exp(a_log) * ln(1 + exp(x + bias)))
 pub(crate) fn decay(x: &Values, rate: &[f32], bias: &[f32]) -> Values {
     let one = |x: &f32, rate: &f32, bias: &f32| {
         let time = softplus(f64::from(*x) + f64::from(*bias));
@@ -38,14 +39,15 @@ pub(crate) fn decay(x: &Values, rate: &[f32], bias: &[f32]) -> Values {
     Values { width: x.width, numbers: x.rows().flat_map(row).collect() }
 }
 
-/// ln(1 + exp(x)), also where exp(x) is more than there are numbers.
+/// ln(1 + exp(x)) without overflow.
 fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// What each head's memory says to the row's query, when it has learnt the row's key and value.
+/// The delta rule's output: the recurrent state read with the row's query, after the update with its key and
+/// value.
 ///
-/// The last are queries, keys, values, decay and strength.
+/// The last argument has queries, keys, values, decay and beta.
 pub(crate) fn delta_rule(
     memory: &RecurrentState,
     [scale, epsilon]: [f32; 2],
@@ -65,7 +67,7 @@ pub(crate) fn delta_rule(
                 let length = (x.iter().map(|x| x * x).sum::<f64>() + f64::from(epsilon)).sqrt();
                 x.into_iter().map(|x| x / length).collect()
             };
-            // By slot, key channel and value channel.
+            // Per slot: key channels by value channels.
             let mut memories = vec![vec![0.0_f64; keys * values]; slots];
             for (index, row) in rows.iter().enumerate() {
                 let [q, k] = [q, k].map(|x| unit(part(x, index, head / group, keys)));
@@ -89,7 +91,7 @@ pub(crate) fn delta_rule(
         }
         said
     });
-    // By head and row; wanted is by row and head.
+    // Ordered by head and row; the result is ordered by row and head.
     let by_head = of_heads.concat();
     let part = |row: usize, head: usize| &by_head[(head * rows.len() + row) * values..][..values];
     let all = (0..rows.len()).flat_map(|row| (0..heads).map(move |head| (row, head)));
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
     use crate::rows::of_slot;
 
-    /// Rows of two slots that come in turn: 0, 1, 0, 1, 0.
+    /// Interleaved rows of two slots: 0, 1, 0, 1, 0.
     fn turns() -> Vec<Row> {
         let rows: Vec<Row> = of_slot(0, &[0; 3]).chain(of_slot(1, &[0; 2])).collect();
         [0, 3, 1, 4, 2].map(|index: usize| rows[index]).to_vec()
@@ -111,7 +113,8 @@ mod tests {
     #[test]
     fn a_convolution_sees_the_last_rows_of_its_slot_and_its_own() {
         let x = Values { width: 2, numbers: vec![1., 10., 5., 50., 2., 20., 6., 60., 3., 30.] };
-        // The first channel's own value counts once and the one before it 100 times; the second's three rows back.
+        // The first channel weighs its own value once and the previous one 100 times; the second uses the
+        // value three rows back.
         let taps = [0., 100., 1., 1., 0., 0.];
         let y = convolve(&x, &turns(), &taps, 3);
         assert_eq!(y.numbers, [1., 0., 5., 0., 102., 0., 506., 0., 203., 10.]);
@@ -132,7 +135,8 @@ mod tests {
 
     #[test]
     fn memories_learn_what_they_do_not_know_and_forget_by_decay() {
-        // One head of two key channels and one value channel. Keys are of any length: 3 and 1 are one direction.
+        // One head of two key channels and one value channel. Keys are normalized: lengths 3 and 1 have one
+        // direction.
         let memory = RecurrentState { heads: 1, keys: 2, values: 1 };
         let of = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };
         let rows: Vec<Row> = of_slot(0, &[0; 4]).collect();
@@ -158,7 +162,8 @@ mod tests {
         let values = Values { width: 4, numbers };
         let inputs = [&ones, &ones, &values, &always, &Values { width: 2, numbers: vec![0.5; 10] }];
         let said = delta_rule(&memory, [2.0, 1e-30], &rows, inputs);
-        // Half of a value is learnt, and told twice; the third row of slot 0 has learnt half of what is new in it.
+        // Each update applies half of the difference, twice for slot 0; its third row applies half of the
+        // remainder.
         assert_eq!(said.row(0), [1., 2., 3., 4.]);
         assert_eq!(said.row(1), [10., 20., 30., 40.]);
         assert_eq!(said.row(2), [100.5, 201., 301.5, 402.]);

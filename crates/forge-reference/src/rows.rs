@@ -1,32 +1,32 @@
-//! The rows of a batch, and the values that a body computes for them.
+//! The rows of a batch and the values computed for them.
 
-/// One token.
+/// One token of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Which token.
+    /// Token id.
     pub(crate) id: u32,
-    /// Of which conversation.
+    /// Slot.
     pub(crate) slot: usize,
-    /// At which place there.
+    /// Position in the slot.
     pub(crate) position: usize,
 }
 
-/// The rows of a text from its beginning.
+/// The rows of a sequence from position 0 on.
 pub(crate) fn of_slot(slot: usize, ids: &[u32]) -> impl Iterator<Item = Row> {
     ids.iter().enumerate().map(move |(position, id)| Row { id: *id, slot, position })
 }
 
-/// One vector for each row.
+/// One vector per row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Values {
     /// Width of a vector.
     pub(crate) width: usize,
-    /// Row by row.
+    /// Elements, row by row.
     pub(crate) numbers: Vec<f32>,
 }
 
 impl Values {
-    /// A vector for each row.
+    /// An iterator over the rows' vectors.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.numbers.chunks_exact(self.width.max(1))
     }
@@ -36,18 +36,18 @@ impl Values {
         &self.numbers[row * self.width..(row + 1) * self.width]
     }
 
-    /// A function of each number.
+    /// Applies a function to each element.
     pub(crate) fn map(&self, function: impl Fn(f32) -> f32) -> Values {
         Values { width: self.width, numbers: self.numbers.iter().map(|x| function(*x)).collect() }
     }
 
-    /// A function of each two numbers.
+    /// Applies a function to each pair of elements.
     pub(crate) fn zip(&self, other: &Values, function: impl Fn(f32, f32) -> f32) -> Values {
         let numbers = self.numbers.iter().zip(&other.numbers).map(|(a, b)| function(*a, *b)).collect();
         Values { width: self.width, numbers }
     }
 
-    /// Each row times the one number that the other has for it.
+    /// Multiplies each row by the single element of the other's row.
     pub(crate) fn times(&self, factors: &Values) -> Values {
         let product = |(row, factor): (&[f32], &f32)| row.iter().map(|x| x * factor).collect::<Vec<f32>>();
         let numbers = self.rows().zip(&factors.numbers).flat_map(product).collect();

@@ -1,14 +1,15 @@
-//! Groups of unsigned codes with a scale and an offset of their own: value = code * scale + offset.
+//! Encodes and decodes affine formats: groups of unsigned values with a scale and an offset, value = q *
+//! scale + offset.
 //!
-//! Scales and offsets are halves, or bfloats where they are a checkpoint's own; both are called halves here. The offset is
-//! the largest half that is not above the group's smallest number, and the scale the half nearest to what
-//! takes the highest code from there to the largest. A number's code is the nearest to it of what the two mean as they
-//! are stored, so their rounding costs no accuracy beyond a slightly wider step, and a number is off by half a step at
-//! most. A group of one number repeated is exact where a half holds that number.
+//! Scales and offsets are f16, or bf16 if a checkpoint's own; both are called halves here. The offset is the
+//! largest half not above the group's minimum, and the scale the half nearest to the exact scale from there
+//! to the maximum. Values are rounded to the nearest level of the stored scale and offset, so rounding these
+//! only widens the step slightly, and the error is at most half a step. A group of one repeated value is
+//! exact if a half represents it.
 //!
-//! With few codes the numbers at both ends of a group can make the step coarse for all others. In four bits or fewer the
-//! ends are moved in as long as the squares of all errors shrink; numbers beyond them take the outermost codes. The error
-//! of numbers of a normal distribution is a fifteenth less for it in four bits.
+//! With few levels, outliers make the step coarse for all other values. In four bits or fewer the ends of the
+//! range are moved inwards while the sum of squared errors decreases; values beyond them take the outermost
+//! levels. For normally distributed values in four bits this reduces the error by a fifteenth.
 
 use crate::affine_levels::{AffineLevels, ends};
 use crate::codec::{RangeError, code_of};
@@ -19,7 +20,7 @@ use half::{bf16, f16};
 /// Bytes of a scale and an offset.
 const PAIR: usize = 4;
 
-/// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
+/// Decodes the first `out.len()` values of a row, as far as there are quantized values and scales.
 pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32]) {
     let groups = out.chunks_mut(format.group.columns()).zip(scales.as_chunks::<PAIR>().0);
     for ((out, [a, b, c, d]), codes) in groups.zip(codes.chunks_exact(format.code_bytes())) {
@@ -33,7 +34,7 @@ pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32
     }
 }
 
-/// Encodes a row of finite numbers. Padding columns have code 0: the group's offset, a number like any other.
+/// Encodes a row of finite values. Padding columns are 0, which means the group's offset.
 pub(crate) fn encode(
     format: Affine,
     row: &[f32],
@@ -57,22 +58,23 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Where no code is higher, the ends are moved in.
+/// Maximum level for which the ends are moved inwards.
 const FEW: f32 = 15.0;
 
-/// The line of two halves' bits.
+/// The levels of a scale and an offset given as bits.
 fn line(scales: Scales, scale: u16, offset: u16, levels: f32) -> AffineLevels {
     AffineLevels::new(widened(scales, scale), widened(scales, offset), levels)
 }
 
-/// The bytes of a line's scale and offset.
+/// The bytes of a scale and an offset.
 fn stored(scales: Scales, line: AffineLevels) -> [u8; PAIR] {
     let [a, b] = nearest(scales, line.scale).to_le_bytes();
     let [c, d] = nearest(scales, line.offset).to_le_bytes();
     [a, b, c, d]
 }
 
-/// The line whose codes 0 and `levels` mean `low` and `high`, or the next numbers outside them.
+/// Levels whose ends 0 and `levels` are at `low` and `high`, or at the next representable values outside
+/// them.
 fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLevels, RangeError> {
     let offset = below(scales, low);
     if widened(scales, offset).is_infinite() {
@@ -80,11 +82,11 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLev
     }
     let reach = high - widened(scales, offset);
     let mut scale = nearest(scales, reach / levels);
-    // Small scales are so few that the nearest can be short of the end by many steps.
+    // Small scales are so far apart that the nearest can fall short of the end by many steps.
     if reach > (levels + 0.5) * widened(scales, scale) {
         scale += 1;
     }
-    // Scales of the smallest bfloats have no inverse among singles.
+    // The inverse of a subnormal bf16 scale overflows f32.
     if scales == Scales::Bf16 && scale > 0 {
         scale = scale.max(bf16::MIN_POSITIVE.to_bits());
     }
@@ -92,7 +94,7 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLev
     if line.value(levels).is_finite() { Ok(line) } else { Err(RangeError::TooLarge { value: high }) }
 }
 
-/// Moves the ends of a line in by half a step at a time, as long as that brings the numbers closer to what is stored.
+/// Moves the ends inwards by half a step at a time while the squared error decreases.
 fn narrowed(
     scales: Scales,
     line: AffineLevels,
@@ -119,7 +121,7 @@ fn narrowed(
     best
 }
 
-/// The number of a half's bits.
+/// The value of a half.
 fn widened(scales: Scales, bits: u16) -> f32 {
     match scales {
         Scales::F16 => f16::from_bits(bits).to_f32(),
@@ -127,7 +129,7 @@ fn widened(scales: Scales, bits: u16) -> f32 {
     }
 }
 
-/// The bits of the half nearest to a number.
+/// The bits of the half nearest to a value.
 fn nearest(scales: Scales, x: f32) -> u16 {
     match scales {
         Scales::F16 => f16::from_f32(x).to_bits(),
@@ -135,13 +137,13 @@ fn nearest(scales: Scales, x: f32) -> u16 {
     }
 }
 
-/// The bits of the largest half that is not above a number; of minus infinity where there is none.
+/// The bits of the largest half not above a value; of minus infinity if there is none.
 fn below(scales: Scales, x: f32) -> u16 {
     let bits = nearest(scales, x);
     if widened(scales, bits) <= x {
         return bits;
     }
-    // One towards minus infinity: halves order as their bits do, negative ones the other way around.
+    // One step towards minus infinity: positive halves are ordered as their bits, negative ones in reverse.
     match bits {
         0 | 0x8000 => 0x8001,
         _ if bits < 0x8000 => bits - 1,

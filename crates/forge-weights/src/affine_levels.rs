@@ -1,18 +1,18 @@
-//! What the codes of a group mean, exactly as it is stored: numbers at equal distances, the lowest code's being the offset.
+//! The levels of an affine group as stored: equally spaced values, the lowest being the offset.
 
 use crate::codec::WHOLE;
 
-/// Sums and extremes carried side by side.
+/// Independent accumulators, for SIMD.
 pub(crate) const LANES: usize = 8;
 
-/// value = code * scale + offset
+/// value = q * scale + offset
 #[derive(Clone, Copy)]
 pub(crate) struct AffineLevels {
     pub(crate) scale: f32,
     pub(crate) offset: f32,
-    /// The highest code.
+    /// The highest q.
     pub(crate) levels: f32,
-    /// 1 / scale; 0 where all codes mean the offset.
+    /// 1 / scale; 0 if all levels equal the offset.
     inverse: f32,
 }
 
@@ -25,19 +25,19 @@ impl AffineLevels {
         code * self.scale + self.offset
     }
 
-    /// A number's code, not rounded.
+    /// The unrounded q of a value.
     fn place(self, x: f32) -> f32 {
         let place = (x - self.offset) * self.inverse;
         let place = if place > 0.0 { place } else { 0.0 };
         if place < self.levels { place } else { self.levels }
     }
 
-    /// The nearest code, of two equally near the even one.
+    /// The nearest q, ties to even.
     pub(crate) fn code(self, x: f32) -> f32 {
         (self.place(x) + WHOLE) - WHOLE
     }
 
-    /// The sum of the squares of what storing changes.
+    /// The sum of squared errors.
     pub(crate) fn error(self, numbers: &[f32]) -> f32 {
         let square = |x: f32| {
             let error = self.value(self.code(x)) - x;
@@ -52,7 +52,7 @@ impl AffineLevels {
     }
 }
 
-/// The smallest and the largest of some numbers; two zeros of none.
+/// Minimum and maximum of some values; zeros for none.
 pub(crate) fn ends(numbers: &[f32]) -> (f32, f32) {
     let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
     let (whole, rest) = numbers.as_chunks::<LANES>();

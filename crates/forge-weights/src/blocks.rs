@@ -1,16 +1,16 @@
-//! Rows in blocks of ggml's, put into the planes of the format that means the same: codes and scales are moved and nothing
-//! else, so every number is what it was, to the bit.
+//! Converts rows of ggml blocks into the planes of the format with the same values. Only the byte order
+//! changes, so values are bitwise identical.
 //!
-//! Where ggml takes codes less 16, ours have an offset of -16 scales beside them. That is a half too, unless the scale is
-//! so large that no half holds it; and a code times a scale and the offset added is exact in f32, as the difference times
-//! the scale is. Of superblocks, `ggml` knows the inside.
+//! ggml formats that subtract 16 become affine with an offset of -16 scales. The offset is exact in f16
+//! unless the scale is too large, and q * scale + offset is exact in f32, as is (q - 16) * scale. `ggml`
+//! converts superblocks.
 
 use crate::codes::pack;
 use crate::ggml::ggml_row;
 use forge_ir::{BLOCK, Bits, Blocks};
 use half::f16;
 
-/// Fills the planes of a row; or gives the block whose offset no half holds.
+/// Fills the planes of a row, or returns the index of a block whose offset overflows f16.
 pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]) -> Result<(), usize> {
     let count = row.len() / blocks.bytes();
     if count == 0 {
@@ -48,12 +48,12 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
     Ok(())
 }
 
-/// The codes of nibbles: byte j has column j below and column j + 16 above.
+/// Unpacks nibbles: byte j has column j in its low and column j + 16 in its high nibble.
 fn nibbles(bytes: &[u8]) -> [u8; BLOCK] {
     std::array::from_fn(|column| bytes[column % 16] >> (column / 16 * 4) & 15)
 }
 
-/// The codes of five bits: 4 bytes with the highest bit of column after column, then nibbles.
+/// Unpacks five-bit values: 4 bytes with the highest bit of each column, then nibbles.
 fn fives(bytes: &[u8]) -> [u8; BLOCK] {
     let (highest, low) = bytes.split_at(4);
     let low = nibbles(low);
@@ -68,7 +68,7 @@ mod tests {
 
     const COLUMNS: usize = 96;
 
-    /// What the planes mean, or the block that has none.
+    /// The values of the planes, or the block that cannot be converted.
     fn decoded(blocks: Blocks, row: &[u8]) -> Result<Vec<f32>, usize> {
         let [codes, scales] = blocks.format().plane_bytes(COLUMNS);
         let (mut codes, mut scales) = (vec![0; codes], vec![0; scales]);
@@ -78,7 +78,7 @@ mod tests {
         Ok(out)
     }
 
-    /// What ggml says that a row means, in f32 as it computes.
+    /// ggml's definition of a row's values, in f32.
     fn meant(blocks: Blocks, row: &[u8]) -> Vec<f32> {
         let half = |block: &[u8], at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
         let mut numbers = Vec::new();
@@ -110,7 +110,8 @@ mod tests {
         fn every_number_stays_what_it_is(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
             for blocks in Blocks::ALL.into_iter().filter(|blocks| blocks.columns() == BLOCK) {
                 let mut row = bytes[..blocks.row_bytes(COLUMNS)].to_vec();
-                // Scales and offsets are finite; all else of a half is arbitrary, below nought and below the normal ones too.
+                // Scales and offsets are finite, and otherwise arbitrary, including negative and subnormal
+                // ones.
                 for block in row.chunks_exact_mut(blocks.bytes()) {
                     for high in [1, 3] {
                         if matches!(blocks, Blocks::Q4_1 | Blocks::Q5_1) || high == 1 {
@@ -120,7 +121,7 @@ mod tests {
                 }
                 let expected = meant(blocks, &row);
                 match decoded(blocks, &row) {
-                    // Equal as numbers: nought has two signs, and an offset takes one of them away.
+                    // Equal as numbers: the offset may lose the sign of a zero.
                     Ok(numbers) => prop_assert_eq!(numbers, expected, "{:?}", blocks),
                     Err(index) => {
                         prop_assert_eq!(blocks, Blocks::Q5_0);

@@ -1,7 +1,8 @@
-//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding; or codes, with scales
-//! in tensors beside them or in blocks among them. Those that mean their tensor's numbers and 1 are given so, those that are a part of their
-//! tensor are cut out of it, columns turned to rows, and those that are stacks are one matrix, wherever each part of it lies:
-//! nobody after this has to know.
+//! Weights as the checkpoint stores them: plain little-endian values, row by row without padding, or
+//! quantized values with scales in other tensors or in blocks.
+//!
+//! Readers need not know the storage: 1 is added to gains stored minus 1, slices are extracted and
+//! transposed, and a stack is one matrix wherever its parts are stored.
 
 use crate::codec::decode_row;
 use crate::{blocks, mlx, mxfp4};
@@ -9,7 +10,7 @@ use forge_ir::{Blocks, Diagnostic, Format, Graph, Stack, Weight, WeightId, Weigh
 use std::io;
 use std::ops::Range;
 
-/// The numbers of a graph's weights, decoded from their tensors in the checkpoint.
+/// The weights of a graph, decoded from the checkpoint.
 pub struct CheckpointWeights<'a, Read> {
     graph: &'a Graph,
     read: Read,
@@ -19,16 +20,16 @@ impl<'a, Read> CheckpointWeights<'a, Read>
 where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
-    /// `read` fills its last argument with bytes of the tensor of that name from that offset on.
+    /// `read` fills its last argument with bytes of a tensor from an offset on.
     pub fn new(graph: &'a Graph, read: Read) -> Self {
         CheckpointWeights { graph, read }
     }
 
-    /// Rows of one matrix of a weight that is stored as codes.
+    /// Quantized rows of one matrix of a weight.
     fn codes(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
         if weight.cut.is_some_and(WeightSlice::turns) {
-            let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
+            let message = format!("{}: column slices of quantized tensors are unsupported", weight.tensor);
             return Err(Diagnostic::new("F0108", message));
         }
         let of_row = out.len() / rows.len().max(1);
@@ -41,7 +42,7 @@ where
         Ok(())
     }
 
-    /// Neighbouring rows of a matrix of codes.
+    /// Contiguous rows of a quantized matrix.
     fn neighbouring_codes(
         &self,
         piece: &Piece<'_>,
@@ -59,14 +60,14 @@ where
             Format::Affine(affine) => mlx::rows(&self.read, &piece.tensor, (affine, columns), rows, out),
             Format::Mxfp4 => mxfp4::rows(&self.read, &piece.tensor, columns, rows, out),
             _ => {
-                let message = format!("the tensor {} is not one of codes", weight.tensor);
+                let message = format!("tensor {} is not quantized", weight.tensor);
                 return Err(Diagnostic::new("F0108", message));
             }
         };
         read.map_err(|error| unreadable(&piece.tensor, &error))
     }
 
-    /// Rows of a tensor that is stored in blocks.
+    /// Rows of a tensor in ggml blocks.
     fn blocks(
         &self,
         piece: &Piece<'_>,
@@ -85,10 +86,10 @@ where
         {
             blocks::planes(blocks, bytes, out.split_at_mut(codes).into()).map_err(|block| {
                 let place = format!("block {block} of row {}", rows.start + row);
-                let message = format!("{} has a scale in {place} that is too large", piece.tensor);
+                let message = format!("{}: the scale of {place} is too large", piece.tensor);
                 Diagnostic::new("F0602", message)
-                    .note("16 times the scale is the offset of the codes, and no half holds that")
-                    .note("a matrix of such numbers gives no text worth having: make the file anew")
+                    .note("its offset, 16 times the scale, overflows f16")
+                    .note("the file is damaged: convert it again")
             })?;
         }
         Ok(())
@@ -96,21 +97,21 @@ where
 }
 
 fn unreadable(tensor: &str, error: &io::Error) -> Diagnostic {
-    Diagnostic::new("F0108", format!("the tensor {tensor} cannot be read: {error}"))
+    Diagnostic::new("F0108", format!("cannot read tensor {tensor}: {error}"))
 }
 
 /// Rows of one matrix of a weight.
 struct Piece<'a> {
     weight: &'a Weight,
-    /// The tensor that has the matrix.
+    /// Tensor that contains the matrix.
     tensor: String,
-    /// Numbers of the tensor before the matrix.
+    /// Elements of the tensor before the matrix.
     before: usize,
-    /// Of the weight's part of the matrix.
+    /// Rows of the weight's slice of the matrix.
     rows: Range<usize>,
 }
 
-/// The matrices that have these rows of a weight, in order.
+/// The matrices that contain these rows of a weight, in order.
 fn pieces(weight: &Weight, rows: Range<usize>) -> impl Iterator<Item = Piece<'_>> {
     let each = (weight.rows() / weight.matrices()).max(1);
     let matrices = rows.start / each..rows.end.div_ceil(each);
@@ -128,7 +129,7 @@ impl<Read> CheckpointWeights<'_, Read>
 where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
-    /// Neighbours in the tensor of a matrix, from the one at `first` of the matrix on.
+    /// Contiguous values of a matrix's tensor, from element `first` of the matrix on.
     fn numbers(&self, piece: &Piece<'_>, first: usize, out: &mut [f32]) -> Result<(), Diagnostic> {
         let format = piece.weight.format;
         let size = format.planes()[0].element.bytes();
@@ -139,11 +140,11 @@ where
         Ok(())
     }
 
-    /// The numbers of rows of one matrix.
+    /// The values of rows of one matrix.
     fn plain(&self, piece: &Piece<'_>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
         if let Some(cut) = weight.cut.filter(|cut| cut.turns() && !rows.is_empty()) {
-            // All columns that are wanted, and what lies between them.
+            // Reads all requested columns and those between them.
             let (first, last) = (cut.place(rows.start), cut.place(rows.end - 1));
             let width = weight.tensor_shape().last().copied().unwrap_or(0);
             let mut across = vec![0.0; last + 1 - first];
@@ -155,7 +156,7 @@ where
             }
             return Ok(());
         }
-        // Elements of a vector's groups lie so near that what is between them is read too.
+        // Groups of a vector are close together, so the elements between them are read too.
         if let (Some(cut @ WeightSlice::Groups { .. }), false, false) =
             (weight.cut, weight.is_matrix(), rows.is_empty())
         {
@@ -164,7 +165,7 @@ where
             out.iter_mut().enumerate().for_each(|(place, x)| *x = all[cut.place(place)]);
             return Ok(());
         }
-        // A vector is one row; what is cut of it are elements.
+        // A vector is one row; its slices are ranges of elements.
         let (all, each) = match weight.is_matrix() {
             false => (rows.start * weight.columns()..rows.end * weight.columns(), 1),
             true => (rows.clone(), weight.columns()),
@@ -220,7 +221,7 @@ where
     }
 }
 
-/// Where the rows of a weight lie in its tensor, those that are neighbours there together.
+/// Runs of a weight's rows that are contiguous in its tensor.
 fn runs(cut: Option<WeightSlice>, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let most = match cut {
         Some(WeightSlice::Groups { rows, .. }) => rows,
@@ -236,7 +237,7 @@ fn runs(cut: Option<WeightSlice>, rows: Range<usize>) -> impl Iterator<Item = Ra
     })
 }
 
-/// The weight, if it is there and has these rows.
+/// The weight, if it exists and has these rows.
 pub(crate) fn expect_fit<'a>(
     graph: &'a Graph,
     weight: WeightId,
@@ -250,6 +251,6 @@ pub(crate) fn expect_fit<'a>(
         })
         .ok_or_else(|| {
             let name = found.map_or("no weight", |weight| &weight.tensor);
-            Diagnostic::new("F0108", format!("rows {rows:?} of {name} do not make {length} numbers"))
+            Diagnostic::new("F0108", format!("rows {rows:?} of {name} do not have {length} elements"))
         })
 }

@@ -1,7 +1,8 @@
-//! One row of numbers as the bytes of a format, and back.
+//! Encodes a row of f32 values in a format, and decodes it.
 //!
-//! A stored row has one slice of bytes for every plane of its format, padded to whole groups of columns. Numbers are
-//! rounded to the nearest, halves to the even; a number that a format cannot hold is refused, never clipped.
+//! A stored row has one byte slice per plane of its format, padded to whole groups of columns. Values are
+//! rounded to nearest, halves ties to even. A value that the format cannot represent is an error; it is never
+//! clipped.
 
 use crate::affine;
 use crate::mxfp4;
@@ -13,20 +14,20 @@ use half::slice::HalfFloatSliceExt;
 /// Why a row cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RangeError {
-    /// It holds an infinity or a NaN.
+    /// It contains an infinity or a NaN.
     NotFinite {
-        /// In this column.
+        /// Column of the value.
         column: usize,
     },
-    /// It holds a number beyond the format's largest, or one whose group's scale or offset is.
+    /// It contains a value beyond the format's range, or the scale or offset of a group is.
     TooLarge {
-        /// The number.
+        /// The value.
         value: f32,
     },
 }
 
-/// Decodes the first `out.len()` numbers of a stored row. The planes are those of [`Format::plane_bytes`]; what they lack is
-/// left as it is in `out`.
+/// Decodes the first `out.len()` values of a stored row. Planes have the sizes of [`Format::plane_bytes`];
+/// values beyond shorter planes are left unchanged in `out`.
 pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
     let [values, scales] = planes;
     let blocks = out.chunks_mut(BLOCK).zip(scales.chunks_exact(2));
@@ -74,18 +75,18 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
     }
 }
 
-/// Encodes a row into planes of the sizes of [`Format::plane_bytes`]. Padding columns are 0, in a format with offsets any number
-/// between its group's ends, and in one of superblocks what is nearest to 0.
+/// Encodes a row into planes of the sizes of [`Format::plane_bytes`]. Padding columns are 0; with offsets any
+/// value in their group's range, and in k-quants the value nearest to 0.
 ///
 /// # Errors
-/// When a number of the row cannot be stored in the format.
+/// If a value of the row cannot be stored in the format.
 ///
 /// # Panics
-/// When the planes have other sizes.
+/// If the planes have other sizes.
 pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), RangeError> {
     assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(row.len()));
     let [values, scales] = planes;
-    // Told first whether, then where: the first question is asked of every row, and has to be quick.
+    // A fast check over every row first; the position is searched only on failure.
     if row.iter().fold(false, |found, x| found | !x.is_finite()) {
         let column = row.iter().position(|x| !x.is_finite()).unwrap_or(0);
         return Err(RangeError::NotFinite { column });
@@ -137,10 +138,10 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
     }
 }
 
-/// Halves that are converted at once.
+/// Number of halves converted at once.
 const HALVES: usize = 256;
 
-/// Encodes numbers as halves; one that comes out as `infinity` was too large.
+/// Converts values to halves. A result equal to `infinity` was too large.
 fn halves(
     row: &[f32],
     values: &mut [u8],
@@ -164,8 +165,8 @@ fn halves(
     Ok(())
 }
 
-/// Encodes block by block: the scale comes from the number of the largest magnitude, of equals the first; the codes
-/// come from what the unrounded scale leaves of the numbers.
+/// Quantizes block by block. The scale comes from the value of largest magnitude, the first one if several;
+/// values are divided by the unrounded scale.
 fn quantise(
     row: &[f32],
     codes: &mut [u8],
@@ -185,7 +186,7 @@ fn quantise(
             return Err(RangeError::TooLarge { value: largest });
         }
         *stored = rounded.to_le_bytes();
-        // A scale that rounds to nothing makes every code mean 0; its inverse may not be a number.
+        // A scale that rounds to 0 makes every value 0; its inverse may not be finite.
         let inverse = if rounded.to_f32() == 0.0 { 0.0 } else { 1.0 / scale };
         for x in &mut block {
             *x *= inverse;
@@ -195,7 +196,7 @@ fn quantise(
     Ok(())
 }
 
-/// The number of the largest magnitude; of equals the first.
+/// The value of largest magnitude; the first one if several.
 fn largest(block: &[f32; BLOCK]) -> f32 {
     let mut lanes = [0.0_f32; 8];
     for numbers in block.as_chunks::<8>().0 {
@@ -207,18 +208,18 @@ fn largest(block: &[f32; BLOCK]) -> f32 {
     block.iter().copied().find(|x| x.abs() == magnitude).unwrap_or(0.0)
 }
 
-/// 1.5 * 2^23: a small number added to it is rounded to a whole one, the even of two equally near, and stands in the
-/// low bits of the sum.
+/// 1.5 * 2^23. Adding it rounds a small value to an integer, ties to even, which is then in the low bits of
+/// the sum.
 pub(crate) const WHOLE: f32 = 12_582_912.0;
 
-/// The nearest whole number, of two equally near the one further from zero.
+/// The nearest integer, ties away from zero.
 fn round(x: f32) -> f32 {
     let even = (x + WHOLE) - WHOLE;
     let rest = x - even;
     even + if x > 0.0 && rest == 0.5 { 1.0 } else { 0.0 } - if x < 0.0 && rest == -0.5 { 1.0 } else { 0.0 }
 }
 
-/// The code of a number within -8..=8: the whole part of what lies 8.5 above it, and at most 15.
+/// The nibble of a value in -8..=8: floor(value + 8.5), at most 15.
 fn nibble(x: f32) -> f32 {
     let above = x + 8.5;
     let near = (above + WHOLE) - WHOLE;
@@ -226,7 +227,7 @@ fn nibble(x: f32) -> f32 {
     if whole > 15.0 { 15.0 } else { whole }
 }
 
-/// The low byte of a small whole number.
+/// The low byte of a value offset by [`WHOLE`].
 pub(crate) fn code_of(whole: f32) -> u8 {
     (whole + WHOLE).to_bits() as u8
 }

@@ -1,24 +1,25 @@
-//! Codes of a block of 32 columns as an affine format stores them, and one by one. See [`forge_ir::Affine`] for the order.
+//! Packs and unpacks the quantized values of a block of 32 columns in an affine format. See
+//! [`forge_ir::Affine`] for the order.
 
 use forge_ir::{BLOCK, Bits};
 
-/// Bytes of a block's codes.
+/// Bytes of a block's quantized values.
 pub(crate) const fn block_bytes(bits: Bits) -> usize {
     BLOCK * bits.count() / 8
 }
 
-/// The columns whose pairs are in a byte, from its lowest bits on.
+/// The columns whose bit pairs are in a byte, lowest bits first.
 fn of_pairs(byte: usize) -> [usize; 4] {
     let column = byte / 4 * 8 + byte % 4;
     [column, column + 16, column + 4, column + 20]
 }
 
-/// The columns whose single bits are in a byte, from its lowest on.
+/// The columns whose single bits are in a byte, lowest first.
 fn of_singles(byte: usize) -> [usize; 8] {
     std::array::from_fn(|bit| bit / 2 * 4 + byte + bit % 2 * 16)
 }
 
-/// The codes of a block.
+/// Unpacks a block.
 pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
     let mut codes = [0; BLOCK];
     let parts = bits.count();
@@ -52,7 +53,7 @@ pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
     codes
 }
 
-/// Stores the codes of a block, none of which has more bits.
+/// Packs a block. Values must fit `bits`.
 pub(crate) fn pack(bits: Bits, codes: &[u8; BLOCK], mut bytes: &mut [u8]) {
     let parts = bits.count();
     if parts & 8 != 0 {
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn bits_lie_where_the_format_says() {
-        // The bytes in which one column's code of all ones stands.
+        // The bytes that change when one column has all bits set.
         let of = |bits: Bits, column: usize| {
             let mut codes = [0; BLOCK];
             codes[column] = ((1_u16 << bits.count()) - 1) as u8;

@@ -1,15 +1,15 @@
-//! Which row of a part stands in which row of a packed weight.
+//! Maps rows of graph weights to rows of a packed weight.
 //!
-//! A part has rows in a packed matrix for each of its blocks of columns, which is one where it is as wide as the matrix.
+//! A part contributes one run of rows per block of its columns: one if it is as wide as the packed matrix.
 
 use forge_ir::{Diagnostic, Graph, Layout, Packed, Weight, WeightId, WeightRows};
 use std::ops::Range;
 
-/// Rows that alternate with others before those of the next parts begin.
+/// Number of parts that are interleaved with [`Layout::Alternate`].
 pub(crate) const PAIR: usize = 2;
 
-/// Fills `out` with rows of a packed matrix, whose planes have so many elements a row each, that `read` gives of a part. Of
-/// alternating parts, whole turns have to be asked for.
+/// Fills `out` with rows of a packed matrix whose planes have `planes` elements per row. `read` returns rows
+/// of a part. With interleaved parts, `rows` must be whole pairs.
 pub(crate) fn matrix<T: Copy + Default>(
     read: impl Fn(WeightId, Range<usize>, &mut [T]) -> Result<(), Diagnostic>,
     graph: &Graph,
@@ -50,7 +50,7 @@ pub(crate) fn matrix<T: Copy + Default>(
     Ok(())
 }
 
-/// A block of a row, of each of its planes.
+/// Copies one column block of a row, for each plane.
 fn copy_block<T: Copy>(block: usize, blocks: usize, planes: [usize; 2], (row, to): (&[T], &mut [T])) {
     let (mut from, mut place) = (0, 0);
     for plane in planes {
@@ -60,7 +60,7 @@ fn copy_block<T: Copy>(block: usize, blocks: usize, planes: [usize; 2], (row, to
     }
 }
 
-/// The numbers of a packed vector.
+/// The values of a packed vector.
 pub(crate) fn vector(
     numbers: &dyn WeightRows,
     graph: &Graph,
@@ -78,7 +78,8 @@ pub(crate) fn vector(
     Ok(out)
 }
 
-/// The part that a row comes from, its row there, and the first of its columns. Of a vector rows are elements.
+/// The part that a packed row comes from, its row there, and its first column. For a vector, rows are
+/// elements.
 pub(crate) fn source(graph: &Graph, packed: &Packed, row: usize) -> Option<(WeightId, usize, usize)> {
     packed.parts.iter().enumerate().find_map(|(index, part)| {
         let weight = &graph.weights[part.0];
@@ -90,7 +91,8 @@ pub(crate) fn source(graph: &Graph, packed: &Packed, row: usize) -> Option<(Weig
     })
 }
 
-/// Where a part's rows stand: its row i is row `from + i * step`. Those of its next block follow when all of them have come.
+/// Where a part's rows are in the packed weight: row i is at `from + i * step`. Its further column blocks
+/// follow.
 pub(crate) fn place(graph: &Graph, packed: &Packed, index: usize) -> (usize, usize) {
     let turn = turn(packed.layout);
     let before = &packed.parts[..index - index % turn];
@@ -101,7 +103,7 @@ pub(crate) fn place(graph: &Graph, packed: &Packed, index: usize) -> (usize, usi
     (before.iter().map(rows).sum::<usize>() + index % turn, turn)
 }
 
-/// Parts whose rows alternate.
+/// Number of interleaved rows.
 pub(crate) const fn turn(layout: Layout) -> usize {
     match layout {
         Layout::Rows | Layout::Blocks => 1,
@@ -109,7 +111,7 @@ pub(crate) const fn turn(layout: Layout) -> usize {
     }
 }
 
-/// Blocks of columns that a part of a matrix is taken in.
+/// Number of column blocks that a part is split into.
 pub(crate) fn blocks(packed: &Packed, part: &Weight) -> usize {
     match packed.layout {
         Layout::Rows | Layout::Alternate => 1,
@@ -117,7 +119,7 @@ pub(crate) fn blocks(packed: &Packed, part: &Weight) -> usize {
     }
 }
 
-/// Rows of a matrix, those of a stack's one below the other; elements of a vector.
+/// Rows of a matrix, summed over a stack; elements of a vector.
 pub(crate) fn length(part: &Weight) -> usize {
     if part.is_matrix() { part.rows() } else { part.columns() }
 }

@@ -1,17 +1,17 @@
-//! Superblocks as ggml stores them, the way GGUF files have them: one after another, each with its halves, its scales, and its
-//! codes. What they mean is what ours mean, so scales are unpacked, codes are put in our order, and nothing else.
+//! Converts ggml superblocks (k-quants), as stored in GGUF files, to forge's planes. Scales are unpacked and
+//! quantized values are reordered; values stay bitwise identical.
 //!
-//! * `q4_k`, 144 bytes: d, dmin, 12 bytes of scales, then nibbles: byte j of every 32 holds column j of one block in its low
-//!   nibble and column j of the next in its high one.
-//! * `q5_k`, 176 bytes: d, dmin, 12 bytes of scales, 32 of fifth bits, where bit b of byte j is that of column j of block b,
-//!   and nibbles as above.
-//! * `q6_k`, 210 bytes: nibbles, where byte j of every 32 holds column j of one block low and of the second after it high;
-//!   pairs of bits, where each half of the superblock has 32 bytes, of which byte j holds column j of its four blocks; 16
-//!   signed scales; d.
+//! * `q4_k`, 144 bytes: d, dmin, 12 bytes of scales, then nibbles: byte j of every 32 has column j of one
+//!   block in its low nibble and column j of the next in its high nibble.
+//! * `q5_k`, 176 bytes: d, dmin, 12 bytes of scales, 32 bytes of fifth bits (bit b of byte j is column j of
+//!   block b), and nibbles as above.
+//! * `q6_k`, 210 bytes: nibbles, where byte j of every 32 has column j of one block low and of the second
+//!   after it high; bit pairs, 32 bytes per half of the superblock, of which byte j has column j of its four
+//!   blocks; 16 signed scales; d.
 //!
-//! The 12 bytes are 8 scales and 8 offsets of 6 bits: the first four of each are the low bits of bytes 0 to 3 and of bytes 4
-//! to 7. The last four have their low nibbles together in bytes 8 to 11, the scale's low, and their two high bits in the
-//! high bits of bytes 0 to 3 and of bytes 4 to 7.
+//! The 12 bytes are 8 scales and 8 offsets of 6 bits. The first four of each are the low 6 bits of bytes 0 to
+//! 3 and of bytes 4 to 7. The low nibbles of the last four are in bytes 8 to 11, the scale's in the low
+//! nibble. Their two high bits are in the high bits of bytes 0 to 3 and of bytes 4 to 7.
 
 use crate::codes::{block_bytes, pack};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
@@ -19,7 +19,7 @@ use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 /// Blocks of a superblock.
 const BLOCKS: usize = SUPERBLOCK / BLOCK;
 
-/// Bytes of a superblock as ggml stores it; none of a format that has no superblocks.
+/// Bytes of a ggml superblock; `None` if the format has no superblocks.
 pub fn ggml_bytes(format: Format) -> Option<usize> {
     match format {
         Format::Q4K => Some(144),
@@ -29,10 +29,10 @@ pub fn ggml_bytes(format: Format) -> Option<usize> {
     }
 }
 
-/// Turns a row of ggml's superblocks into our planes, which mean the same numbers.
+/// Converts a row of ggml superblocks to planes with the same values.
 ///
 /// # Panics
-/// When the format has no superblocks, or the planes are not those of [`Format::plane_bytes`].
+/// If the format has no superblocks, or the planes do not have the sizes of [`Format::plane_bytes`].
 pub fn ggml_row(format: Format, row: &[u8], planes: [&mut [u8]; 2]) {
     let Some((of_superblock, bits)) = ggml_bytes(format).zip(format.bits()) else {
         panic!("{format} has no superblocks");
@@ -58,7 +58,7 @@ pub fn ggml_row(format: Format, row: &[u8], planes: [&mut [u8]; 2]) {
     }
 }
 
-/// The code of a block's column.
+/// The quantized value of a block's column.
 fn code(bits: Bits, from: &[u8], block: usize, column: usize) -> u8 {
     let nibble =
         |start: usize, of: usize, high: bool| from[start + of * BLOCK + column] >> (4 * u8::from(high)) & 15;
@@ -73,7 +73,7 @@ fn code(bits: Bits, from: &[u8], block: usize, column: usize) -> u8 {
     }
 }
 
-/// A block's two numbers of 6 bits.
+/// A block's 6-bit scale and offset.
 fn scale_and_offset(packed: &[u8], block: usize) -> [u8; 2] {
     if block < BLOCKS / 2 {
         return [packed[block] & 63, packed[block + 4] & 63];

@@ -1,54 +1,56 @@
-//! Where every tensor of a weight file lies: computed from the plan alone, before a number is read.
+//! Layout of the weight file: the position of every tensor, computed from the plan alone.
 
 use crate::gather::{PAIR, blocks, length};
 use forge_ir::{Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement, Record, Weight};
 use std::collections::BTreeSet;
 
-/// The data begins at a multiple of this, the largest page of the machines that map the file.
+/// Alignment of the data: the largest page size of machines that memory-map the file.
 pub const PAGE: u64 = 16384;
 
-/// Every tensor begins at a multiple of this.
+/// Alignment of every tensor.
 pub const ALIGNMENT: u64 = 64;
 
-/// What a tensor of so many bytes begins at a multiple of: large ones at one of what disks read at once.
+/// Alignment of a tensor of this size: large tensors are aligned to disk blocks.
 fn alignment(bytes: u64) -> u64 {
     let page = Record::PAGE as u64;
     if bytes >= 64 * page { page } else { ALIGNMENT }
 }
 
-/// The places of all tensors.
+/// Positions of all tensors.
 #[derive(Debug)]
 pub(crate) struct FileLayout {
-    /// The first bytes of the file, up to the data.
+    /// The file's bytes before the data.
     pub(crate) header: Vec<u8>,
-    /// For every packed weight of the plan, in its order.
+    /// Positions of the packed weights, in plan order.
     pub(crate) weights: Vec<Place>,
-    /// Weights of the plan whose rows come together, in the order of the file: those of the same records, or one.
+    /// Indices of weights that are written together, in file order: those of the same expert records, or a
+    /// single one.
     pub(crate) runs: Vec<Vec<usize>>,
     /// Length of the file.
     pub(crate) bytes: u64,
 }
 
-/// The place of one packed weight.
+/// Position of a packed weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
-    /// Where each plane begins in the file, and how long it is; of experts, the first one's. A second plane of length 0 is none.
+    /// Offset and length of each plane; for an expert stack, in the first record. The second length is 0 for
+    /// formats with one plane.
     pub(crate) planes: [(u64, u64); 2],
-    /// Experts whose matrices it is, and from one's record to the next; 1 and nothing of what is none.
+    /// Number of experts and stride between their records; 1 and 0 without experts.
     pub(crate) experts: usize,
     pub(crate) record: u64,
 }
 
-/// The first bytes of the file of a plan, up to the data: all but the numbers.
+/// The file's bytes before the data.
 ///
 /// # Errors
-/// When the plan does not fit the graph.
+/// If the plan does not fit the graph.
 pub fn header(graph: &Graph, plan: &[Packed]) -> Result<Vec<u8>, Diagnostic> {
     FileLayout::new(graph, plan).map(|layout| layout.header)
 }
 
 impl FileLayout {
-    /// Lays out a plan's weights in its order; refuses a plan that does not fit the graph.
+    /// Lays out the weights in plan order. Fails if the plan does not fit the graph.
     pub(crate) fn new(graph: &Graph, plan: &[Packed]) -> Result<FileLayout, Diagnostic> {
         check(graph, plan)?;
         let mut file = Entries { texts: vec![metadata(graph, plan)], end: 0, paddings: 0 };
@@ -91,7 +93,8 @@ impl FileLayout {
     }
 }
 
-/// Weights whose rows come together, in the order of the plan: those of the same records, or one.
+/// Groups weights that are written together, in plan order: those of the same expert records, or a single
+/// one.
 fn runs(plan: &[Packed]) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     for (index, packed) in plan.iter().enumerate() {
@@ -104,7 +107,7 @@ fn runs(plan: &[Packed]) -> Vec<Vec<usize>> {
     runs
 }
 
-/// The record of an expert that is made of these weights.
+/// The expert record of these weights.
 fn record<'a>(run: impl Iterator<Item = &'a Packed>) -> Record {
     let matrix = |packed: &Packed| {
         let experts = packed.records.as_ref().map_or(1, |records| records.experts);
@@ -113,7 +116,7 @@ fn record<'a>(run: impl Iterator<Item = &'a Packed>) -> Record {
     Record::of(&run.map(matrix).collect::<Vec<_>>())
 }
 
-/// The header's entries, as they come.
+/// Header entries under construction.
 struct Entries {
     texts: Vec<String>,
     end: u64,
@@ -121,7 +124,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Lays a tensor after all others, at a multiple of `alignment`; says where.
+    /// Appends a tensor at a multiple of `alignment` and returns its offset.
     fn tensor(&mut self, name: &str, element: PlaneElement, shape: &[u64], alignment: u64) -> u64 {
         let start = self.end.next_multiple_of(alignment);
         if start > self.end {
@@ -141,7 +144,7 @@ impl Entries {
     }
 }
 
-/// What a tool that opens the file cannot see in its tensors.
+/// Metadata that the tensors do not contain.
 fn metadata(graph: &Graph, plan: &[Packed]) -> String {
     let mut entries = format!(r#""format":"forge","version":{:?}"#, env!("CARGO_PKG_VERSION"));
     for (packed, gain) in plan.iter().filter_map(|packed| Some((packed, packed.gain?))) {
@@ -181,7 +184,7 @@ fn element_name(element: PlaneElement) -> &'static str {
     }
 }
 
-/// The tensor of a plane: `layers.0.qkv`, `layers.0.qkv.codes`.
+/// Name of a plane's tensor, such as `layers.0.qkv` or `layers.0.qkv.codes`.
 fn plane_name(packed: &Packed, plane: &Plane) -> String {
     match plane.name {
         "values" => packed.name.clone(),
@@ -198,17 +201,16 @@ fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
     }
 }
 
-/// Refuses a plan whose weights are not made of the graph's in the way it says.
+/// Checks that the plan's weights can be made of the graph's.
 fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
     let mut names = BTreeSet::new();
     for packed in plan {
-        let fail = |why: &str| {
-            Err(Diagnostic::new("F0601", format!("the weight {} cannot be packed: {why}", packed.name)))
-        };
+        let fail =
+            |why: &str| Err(Diagnostic::new("F0601", format!("cannot pack weight {}: {why}", packed.name)));
         let parts: Option<Vec<_>> = packed.parts.iter().map(|id| graph.weights.get(id.0)).collect();
         let parts = match parts {
             Some(parts) if !parts.is_empty() => parts,
-            _ => return fail("it has no parts, or one that does not exist"),
+            _ => return fail("it has no parts, or a part does not exist"),
         };
         let is_vector = packed.shape.len() == 1;
         if let Some(records) = &packed.records {
@@ -218,10 +220,10 @@ fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
             let is_same = first.is_some_and(|first| first.records == packed.records);
             let is_whole = records.experts > 0 && packed.shape[0].is_multiple_of(records.experts);
             if is_vector || !is_whole || !is_same {
-                return fail("its rows are not those of as many experts");
+                return fail("its rows do not match the number of experts");
             }
             if first == Some(packed) && !names.insert(records.tensor.clone()) {
-                return fail("the name of its records is taken");
+                return fail("duplicate name of its records");
             }
         }
         let columns = packed.shape.last().copied().unwrap_or(0);
@@ -231,48 +233,48 @@ fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
             Layout::Rows | Layout::Alternate => width == columns,
         };
         if is_vector && packed.format != Format::F32 {
-            return fail("vectors are stored as f32");
+            return fail("vectors must be f32");
         }
         if parts.iter().any(|part| part.is_matrix() == is_vector)
             || packed.shape.first() != Some(&along)
             || columns == 0
             || !is_vector && parts.iter().any(|part| !fits(part.columns()))
         {
-            return fail("its shape is not that of its parts");
+            return fail("its shape does not match its parts");
         }
         let differ = |pair: &[&Weight]| pair.len() < PAIR || pair[0].shape != pair[1].shape;
         if packed.layout == Layout::Alternate && parts.chunks(PAIR).any(differ) {
-            return fail("parts of different shapes cannot alternate");
+            return fail("interleaved parts differ in shape");
         }
         let format = packed.format;
         let is_cut = parts.iter().any(|part| blocks(packed, part) > 1);
         if is_cut && (is_vector || format.is_quantised() && !columns.is_multiple_of(format.group())) {
-            return fail("what shares a scale cannot be cut");
+            return fail("a column block splits a quantization group");
         }
         if is_cut && packed.gain.is_some() {
-            return fail("a gain is folded into blocks");
+            return fail("a gain cannot be folded into column blocks");
         }
         if let Some(gain) = packed.gain {
             let width = graph.weights.get(gain.0).map(|gain| &gain.shape[..]);
             if is_vector {
-                return fail("a gain is folded into a vector");
+                return fail("a gain cannot be folded into a vector");
             }
             if width != Some(&[columns]) {
-                return fail("the gain that is folded into it is not a vector of its width");
+                return fail("its folded gain is not a vector of its width");
             }
             if plan.iter().any(|packed| packed.parts.contains(&gain)) {
-                return fail("the gain that is folded into it is stored as well");
+                return fail("its folded gain is also stored");
             }
             let is_shared = |other: &Packed| {
                 other != packed && other.parts.iter().any(|part| packed.parts.contains(part))
             };
             if plan.iter().any(is_shared) {
-                return fail("a gain is folded into it, and not all that has its parts is the same");
+                return fail("it has a folded gain, but its parts are also packed elsewhere");
             }
         }
         for plane in packed.format.planes() {
             if !names.insert(plane_name(packed, plane)) || packed.name.starts_with('_') {
-                return fail("its name is taken");
+                return fail("duplicate name");
             }
         }
     }

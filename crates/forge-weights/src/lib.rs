@@ -1,24 +1,25 @@
-//! Number formats as bytes, and the weight file.
+//! Encoding of number formats, and the weight file.
 //!
-//! * [`Stored`] decodes weights as the checkpoint stores them.
-//! * [`write()`] carries out a plan: it asks for the rows of the plan's weights, packs and encodes them, and streams
-//!   one safetensors file whose every byte's place is known beforehand.
-//! * [`measure`] says what a format would change of a weight, so that formats can be chosen before a plan is made.
-//! * [`PackedFile`] reads such a file and undoes the packing, so that the reference can be evaluated on the very bytes
-//!   that a device will read.
+//! * [`CheckpointWeights`] decodes weights from the checkpoint.
+//! * [`write()`] carries out a plan: it reads the rows of the plan's weights, packs and encodes them, and
+//!   streams one safetensors file whose layout is known in advance.
+//! * [`measure`] computes the quantization error of a weight in several formats, to choose formats before
+//!   planning.
+//! * [`PackedFile`] reads such a file and inverts the packing, so that the reference evaluates the very bytes
+//!   that a device reads.
 //!
 //! # The file
 //!
-//! The header is padded with spaces so that the data begins at a multiple of [`PAGE`]; every tensor begins at a
-//! multiple of [`ALIGNMENT`] of the file. Where sizes do not give that, a tensor `_padding.N` of bytes fills the hole,
-//! because the format forbids holes. A matrix `m` is one tensor `m` in a plain format, and the tensors `m.codes` and
-//! `m.scales` in a quantised one, where formats with offsets have them beside their scales. Rows are padded to whole
-//! groups of columns. A vector is one tensor of f32, not padded.
+//! The header is padded with spaces so that the data begins at a multiple of [`PAGE`]. Every tensor begins at
+//! a multiple of [`ALIGNMENT`] of the file. Gaps are filled by tensors named `_padding.N`, because the format
+//! forbids gaps. A matrix `m` is one tensor `m` in a plain format, and the tensors `m.codes` and `m.scales`
+//! in a quantized one; offsets are interleaved with the scales. Rows are padded to whole groups of columns. A
+//! vector is one f32 tensor without padding.
 //!
-//! Where the gain of a norm is folded into the matrices that read what it norms, the file's metadata has the gain's
-//! tensor under `<name>.gain`.
+//! If a norm's gain is folded into matrices, the file's metadata has the name of the gain's tensor under
+//! `<name>.gain`.
 //!
-//! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
+//! This crate does no I/O of its own: callers pass read functions and a sink. It depends only on `forge-ir`.
 
 mod affine;
 mod affine_levels;

@@ -1,6 +1,5 @@
-//! The rows of a packed matrix: gathered from its parts, multiplied by a folded gain, encoded, or kept as the checkpoint has
-//! them; and what encoding them would
-//! change, format by format, before one is chosen.
+//! Rows of a packed matrix: gathered from its parts, multiplied by a folded gain, and encoded or copied in
+//! the checkpoint's format. Also measures the quantization error of several formats before one is chosen.
 
 use crate::codec::{RangeError, decode_row, encode_row};
 use crate::gather;
@@ -8,32 +7,32 @@ use crate::quantization_error::Sums;
 use forge_ir::{Diagnostic, Format, Graph, Packed, WeightId, WeightRows};
 use std::ops::Range;
 
-/// The largest number that a half holds.
+/// Largest finite f16.
 const LARGEST_HALF: f32 = 65504.0;
 
-/// Numbers of the rows that are encoded at once.
+/// Number of values encoded at once.
 const BLOCK_NUMBERS: usize = 1 << 20;
 
-/// A matrix on its way.
+/// A matrix being packed.
 pub(crate) struct Matrix<'a> {
     graph: &'a Graph,
     packed: &'a Packed,
     numbers: &'a dyn WeightRows,
     rows: usize,
     columns: usize,
-    /// What the columns are multiplied by.
+    /// Column multipliers of a folded gain.
     gain: Option<Vec<f32>>,
 }
 
-/// Rows, encoded.
+/// Encoded rows.
 pub(crate) struct Encoded {
     pub(crate) planes: [Vec<u8>; 2],
-    /// One for every row, so that sums do not depend on how rows are shared among threads.
+    /// One per row, so that the totals do not depend on the number of threads.
     pub(crate) sums: Vec<Sums>,
 }
 
 impl<'a> Matrix<'a> {
-    /// None for a vector.
+    /// `None` for a vector.
     pub(crate) fn of(
         graph: &'a Graph,
         packed: &'a Packed,
@@ -51,12 +50,13 @@ impl<'a> Matrix<'a> {
         Ok(Some(Matrix { graph, packed, numbers, rows, columns, gain }))
     }
 
-    /// How many there are.
+    /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// What `work` makes of rows, which are whole turns, several shares of them side by side, in the order of the rows.
+    /// Applies `work` to ranges of rows in parallel and returns the results in row order. With interleaved
+    /// parts, ranges are whole pairs.
     pub(crate) fn in_shares<T: Send>(
         &self,
         rows: Range<usize>,
@@ -80,7 +80,7 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// The numbers of some rows.
+    /// The values of some rows.
     fn gathered(&self, rows: Range<usize>) -> Result<Vec<f32>, Diagnostic> {
         let mut numbers = vec![0.0; rows.len() * self.columns];
         let read = |part, rows, out: &mut [f32]| self.numbers.rows(part, rows, out);
@@ -93,14 +93,15 @@ impl<'a> Matrix<'a> {
         Ok(numbers)
     }
 
-    /// Whether the checkpoint has the matrix in the very format that was planned, and quantised: then it is kept as it is.
+    /// Whether the checkpoint stores the matrix in exactly the planned quantized format, so that it is
+    /// copied.
     fn is_kept(&self) -> bool {
         let Packed { format, parts, gain, .. } = self.packed;
         let same = |part: &WeightId| self.graph.weights[part.0].format == *format;
         format.is_quantised() && gain.is_none() && parts.iter().all(same)
     }
 
-    /// Some rows with the checkpoint's own codes and scales.
+    /// Copies rows of the checkpoint's quantized values and scales.
     fn keep(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
         let format = self.packed.format;
         let [codes, scales] = format.plane_bytes(self.columns);
@@ -113,7 +114,7 @@ impl<'a> Matrix<'a> {
         for (index, row) in stored.chunks_exact(codes + scales).enumerate() {
             let planes = row.split_at(codes);
             decode_row(format, planes.into(), &mut numbers);
-            // Kernels of many rows multiply halves, and scales may be more than these hold.
+            // Kernels multiply in f16, and stored scales may exceed its range.
             let strange = numbers.iter().position(|x| x.is_nan() || x.abs() > LARGEST_HALF);
             if let Some(column) = strange {
                 let value = numbers[column];
@@ -131,7 +132,7 @@ impl<'a> Matrix<'a> {
         Ok(encoded)
     }
 
-    /// Some rows in the format that was planned.
+    /// Encodes rows in the planned format.
     pub(crate) fn encode(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
         if self.is_kept() {
             return self.keep(rows);
@@ -141,7 +142,7 @@ impl<'a> Matrix<'a> {
             .map_err(|(row, why)| unfit(self.graph, self.packed, rows.start + row, why))
     }
 
-    /// What each of these formats would change of some rows; nothing of a format that cannot hold them.
+    /// The errors of some rows in each format; `None` for a format that cannot represent them.
     fn measure(&self, formats: &[Format], rows: Range<usize>) -> Result<Vec<Option<Vec<Sums>>>, Diagnostic> {
         let numbers = self.gathered(rows.clone())?;
         let sums = |format: &Format| match encode(*format, self.columns, &numbers) {
@@ -153,7 +154,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Encodes rows; or says which of them cannot be.
+/// Encodes rows, or returns the first that cannot be encoded.
 fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (usize, RangeError)> {
     let rows = numbers.len() / columns;
     let [values, scales] = format.plane_bytes(columns);
@@ -171,11 +172,11 @@ fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (u
     Ok(Encoded { planes, sums })
 }
 
-/// The error that each of these formats would bring to a packed matrix, whatever its own is; none of a format that cannot
-/// hold its numbers.
+/// The quantization error of a packed matrix in each of these formats, whatever its planned format; `None`
+/// for a format that cannot represent its values.
 ///
 /// # Errors
-/// When reading fails or a number is not finite.
+/// If reading fails or a value is not finite.
 pub fn measure(
     graph: &Graph,
     packed: &Packed,
@@ -194,7 +195,7 @@ pub fn measure(
     Ok(totals.into_iter().map(|sums| sums.map(Sums::relative)).collect())
 }
 
-/// The fault of a number that a format cannot hold, named by the tensor it comes from. A vector's row is its element.
+/// The error for a value that a format cannot represent, with the tensor it comes from.
 pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: RangeError) -> Diagnostic {
     let found = gather::source(graph, packed, row);
     let (tensor, row, first) = found.map_or((packed.name.as_str(), row, 0), |(part, row, first)| {
@@ -210,13 +211,13 @@ pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: RangeError)
             } else {
                 format!("[{row}, {}]", first + column)
             };
-            Diagnostic::new("F0602", format!("{tensor}{place}{times} is not a finite number"))
-                .note("a checkpoint with infinities or NaNs gives no text worth having")
+            Diagnostic::new("F0602", format!("{tensor}{place}{times} is infinite or NaN"))
+                .note("the checkpoint is damaged: download it again")
         }
         RangeError::TooLarge { value } => Diagnostic::new(
             "F0602",
-            format!("{tensor}{times} holds {value:e} in row {row}, too large for {format}"),
+            format!("{tensor}{times} has {value:e} in row {row}, too large for {format}"),
         )
-        .note("bf16 and f32 hold numbers of this size"),
+        .note("use bf16 or f32 for this tensor"),
     }
 }

@@ -1,14 +1,14 @@
-//! Matrices that a checkpoint stores as codes, the way MLX does: `X.weight` is a stream of bits, column after column, the
-//! lowest first, whatever words it is cut into; `X.scales` and `X.biases` have a number for each group. A number is
-//! code * scale + bias, which is what our affine formats mean, so codes and scales are put in our order and nothing else.
+//! Reads matrices in MLX's affine quantization. `X.weight` is a bit stream of quantized values, lowest bits
+//! first; `X.scales` and `X.biases` have one value per group. The values equal those of forge's affine
+//! formats, so only the order of bits changes.
 
 use crate::codes::{block_bytes, pack};
 use forge_ir::{Affine, BLOCK, Format};
 use std::io;
 use std::ops::Range;
 
-/// Fills `out` with rows of such a matrix, each its codes and then its scales. `read` fills its last argument with bytes of
-/// the tensor of that name from that offset on. Rows are whole groups.
+/// Fills `out` with rows of such a matrix, each quantized values first and then scales. `read` fills its last
+/// argument with bytes of a tensor from an offset on. Rows are whole groups.
 pub(crate) fn rows(
     read: impl Fn(&str, u64, &mut [u8]) -> io::Result<()>,
     tensor: &str,
@@ -42,10 +42,10 @@ pub(crate) fn rows(
     Ok(())
 }
 
-/// The codes of a block of a stream of bits.
+/// Unpacks a block of the bit stream.
 fn streamed(bits: usize, bytes: &[u8]) -> [u8; BLOCK] {
     let mut codes = [0; BLOCK];
-    // Bits that have come and not gone yet, the next one lowest.
+    // Bits read and not yet used, the next one lowest.
     let (mut waiting, mut count) = (0_u16, 0);
     let mut bytes = bytes.iter();
     for code in &mut codes {
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    /// The second and third of three rows of 384 columns, against the definition.
+    /// Compares the second and third of three rows of 384 columns with the definition.
     fn check(affine: Affine, bytes: &[u8]) {
         const COLUMNS: usize = 384;
         let groups = COLUMNS / affine.group.columns();

@@ -1,12 +1,13 @@
-//! Microscaled floats of 4 bits: 32 of them share an exponent of one byte. [`forge_ir::Format::Mxfp4`] says what they mean.
+//! Encodes and decodes mxfp4: blocks of 32 floats of 4 bits with an exponent byte.
+//! [`forge_ir::Format::Mxfp4`] defines the values.
 //!
-//! Encoding is what the OCP specification of microscaling formats (1.0, section 6.3) says: the exponent is that of the largest
-//! magnitude, less that of the largest float, which is 2; a number over its scale goes to the nearest float, of two equally near to
-//! the even one, and beyond 6 to 6. So a block's largest number may lose up to a quarter, which is the specification's choice.
-//! What is below the smallest scale takes that.
+//! Encoding follows the OCP microscaling specification (1.0, section 6.3). The exponent is that of the
+//! largest magnitude minus that of the largest float, 2. Scaled values are rounded to the nearest float, ties
+//! to even, and clamped to 6, so a block's largest value can be off by a quarter, as in the specification.
+//! Values below the smallest scale use the smallest scale.
 //!
-//! Checkpoints have the same codes in another order, two neighbours in a byte. They are put in ours and nothing else; an exponent of
-//! 255 is no number and shows as such when it is decoded, and one of 0 is a scale like any other, 2^-127.
+//! Checkpoints store the same bits with two adjacent columns per byte; only the order changes. An exponent of
+//! 255 is NaN and is reported when decoded; 0 is the scale 2^-127.
 
 use crate::codec::RangeError;
 use crate::codes::{pack, unpack};
@@ -15,29 +16,29 @@ use half::f16;
 use std::io;
 use std::ops::Range;
 
-/// The magnitudes of floats, in the order of their codes.
+/// Magnitudes of the floats, by their bits.
 const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// The bit of a code that is its sign.
+/// Sign bit of a float.
 const SIGN: u8 = 8;
 
-/// The exponent of the largest float.
+/// Exponent of the largest float.
 const LARGEST: i32 = 2;
 
-/// What an exponent's byte is above it.
+/// Bias of the exponent byte.
 const BIAS: i32 = 127;
 
-/// The scale of an exponent's byte.
+/// The scale of an exponent byte.
 fn scale(byte: u8) -> f32 {
     match byte {
         255 => f32::NAN,
-        // Below the normal numbers there is no exponent: it is the highest bit of the fraction.
+        // 2^-127 is subnormal: the highest bit of the fraction.
         0 => f32::from_bits(1 << 22),
         _ => f32::from_bits(u32::from(byte) << 23),
     }
 }
 
-/// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
+/// Decodes the first `out.len()` values of a row, as far as there are floats and scales.
 pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     let blocks = out.chunks_mut(BLOCK).zip(scales).zip(codes.chunks_exact(BLOCK / 2));
     for ((out, byte), codes) in blocks {
@@ -49,16 +50,16 @@ pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Encodes a row of finite numbers. Padding columns are 0.
+/// Encodes a row of finite values. Padding columns are 0.
 pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), RangeError> {
-    // Kernels of many rows multiply halves.
+    // Kernels for many rows multiply in f16.
     if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
         return Err(RangeError::TooLarge { value: *x });
     }
     for (numbers, (codes, byte)) in row.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2).zip(scales)) {
         let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         *byte = (exponent(largest) - LARGEST + BIAS).max(0) as u8;
-        // In f64 the division is exact, whatever the scale.
+        // In f64 the division is exact for every scale.
         let scale = f64::from(scale(*byte));
         let mut block = [0; BLOCK];
         block.iter_mut().zip(numbers).for_each(|(code, x)| *code = nearest(f64::from(*x) / scale));
@@ -67,18 +68,18 @@ pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result
     Ok(())
 }
 
-/// The exponent of a magnitude, as a power of two that is not above it; of 0 one below all.
+/// The exponent of the largest power of two not above a magnitude; the minimum for 0.
 fn exponent(magnitude: f32) -> i32 {
     match magnitude.to_bits() >> 23 {
-        // Numbers this small have scales of their own no more.
+        // Subnormal values have no scale of their own.
         0 => -BIAS,
         bits => bits as i32 - BIAS,
     }
 }
 
-/// The code of the nearest float, of two equally near the even one.
+/// The bits of the nearest float, ties to even.
 fn nearest(x: f64) -> u8 {
-    // Between neighbours: from the middle of two on the upper is meant, unless the lower is even.
+    // Midpoints between adjacent floats: above one the upper float is nearest, at one the even float.
     const MIDDLES: [f64; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
     let magnitude = x.abs();
     let is_beyond =
@@ -87,9 +88,9 @@ fn nearest(x: f64) -> u8 {
     if x < 0.0 && code > 0 { code | SIGN } else { code }
 }
 
-/// Fills `out` with rows of a matrix as checkpoints have it, each its codes and then its exponents: `X_blocks` and `X_scales`, or
-/// `X.weight` and `X.scales`, which are the same bytes. `read` fills its last argument with bytes of the tensor of that name from
-/// that offset on. Rows are whole blocks.
+/// Fills `out` with rows of a matrix, each floats first and then exponents. The checkpoint's tensors are
+/// `X_blocks` and `X_scales`, or `X.weight` and `X.scales` with the same bytes. `read` fills its last
+/// argument with bytes of a tensor from an offset on. Rows are whole blocks.
 pub(crate) fn rows(
     read: impl Fn(&str, u64, &mut [u8]) -> io::Result<()>,
     tensor: &str,
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The numbers of a row that was encoded, and its exponents.
+    /// The decoded values of an encoded row, and its exponents.
     fn through(row: &[f32]) -> (Vec<f32>, Vec<u8>) {
         let [codes, scales] = Format::Mxfp4.plane_bytes(row.len());
         let (mut codes, mut scales) = (vec![0; codes], vec![0; scales]);
@@ -137,18 +138,18 @@ mod tests {
 
     #[test]
     fn numbers_go_where_the_specification_says() {
-        // The largest says the scale: 4 is 2², so it is 1.
+        // The largest value determines the scale: 4 is 2², so the scale is 1.
         let row = [4.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 0.26, -0.25, -0.75, -2.6, 7.9];
         let (numbers, scales) = through(&row);
         assert_eq!(numbers, [4.0, 0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 0.5, 0.0, -1.0, -3.0, 6.0]);
         assert_eq!(scales, [127]);
-        // 3.9 is below 4, so the scale is a half: it is 7.8 of those, and 6 is the most.
+        // 3.9 is below 4, so the scale is 0.5; 3.9 is 7.8 steps, clamped to 6.
         assert_eq!(through(&[3.9, 5e-9]), (vec![3.0, 0.0], vec![126]));
         assert_eq!(through(&[0.0; 40]), (vec![0.0; 40], vec![0, 0]));
         assert_eq!(through(&[65504.0]), (vec![49152.0], vec![140]), "beyond 6 is 6");
         let unfit = encode(&[65536.0], &mut [0; 16], &mut [0]);
         assert_eq!(unfit, Err(RangeError::TooLarge { value: 65536.0 }));
-        // The smallest scale there is, and a number of half of it.
+        // The smallest scale, and a value of half of it.
         let least = 2.0_f32.powi(-127);
         assert_eq!(through(&[-6.0 * least, 0.5 * least]), (vec![-6.0 * least, 0.5 * least], vec![0]));
     }
@@ -168,7 +169,7 @@ mod tests {
         fn what_can_be_stored_is_stored(codes in any::<[u8; 16]>(), byte in 3_u8..140) {
             let mut numbers = [0.0; BLOCK];
             decode(&codes, &[byte], &mut numbers);
-            // Scaled by the largest, whose float may be smaller than the largest float.
+            // The scale comes from the largest value, whose float may be smaller than the largest float.
             prop_assert_eq!(through(&numbers).0, numbers);
         }
 

@@ -1,7 +1,7 @@
-//! Reads a weight file back as the weights it was packed from.
+//! Reads a packed weight file as the graph's weights.
 //!
-//! A gain that was folded into matrices is not in the file. It is read as ones and the matrices as they are stored: the
-//! model that these numbers make is the one whose weights were packed.
+//! A gain that was folded into matrices is not in the file. It reads as ones, and the matrices read as
+//! stored, which is an equivalent model.
 
 use crate::codec::decode_row;
 use crate::gather;
@@ -10,7 +10,7 @@ use forge_ir::{Diagnostic, Graph, Packed, WeightId, WeightRows};
 use std::io;
 use std::ops::Range;
 
-/// The numbers of a graph's weights as they were stored in a weight file.
+/// The weights of a graph, read from a packed weight file.
 pub struct PackedFile<'a, Read> {
     graph: &'a Graph,
     plan: &'a [Packed],
@@ -22,23 +22,26 @@ impl<'a, Read> PackedFile<'a, Read>
 where
     Read: Fn(u64, &mut [u8]) -> io::Result<()> + Sync,
 {
-    /// Opens a file that was written for this plan. `read` fills its last argument with bytes from that offset on.
+    /// Opens a file written for this plan. `read` fills its last argument with bytes from an offset on.
     ///
     /// # Errors
-    /// When the file cannot be read or its header is not that of the plan.
+    /// If the file cannot be read, or its header does not match the plan.
     pub fn open(graph: &'a Graph, plan: &'a [Packed], read: Read) -> Result<Self, Diagnostic> {
         let layout = FileLayout::new(graph, plan)?;
         let mut header = vec![0; layout.header.len()];
         read(0, &mut header).map_err(|error| unreadable(&error))?;
         if header != layout.header {
-            return Err(Diagnostic::new("F0604", "the weight file was not written for this plan"));
+            return Err(Diagnostic::new(
+                "F0604",
+                "the weight file does not match the plan; compile the model again",
+            ));
         }
-        // A file that was cut short is told from one that was not by its last byte.
+        // Reading the last byte detects a truncated file.
         read(layout.bytes - 1, &mut [0]).map_err(|error| unreadable(&error))?;
         Ok(PackedFile { graph, plan, layout, read })
     }
 
-    /// The bytes of these rows of a plane.
+    /// The bytes of rows of a plane.
     fn plane(&self, packed: usize, plane: usize, rows: &Range<usize>) -> Result<Vec<u8>, Diagnostic> {
         let place = &self.layout.weights[packed];
         let (start, length) = place.planes[plane];
@@ -60,12 +63,12 @@ where
         Ok(bytes)
     }
 
-    /// Whether a weight was folded into others.
+    /// Whether a gain was folded into matrices.
     fn is_folded(&self, weight: WeightId) -> bool {
         self.plan.iter().any(|packed| packed.gain == Some(weight))
     }
 
-    /// The packed weight that a weight is part of, and which part.
+    /// The packed weight that contains a weight, and the index of the part.
     fn find(&self, weight: WeightId) -> Option<(usize, usize)> {
         self.plan.iter().enumerate().find_map(|(packed, it)| {
             let index = it.parts.iter().position(|part| *part == weight)?;
@@ -85,7 +88,7 @@ where
             return Ok(());
         }
         let Some((index, part_index)) = self.find(weight) else {
-            let message = format!("the weight file does not hold {}", part.tensor);
+            let message = format!("the weight file does not contain {}", part.tensor);
             return Err(Diagnostic::new("F0604", message));
         };
         let packed = &self.plan[index];
@@ -123,5 +126,5 @@ where
 }
 
 fn unreadable(error: &io::Error) -> Diagnostic {
-    Diagnostic::new("F0604", format!("the weight file cannot be read: {error}"))
+    Diagnostic::new("F0604", format!("cannot read the weight file: {error}"))
 }

@@ -1,47 +1,47 @@
-//! What storing changed: squares of numbers and of errors, of one weight, of a layer, of all.
+//! Quantization error statistics per weight, per layer and overall.
 //!
-//! An error is the root mean square of the differences from the given numbers, over that of these. Those of several weights
-//! are taken together as if they were one: squares add up, shares do not.
+//! The error is relative: the root mean square of the differences over that of the original values. Several
+//! weights are combined by adding squares, as if they were one.
 
 use forge_ir::Format;
 use serde::Serialize;
 
-/// What became of one weight.
+/// Statistics of one weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stat {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// Its number format.
+    /// Number format.
     pub format: Format,
     /// Bytes over all planes.
     pub bytes: u64,
-    /// Root mean square of the difference from the given numbers, over the root mean square of these. The numbers of a
-    /// matrix that a gain is folded into are those of the product.
+    /// Relative RMS error. For a matrix with a folded gain, relative to the product.
     pub error: f64,
     #[serde(skip)]
     pub(crate) sums: Sums,
 }
 
-/// What was written.
+/// Summary of a written file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Length of the file.
     pub bytes: u64,
-    /// CRC-32 (IEEE) of the whole file.
+    /// CRC-32 (IEEE) of the file.
     pub crc32: u32,
-    /// Every packed weight in the order of the file.
+    /// Every packed weight, in file order.
     pub weights: Vec<Stat>,
 }
 
 impl Summary {
-    /// The weights that storing changed, worst first.
+    /// Weights with a nonzero error, worst first.
     pub fn worst(&self) -> Vec<&Stat> {
         let mut weights: Vec<&Stat> = self.weights.iter().filter(|stat| stat.error > 0.0).collect();
         weights.sort_by(|a, b| b.error.total_cmp(&a.error));
         weights
     }
 
-    /// The error of every layer's matrices together, in the order of the file; what is in no layer is by itself.
+    /// The combined error of each layer's matrices, in file order. Matrices outside layers are listed
+    /// separately.
     pub fn layers(&self) -> Vec<(String, f64)> {
         let mut layers: Vec<(String, Sums)> = Vec::new();
         for stat in self.weights.iter().filter(|stat| stat.sums.numbers > 0.0) {
@@ -57,13 +57,13 @@ impl Summary {
         layers.into_iter().map(|(name, sums)| (name, sums.relative())).collect()
     }
 
-    /// The error of all matrices together.
+    /// The combined error of all matrices.
     pub fn error(&self) -> f64 {
         self.weights.iter().fold(Sums::default(), |sums, stat| sums.plus(stat.sums)).relative()
     }
 }
 
-/// Squares of numbers and of what storing them changed.
+/// Sums of squared values and squared errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
     numbers: f64,

@@ -1,11 +1,12 @@
-//! Superblocks: 256 columns whose blocks' scales are codes themselves, multiples of a half that all share.
+//! Encodes and decodes superblocks (k-quants): 256 columns whose block scales are quantized themselves, as
+//! multiples of a shared f16.
 //!
-//! [`Format`] says what they mean and where things lie. Numbers are f32 throughout: the products of a half with what a scale
-//! and a code can be are exact in it, so a number is rounded once, when its offset is added, and in `q6_k` never.
+//! [`Format`] defines values and layout. Arithmetic is f32: the products of an f16 with any scale and any
+//! quantized value are exact, so a value is rounded once, when the offset is added, and never in `q6_k`.
 //!
-//! Encoding looks for the scale and the offset of each block among those that can be stored. It begins with the nearest to
-//! what reaches over the block's numbers, and takes one step after the other to a neighbour as long as the squares of all
-//! errors shrink. That moves the ends in where few codes serve the many better, and makes up for what rounding did.
+//! Encoding searches for the best storable scale and offset of each block. It starts from the pair nearest to
+//! the block's range and moves to a neighbouring pair while the sum of squared errors decreases. This narrows
+//! the range where that helps most values, and corrects for the rounding of scales.
 
 use crate::affine_levels::{AffineLevels, ends};
 use crate::codec::{RangeError, code_of};
@@ -17,12 +18,12 @@ use half::f16;
 const BLOCKS: usize = SUPERBLOCK / BLOCK;
 /// Columns that share a signed scale.
 const SIXTEEN: usize = 16;
-/// What codes with signed scales are above their number.
+/// Offset of quantized values with signed scales.
 const MIDDLE: f32 = 32.0;
-/// The largest of 6 bits.
+/// Largest 6-bit value.
 const SIX_BITS: f32 = 63.0;
 
-/// The bits of a code, and bytes of a superblock's codes.
+/// Bits of a quantized value, and bytes of a superblock's quantized values.
 fn of_codes(format: Format) -> (Bits, usize) {
     (format.bits().unwrap_or(Bits::Eight), format.planes()[0].per_group)
 }
@@ -31,7 +32,7 @@ fn half([a, b]: [u8; 2]) -> f32 {
     f16::from_le_bytes([a, b]).to_f32()
 }
 
-/// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
+/// Decodes the first `out.len()` values of a row, as far as there are quantized values and scales.
 pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32]) {
     let (bits, of_codes) = of_codes(format);
     let superblocks = out.chunks_mut(SUPERBLOCK).zip(codes.chunks_exact(of_codes));
@@ -54,21 +55,21 @@ pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32
     }
 }
 
-/// What the codes of a block mean.
+/// The levels of a block.
 fn pair(scales: &[u8], block: usize, levels: f32) -> AffineLevels {
     let (d, least) = (half([scales[0], scales[1]]), half([scales[2], scales[3]]));
     let of_block = |index: usize| f32::from(scales[4 + 2 * block + index]);
     AffineLevels::new(d * of_block(0), -(least * of_block(1)), levels)
 }
 
-/// Encodes a row of finite numbers. Padding columns are what is nearest to 0.
+/// Encodes a row of finite values. Padding columns are the value nearest to 0.
 pub(crate) fn encode(
     format: Format,
     row: &[f32],
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), RangeError> {
-    // Kernels of many rows multiply halves.
+    // Kernels for many rows multiply in f16.
     if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
         return Err(RangeError::TooLarge { value: *x });
     }
@@ -98,7 +99,7 @@ fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
     let blocks: [&[f32]; BLOCKS] = parts(numbers);
     let reaches = blocks.map(|block| {
         let (low, high) = ends(block);
-        // Offsets are never above zero.
+        // Offsets are never positive.
         let low = low.min(0.0);
         ((high.max(low) - low) / levels, -low)
     });
@@ -120,7 +121,8 @@ fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
 /// Finds and stores a signed scale for every 16 columns.
 fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
     let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(numbers);
-    // The lowest code is further from the middle than the highest: it is the largest number's.
+    // The range is asymmetric: the value of largest magnitude gets the lowest q, which is one step further
+    // from the middle.
     let reaches = parts.map(|part| {
         let (low, high) = ends(part);
         -(if high > -low { high } else { low }) / MIDDLE
@@ -139,25 +141,25 @@ fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
     of_parts.collect()
 }
 
-/// Some numbers in `N` parts of a superblock; what is not there is missing in the last ones.
+/// Some values in `N` parts of a superblock; missing values shorten the last parts.
 fn parts<const N: usize>(numbers: &[f32]) -> [&[f32]; N] {
     let (size, length) = (SUPERBLOCK / N, numbers.len());
     std::array::from_fn(|part| &numbers[length.min(part * size)..length.min((part + 1) * size)])
 }
 
-/// The half of which so many reach a number that is not negative.
+/// The smallest adequate f16 of which `count` steps reach a non-negative number.
 fn reaching(number: f32, count: f32) -> f16 {
     let nearest = f16::from_f32(number / count);
-    // Small halves are so few that the nearest can be short of it by many steps.
+    // Small halves are so far apart that the nearest can fall short by many steps.
     if number > (count + 0.5) * nearest.to_f32() { f16::from_bits(nearest.to_bits() + 1) } else { nearest }
 }
 
-/// How often a unit is in a number, to the nearest whole one and at most `most` either way; never where it is nothing.
+/// The rounded quotient of a number and a unit, at most `most` either way; 0 for a unit of 0.
 fn times(number: f32, unit: f32, most: f32) -> f32 {
     if unit > 0.0 { (number / unit).round().clamp(-most, most) } else { 0.0 }
 }
 
-/// From one place of whole numbers to the best of its neighbours, as long as there is a better one.
+/// Hill climbing over integer points: moves to the best neighbour while there is a better one.
 fn settled<const N: usize>(
     mut place: [f32; N],
     range: std::ops::RangeInclusive<f32>,

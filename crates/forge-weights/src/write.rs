@@ -1,7 +1,7 @@
-//! Writes the weight file: rows come in, bytes go out in the order of the file, and little is held between.
+//! Writes the weight file in file order with bounded memory.
 //!
-//! Held are a block of rows, and the scales of the matrix at hand, which come after its codes in the file and are a quarter
-//! of them or less.
+//! In memory are one block of rows, and the scales of the current matrix: they follow its quantized values in
+//! the file and take at most a quarter of their size.
 
 use crate::codec::RangeError;
 use crate::gather;
@@ -11,10 +11,10 @@ use crate::quantization_error::{Stat, Summary, Sums};
 use forge_ir::{Diagnostic, Graph, Packed, WeightRows};
 use std::io::Write;
 
-/// How far the writing is.
+/// Progress of the write.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// The weight at hand.
+    /// The current weight.
     pub weight: &'a str,
     /// Bytes written.
     pub written: u64,
@@ -25,8 +25,8 @@ pub struct Progress<'a> {
 /// Writes the file of a plan.
 ///
 /// # Errors
-/// When the plan does not fit the graph, a number does not fit its format, or reading or writing fails. What the sink
-/// has received until then is of no use.
+/// If the plan does not fit the graph, a value does not fit its format, or reading or writing fails. The
+/// sink's contents are then incomplete.
 pub fn write(
     graph: &Graph,
     plan: &[Packed],
@@ -43,7 +43,7 @@ pub fn write(
         let members = members
             .map(|(index, packed, place)| Ok((index, packed, place, Matrix::of(graph, packed, numbers)?)));
         let members = members.collect::<Result<Vec<_>, Diagnostic>>()?;
-        // Expert by expert, what each has of all matrices.
+        // Expert by expert, all matrices of each.
         for expert in 0..members.first().map_or(0, |(_, _, place, _)| place.experts) {
             for (index, packed, place, matrix) in &members {
                 let mut report =
@@ -85,7 +85,8 @@ fn write_vector(
     out.put(&bytes)
 }
 
-/// Streams a matrix, or an expert's: its codes as they come, its scales after them. Adds what storing changed to `sums`.
+/// Streams a matrix, or an expert's part of a stack: quantized values first, then scales. Adds the errors to
+/// `sums`.
 fn write_matrix(
     matrix: &Matrix<'_>,
     (place, expert): (&Place, usize),
@@ -113,7 +114,7 @@ fn write_matrix(
     Ok(())
 }
 
-/// The sink, and what has gone into it.
+/// The sink, with the bytes and the checksum written so far.
 struct Output<'a> {
     sink: &'a mut dyn Write,
     hasher: crc32fast::Hasher,
@@ -128,12 +129,12 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Fills up with zeros to where something begins.
+    /// Writes zeros up to an offset.
     fn reach(&mut self, start: u64) -> Result<(), Diagnostic> {
         self.put(&vec![0; (start - self.written) as usize])
     }
 }
 
 fn unwritable(error: &std::io::Error) -> Diagnostic {
-    Diagnostic::new("F0603", format!("the weight file cannot be written: {error}"))
+    Diagnostic::new("F0603", format!("cannot write the weight file: {error}"))
 }

@@ -1,6 +1,6 @@
-//! Cohere 2: attention and the feed-forward network read the same normed stream, and both add to it; the norm takes the
-//! mean off. Layers with a window turn neighbouring channels of a head, every fourth sees everything and turns none;
-//! logits are multiplied by a factor. Biases, where there are any, on all of attention.
+//! Cohere 2: the standard decoder with parallel attention and MLP, and LayerNorm. Sliding-window layers use
+//! interleaved RoPE; every fourth layer has full attention without RoPE. Logits are scaled. Attention may
+//! have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::builder::NormKind;
@@ -27,7 +27,7 @@ const DEFAULTS: Defaults = Defaults {
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     if model.attention.width * model.attention.query_heads != model.hidden {
-        let message = "forge knows Cohere 2 with heads that share its width alone";
+        let message = "head_dim must be hidden_size divided by the number of heads";
         config.contradiction("head_dim", message.to_owned());
     }
     model.norm.kind = NormKind::Layer { bias: false };

@@ -1,5 +1,5 @@
-//! DeepSeek V2: attention over latents, and experts in all layers but the first few, beside some that have every row. Scores
-//! are a softmax; experts of a row may have to be of a few groups.
+//! DeepSeek V2: MLA, and experts with shared experts in all layers but the first few. Router scores are
+//! softmax; routing may be group-limited.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::rope;
@@ -36,7 +36,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
             config.pass_over("topk_group");
         }
         Some("group_limited_greedy") => experts.choice.groups = groups(config, &experts, 1, [1, 1]),
-        Some(_) => config.refuse("topk_method", "forge knows greedy and group_limited_greedy", &[]),
+        Some(_) => config.refuse("topk_method", "expected greedy or group_limited_greedy", &[]),
     }
     experts.share(config, &model.mlp, model.layers, [2, 0]);
     model.experts = Some(experts);

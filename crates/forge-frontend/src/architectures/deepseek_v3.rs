@@ -1,5 +1,5 @@
-//! DeepSeek V3: DeepSeek V2, whose scores are sigmoids, corrected for the choice, and whose experts of a row are always of a
-//! few groups, each worth its two best.
+//! DeepSeek V3: DeepSeek V2 with sigmoid router scores, a correction bias, and group-limited routing in which
+//! a group's score is the sum of its two best experts.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::rope;
@@ -38,7 +38,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.groups = groups(config, &experts, 2, [8, 4]);
     experts.share(config, &model.mlp, model.layers, [1, 3]);
     model.experts = Some(experts);
-    // Layers past the last guess further tokens, which changes none.
+    // Multi-token prediction layers follow the last; they do not change logits.
     model.ignores_further_layers = true;
     Box::new(model)
 }

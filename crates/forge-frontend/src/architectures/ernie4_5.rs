@@ -1,4 +1,4 @@
-//! ERNIE 4.5: the standard decoder with heads that turn neighbouring channels; biases, where there are any, on everything.
+//! ERNIE 4.5: the standard decoder with interleaved RoPE. All projections may have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;

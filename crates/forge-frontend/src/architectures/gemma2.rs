@@ -1,5 +1,6 @@
-//! Gemma 2: the standard decoder with norms before and after both branches, whose gains are kept less 1; embeddings are
-//! multiplied by the root of their width, scores and logits are capped, and every second layer sees a window only.
+//! Gemma 2: the standard decoder with norms before and after both branches, whose gains are stored minus 1.
+//! Embeddings are scaled by the square root of their width, scores and logits have softcaps, and every second
+//! layer has a sliding window.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
@@ -32,7 +33,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     Box::new(model)
 }
 
-/// What all Gemmas have.
+/// Options shared by all Gemma versions.
 pub(crate) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
     model.norm.plus_one = !config.conventions().whole_gains;
@@ -46,10 +47,10 @@ pub(crate) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.attention.scale = config.positive_or("query_pre_attn_scalar", 256.0).sqrt().recip() as f32;
-    config.only("use_bidirectional_attention", false, "forge computes attention to what came before");
+    config.only("use_bidirectional_attention", false, "only causal attention is supported");
 }
 
-/// A cap; null is none.
+/// A softcap; null means none.
 pub(crate) fn cap(config: &Section<'_>, key: &str, default: f64) -> Option<f32> {
     if config.is_null(key) { None } else { Some(config.positive_or(key, default) as f32) }
 }

@@ -1,6 +1,6 @@
-//! Gemma 3: Gemma 2 with norms of heads instead of caps of scores, and rotations of two bases: one where a layer sees a
-//! window, another where it sees everything, whose positions alone may be scaled. Most checkpoints wrap it together with
-//! what sees pictures, which a model of text leaves alone.
+//! Gemma 3: Gemma 2 with head norms instead of score softcaps, and two RoPE bases: one for sliding-window
+//! layers, another for full-attention layers, whose positions alone may be scaled. Most checkpoints are
+//! multimodal; forge uses the text model.
 
 use crate::architectures::{Architecture, Blueprint, gemma2};
 use crate::attention::{HeadNorm, rope};
@@ -19,7 +19,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-/// The same beside what sees pictures.
+/// The text model of a multimodal checkpoint.
 pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Gemma3ForConditionalGeneration",
     family: "gemma3",
@@ -29,7 +29,7 @@ pub(crate) const WRAPPED: Architecture = Architecture {
 
 const DEFAULTS: Defaults = Defaults {
     context: 131_072,
-    // Of which published files tell only what is another.
+    // Published files contain only values that differ from these defaults.
     sizes: Some([262_208, 8]),
     tied: true,
     key_heads: Some(4),
@@ -38,7 +38,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::USUAL
 };
 
-/// The base of the rotation in layers that see everything, and in those that see a window.
+/// RoPE bases of full-attention and of sliding-window layers.
 const BASES: [f64; 2] = [1e6, 1e4];
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -48,11 +48,12 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     let families = [WRAPPED.family, ARCHITECTURE.family];
     Box::new(multimodal::read(config, families, read_text, |text, model| {
-        // Transformers caps the logits of Gemma 3 by itself, and forgets to where it is wrapped; others do not forget.
+        // transformers caps logits in the text-only class but not in the multimodal class; other runtimes cap
+        // in both.
         text.only(
             "final_logit_softcapping",
             Value::Null,
-            "whether gemma3 caps its logits depends on who computes them",
+            "implementations differ in whether gemma3 caps its logits",
         );
         model.place = Place {
             scope: "language_model.model.",
@@ -60,11 +61,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             ignored: &["vision_tower.", "multi_modal_projector."],
         };
         for config in [config, text] {
-            config.only(
-                "tie_word_embeddings",
-                true,
-                "forge knows gemma3 with the embeddings for a head alone",
-            );
+            config.only("tie_word_embeddings", true, "gemma3 requires a tied head");
         }
     }))
 }
@@ -83,13 +80,13 @@ fn read_text(config: &Section<'_>) -> Decoder {
     model
 }
 
-/// Of layers that see everything, and of those that see a window.
+/// Rotations of full-attention and of sliding-window layers.
 fn rotations(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
     let rope = rope(model.attention.width, model.context, &DEFAULTS);
     let nested = config.section("rope_parameters");
     let old = config.section("rope_scaling");
     if nested.is_some() && old.is_some() {
-        let message = "rope_scaling is of older files, and rope_parameters of newer ones";
+        let message = "rope_scaling and rope_parameters are both present; remove one";
         config.contradiction("rope_scaling", message.to_owned());
     }
     let part = |key: &str| nested.as_ref().and_then(|nested| nested.section(key));

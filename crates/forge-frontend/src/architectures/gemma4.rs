@@ -1,8 +1,11 @@
-//! Gemma 4: Gemma 3 with heads of another width where a layer sees everything, values that are normed too, and a factor of
-//! each layer's own. The last layers may read keys and values that earlier ones keep. With inputs of each layer's own, the
-//! prologue leaves them as the aside: a second table's row and a projection of the embedding, for all layers at once. With
-//! experts, these are beside the feed-forward network: router, network and experts read the stream each through a norm of its
-//! own, and what both add is normed first alone and then together.
+//! Gemma 4: Gemma 3 with another head dimension in full-attention layers, normed values, and a scale per
+//! layer.
+//!
+//! - The last layers may read the KV cache of earlier layers.
+//! - Per-layer inputs are computed by the prologue for all layers: a row of a second embedding table plus a
+//!   projection.
+//! - Experts are parallel to the MLP. Router, MLP and experts each norm the stream with their own gain; the
+//!   two outputs are normed separately, added, and normed again.
 
 use crate::architectures::{Architecture, Blueprint, Parts, gemma2};
 use crate::attention::{Attention, HeadNorm, rope};
@@ -22,7 +25,7 @@ use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
 pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Gemma4ForCausalLM", family: "gemma4_text", hub: &[], read };
 
-/// The same beside what sees and hears.
+/// The text model of a multimodal checkpoint.
 pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Gemma4ForConditionalGeneration",
     family: "gemma4",
@@ -40,7 +43,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::USUAL
 };
 
-/// The modules of a layer's norms: before attention, of what it adds, before the feed-forward network, of what that adds.
+/// Modules of a layer's norms: before attention, of its output, before the MLP, of its output.
 const NORMS: [(&str, &str); 4] = [
     ("attention", "input_layernorm"),
     ("output", "post_attention_layernorm"),
@@ -48,19 +51,19 @@ const NORMS: [(&str, &str); 4] = [
     ("down", "post_feedforward_layernorm"),
 ];
 
-/// A model's description.
+/// Description of the model.
 struct Gemma4 {
-    /// What it has in common with others; its attention is that of layers that see a window.
+    /// The shared description; its attention is that of sliding-window layers.
     decoder: Decoder,
-    /// The attention of layers that see everything.
+    /// Attention of full-attention layers.
     whole: Attention,
-    /// The first layer that keeps no keys and values.
+    /// First layer without its own KV cache.
     shared_from: usize,
-    /// Whether feed-forward networks of those layers are twice as wide.
+    /// Whether the MLPs of those layers are twice as wide.
     double: bool,
-    /// Inputs of each layer's own.
+    /// Per-layer inputs.
     inputs: Option<Inputs>,
-    /// What every layer has beside its feed-forward network.
+    /// Experts parallel to the MLP.
     experts: Option<Experts>,
 }
 
@@ -76,11 +79,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
         model.decoder.converted = Some(Place::CONVERTED);
         for config in [config, text] {
-            config.only(
-                "tie_word_embeddings",
-                true,
-                "forge knows gemma4 with the embeddings for a head alone",
-            );
+            config.only("tie_word_embeddings", true, "gemma4 requires a tied head");
         }
     }))
 }
@@ -94,8 +93,8 @@ impl Gemma4 {
         decoder.softcap = config
             .get("final_logit_softcapping")
             .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
-        let why = "forge computes attention to what came before";
-        // Of pictures it says nothing here.
+        let why = "only causal attention is supported";
+        // The value "vision" concerns image tokens only.
         config.only("use_bidirectional_attention", "vision", why);
         let experts = read_experts(config, &decoder.mlp);
         let bias = config.flag_or("attention_bias", false);
@@ -110,7 +109,7 @@ impl Gemma4 {
         let shared_from = layers.saturating_sub(shared);
         let kept = |layer| (0..shared_from).any(|other| decoder.windows.include(other) == layer);
         if (shared_from..layers).any(|layer| !kept(decoder.windows.include(layer))) {
-            let message = "layers share keys and values that no layer of their type keeps";
+            let message = "layers share the KV cache of a layer type that no layer has";
             config.contradiction("num_kv_shared_layers", message.to_owned());
         }
         if shared == 0 {
@@ -122,7 +121,7 @@ impl Gemma4 {
     }
 }
 
-/// What layers have beside their feed-forward networks, if anything.
+/// Experts parallel to the MLP, if any.
 fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     if !config.flag_or("enable_moe_block", false) {
         for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
@@ -138,7 +137,7 @@ fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     Some(experts)
 }
 
-/// The attention of layers that see everything; what is left to say of that of the others is set.
+/// The attention of full-attention layers. Completes that of the other layers in `decoder`.
 fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     let mut whole = decoder.attention.clone();
     whole.values_are_keys = config.flag_or("attention_k_eq_v", false);
@@ -150,7 +149,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     if let Some(own) = own {
         config.pass_over("global_head_dim");
         let usual = (whole.width, whole.key_heads);
-        // transformers pads the indices with zeros to one length.
+        // transformers pads the layer indices with zeros to equal length.
         let digits = decoder.layers.saturating_sub(1).to_string().len();
         let shape = |layer: usize| {
             let section = (1..=digits).find_map(|width| own.section(&format!("{layer:0width$}")));
@@ -169,7 +168,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
                 [(width, key_heads)] => (attention.width, attention.key_heads) = (width, key_heads),
                 _ => config.contradiction(
                     "per_layer_config",
-                    "forge knows gemma4 with layers of one type that have heads of one shape".to_owned(),
+                    "heads must have the same shape in all layers of one type".to_owned(),
                 ),
             }
         }
@@ -182,7 +181,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     for attention in [&decoder.attention, &whole] {
         if !attention.query_heads.is_multiple_of(attention.key_heads) {
             let (query_heads, key_heads) = (attention.query_heads, attention.key_heads);
-            let message = format!("{query_heads} query heads do not share {key_heads} key heads evenly");
+            let message = format!("{query_heads} query heads are not a multiple of {key_heads} key heads");
             config.contradiction("num_attention_heads", message);
         }
     }
@@ -196,7 +195,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         };
         let rotation = rope.turned(&own, Some(&own), own.number("rope_theta"));
         if rotation.long.is_some() {
-            nested.refuse(kind, "forge knows gemma4 with positions that no context changes", &[]);
+            nested.refuse(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
         }
         rotation
     };
@@ -251,7 +250,7 @@ impl Gemma4 {
 }
 
 impl Gemma4 {
-    /// What the feed-forward network and the experts beside it add to the stream, each normed.
+    /// The normed outputs of the MLP and of the parallel experts, added.
     fn beside(
         &self,
         layer: &mut Layer<'_, '_>,
@@ -291,7 +290,8 @@ impl Blueprint for Gemma4 {
             embed.leave("stream", stream, aside);
         }
         let prologue = embed.finish();
-        // Files may carry projections of layers that read what others keep.
+        // Layers that read another layer's cache may still have unused key and value projections in the
+        // checkpoint.
         let shared: Vec<String> = (self.shared_from..decoder.layers)
             .flat_map(|layer| {
                 ["k_proj", "v_proj", "k_norm", "v_norm"]
@@ -299,7 +299,7 @@ impl Blueprint for Gemma4 {
             })
             .collect();
         builder.bindings.ignore(|name| shared.iter().any(|module| name.starts_with(module)));
-        // The last state that a layer of either type keeps.
+        // The last cache of each layer type.
         let mut last = [None; 2];
         decoder.parts(builder, prologue, |builder, index| {
             let last = &mut last[usize::from(decoder.windows.include(index))];

@@ -1,5 +1,5 @@
-//! GLM 4: the standard decoder with norms before and behind both branches and a joined matrix of gates and ups. Half of a
-//! head's channels rotate, neighbours together; queries, keys and values may have a bias.
+//! GLM 4: the standard decoder with norms before and after both branches and a fused gate and up projection.
+//! Half of a head's channels rotate, interleaved; queries, keys and values may have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;

@@ -1,5 +1,5 @@
-//! GLM 4.5 with experts: the standard decoder, in whose layers but the first few a row has experts and some that are shared.
-//! Scores are sigmoids, corrected for the choice. Half of a head's channels rotate; heads may have norms.
+//! GLM 4.5 MoE: the standard decoder with routed and shared experts in all layers but the first few. Router
+//! scores are sigmoid with a correction bias. Half of a head's channels rotate; heads may have norms.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
@@ -38,7 +38,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.groups = groups(config, &experts, 2, [1, 1]);
     experts.share(config, &model.mlp, model.layers, [1, 1]);
     model.experts = Some(experts);
-    // Layers past the last guess further tokens, which changes none.
+    // Multi-token prediction layers follow the last; they do not change logits.
     model.ignores_further_layers = true;
     Box::new(model)
 }

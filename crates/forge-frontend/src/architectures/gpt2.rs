@@ -1,6 +1,5 @@
-//! GPT-2: positions are learned and added to the embeddings, norms take the mean off and have a bias, as all projections
-//! do, and the feed-forward network has no gate. Matrices are stored the other way round, those of queries, keys and
-//! values as one.
+//! GPT-2: learned position embeddings, LayerNorm, biases on all projections, and an MLP without a gate.
+//! Matrices are stored transposed; query, key and value are one projection.
 
 use crate::architectures::{Architecture, Blueprint, Parts};
 use crate::builder::{Builder, Layer, Norm, NormKind};
@@ -12,30 +11,30 @@ use forge_ir::{Activation, Apply, ValueId, WeightSlice};
 pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "GPT2LMHeadModel", family: "gpt2", hub: &["openai-community/gpt2"], read };
 
-/// A description of it.
+/// Description of the model.
 struct Gpt2 {
     vocabulary: usize,
     hidden: usize,
     context: usize,
     layers: usize,
     heads: usize,
-    /// Width of the feed-forward network.
+    /// Intermediate size of the MLP.
     inner: usize,
     activation: Activation,
-    /// Multiplies queries with keys in the first layer.
+    /// Score scale of the first layer.
     scale: f64,
-    /// Whether layer n divides that by n.
+    /// Whether the score scale is divided by the layer's number, counted from 1.
     scale_by_layer: bool,
     norm: Norm,
     tied: bool,
-    /// Whether matrices are stored as elsewhere.
+    /// Whether matrices have one row per output, as in other architectures.
     rows_are_outputs: bool,
 }
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let (hidden, heads) = (config.count("n_embd"), config.count("n_head"));
     if !hidden.is_multiple_of(heads) {
-        let message = format!("a width of {hidden} does not divide into {heads} heads");
+        let message = format!("n_embd {hidden} is not a multiple of {heads} heads");
         config.contradiction("n_head", message);
     }
     let width = (hidden / heads).max(1) as f64;
@@ -95,7 +94,7 @@ impl Gpt2 {
         layer.finish()
     }
 
-    /// A linear layer whose matrix is stored the other way round, or as elsewhere.
+    /// A linear layer whose matrix may be stored transposed.
     fn linear(
         &self,
         layer: &mut Layer<'_, '_>,
@@ -109,7 +108,7 @@ impl Gpt2 {
     }
 }
 
-/// What the names of tensors begin with where a converter for MLX wrote them, which turns matrices.
+/// Prefix of tensor names written by MLX converters, which transpose matrices.
 const CONVERTED: &str = "model.";
 
 impl Blueprint for Gpt2 {
@@ -119,13 +118,13 @@ impl Blueprint for Gpt2 {
     }
 
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
-        // The oldest files are of the model without its head.
+        // The oldest checkpoints lack the prefix: they contain the model without its head.
         let mut scopes = ["", CONVERTED].into_iter();
         let scope = scopes.find(|scope| builder.bindings.has(&format!("{scope}wte.weight")));
         let scope = scope.unwrap_or("transformer.");
         let table = format!("{scope}wte.weight");
         let head_tensor = "lm_head.weight".to_owned();
-        // Masks, which say what attention sees anyway.
+        // Stored causal masks are redundant.
         let is_mask = |name: &str| name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
         builder.bindings.ignore(|name| is_mask(name) || self.tied && name == head_tensor);
 

@@ -1,5 +1,6 @@
-//! gpt-oss: the standard decoder with experts in every layer, whose gates and ups are clamped. Attention has sinks, and every
-//! projection a bias; every second layer sees a window. Experts may be stored in mxfp4.
+//! gpt-oss: the standard decoder with experts in every layer, whose gate and up outputs are clamped.
+//! Attention has sinks, and all projections have biases; every second layer has a sliding window. Experts may
+//! be stored in mxfp4.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
@@ -27,13 +28,13 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::USUAL
 };
 
-/// `sliding_window`, where there is none.
+/// Default of `sliding_window`.
 const WINDOW: usize = 128;
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
-    // Gates open as `swiglu_alpha` says, and nothing else reads it.
-    config.only("hidden_act", "silu", "clamped gates are those of silu");
+    // The reference reads only `swiglu_alpha` for the activation.
+    config.only("hidden_act", "silu", "expected silu");
     mxfp4::read(config);
     let bias = config.flag_or("attention_bias", true);
     model.attention.input_bias = bias;

@@ -1,5 +1,5 @@
-//! Granite: the standard decoder with factors of its own: of embeddings, of what branches add to the stream, of scores and
-//! of logits. Biases, where there are any, on whole blocks.
+//! Granite: the standard decoder with multipliers for embeddings, branches, scores and logits. Attention and
+//! MLP may have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;

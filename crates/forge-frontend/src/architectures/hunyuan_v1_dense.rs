@@ -1,5 +1,5 @@
-//! Hunyuan (dense, version 1): the standard decoder with a norm of every head of queries and keys after it has been rotated.
-//! The base of the rotation may be stretched; biases, where there are any, on all of attention.
+//! HunYuan V1 Dense: the standard decoder with a norm of each query and key head after RoPE. The RoPE base
+//! may be stretched (alpha); attention may have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;

@@ -1,4 +1,4 @@
-//! Llama: the standard decoder; biases, where there are any, on whole blocks.
+//! Llama: the standard decoder. Attention and MLP may have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;

@@ -1,5 +1,5 @@
-//! Mistral: the standard decoder without biases. All layers see a window, unless the configuration says that there is
-//! none.
+//! Mistral: the standard decoder without biases. All layers have a sliding window unless the configuration
+//! disables it.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;

@@ -1,4 +1,5 @@
-//! Mixtral: the standard decoder with experts in every layer, whose weights are shares. All layers may see a window only.
+//! Mixtral: the standard decoder with experts in every layer and normalized routing weights. All layers may
+//! have a window.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
@@ -30,7 +31,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.module = "block_sparse_moe";
     experts.projections = ["w1", "w3", "w2"];
     model.experts = Some(experts);
-    // Unlike elsewhere, absent it is none.
+    // Unlike elsewhere, an absent key means no window.
     if config.get("sliding_window").is_some() {
         model.windows = Windows::of_all(config, model.context);
     }

@@ -1,6 +1,6 @@
-//! The architectures that forge knows, one file each.
+//! The supported architectures, one file each.
 //!
-//! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
+//! An [`Architecture`] reads a configuration into a [`Blueprint`], which builds the graph over the tensors.
 
 pub(crate) mod cohere2;
 pub(crate) mod deepseek_v2;
@@ -35,7 +35,7 @@ use crate::config::Section;
 use crate::tensors::Tensors;
 use forge_ir::Apply;
 
-/// Every architecture; the order is that of messages.
+/// All architectures, in the order of messages.
 pub(crate) const ALL: &[Architecture] = &[
     crate::architectures::cohere2::ARCHITECTURE,
     crate::architectures::deepseek_v2::ARCHITECTURE,
@@ -69,47 +69,47 @@ pub(crate) const ALL: &[Architecture] = &[
     crate::architectures::smollm3::ARCHITECTURE,
 ];
 
-/// Classes of multimodal models, and those of their text models, which transformers loads where the configuration is the text
-/// model's, whatever class it names.
+/// Multimodal classes and their text models. transformers loads the text model if the configuration is that
+/// of the text model, whatever class it names.
 const TEXT_MODELS: [[&Architecture; 2]; 2] = [
     [&crate::architectures::qwen3_5::WRAPPED, &crate::architectures::qwen3_5::ARCHITECTURE],
     [&crate::architectures::qwen3_5_moe::WRAPPED, &crate::architectures::qwen3_5_moe::ARCHITECTURE],
 ];
 
-/// How one family of checkpoints is understood.
+/// A supported architecture.
 pub(crate) struct Architecture {
-    /// What `architectures` says in config.json.
+    /// `architectures` in config.json.
     pub(crate) class: &'static str,
-    /// What `model_type` says in config.json.
+    /// `model_type` in config.json.
     pub(crate) family: &'static str,
-    /// Repositories of the hub that hold such models, for people who look for one.
+    /// Example repositories on the hub.
     pub(crate) hub: &'static [&'static str],
-    /// From the configuration to a description of the model. Faults are noted in the configuration.
+    /// Reads the configuration into a description. Problems are recorded in the configuration.
     pub(crate) read: fn(&Section<'_>) -> Box<dyn Blueprint>,
 }
 
-/// A model's description, complete but for its tensors.
+/// A model's description without its tensors.
 pub(crate) trait Blueprint {
-    /// Takes in what the tensors alone tell, before anything is built. Gives notes for the user on what was decided by them.
+    /// Adjusts the description to the checkpoint's tensors before building. Returns notes for the user.
     fn find(&mut self, _tensors: &Tensors) -> Vec<String> {
         Vec::new()
     }
 
-    /// Builds every layer, binding tensors as it goes.
+    /// Builds all layers and binds their tensors.
     fn build(&self, builder: &mut Builder<'_>) -> Parts;
 }
 
-/// What a blueprint has built.
+/// The parts of a built graph.
 pub(crate) struct Parts {
     /// Rows of the embedding table and of the head.
     pub(crate) vocabulary: usize,
-    /// Width of the residual stream.
+    /// Hidden size.
     pub(crate) hidden: usize,
-    /// Positions the model was made for.
+    /// Maximum context length of the model.
     pub(crate) context: usize,
-    /// Tensors that may be in the file although the second is used in their place; they have to be equal.
+    /// Tensors that may be stored although the second of each pair is used instead; the two must be equal.
     pub(crate) copies: Vec<(String, String)>,
-    /// ids -> stream
+    /// Token ids -> stream.
     pub(crate) prologue: Apply,
     /// stream -> stream
     pub(crate) layers: Vec<Apply>,
@@ -117,8 +117,8 @@ pub(crate) struct Parts {
     pub(crate) epilogue: Apply,
 }
 
-/// The architecture that a configuration names, or the fault noted in it. Letters' case in a class does not count: the first
-/// Llama checkpoints are of a `LLaMAForCausalLM`.
+/// The architecture that a configuration names, or `None` after recording an error. Class names are compared
+/// without case, because the first Llama checkpoints have `LLaMAForCausalLM`.
 pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     if config.is_broken() {
         return None;
@@ -141,7 +141,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
             let name = class.or(family).unwrap_or_default();
             config.refuse_architecture(key, name, &architecture_info::way_out(name, config.document()));
         }
-        // A type of the authors' own, whose code comes with the checkpoint: the class says what is computed.
+        // A custom model type with its own code: the class determines the architecture.
         (Some(_), Some(family))
             if config.has_beside("auto_map") && ALL.iter().all(|known| known.family != family) => {}
         (Some(known), Some(family)) if known.family != family => {
@@ -151,7 +151,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
             }
             config.contradiction(
                 "model_type",
-                format!("the architecture {} is of the type {}, not {family}", known.class, known.family),
+                format!("the architecture {} has model_type {}, found {family}", known.class, known.family),
             );
         }
         _ => {}
@@ -159,18 +159,18 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     found
 }
 
-/// The text model of a multimodal one.
+/// The text model of a multimodal architecture.
 fn text_model(known: &Architecture) -> Option<&'static Architecture> {
     let [_, text] = TEXT_MODELS.into_iter().find(|[wrapper, _]| wrapper.class == known.class)?;
     Some(text)
 }
 
-/// Says that a configuration names the class of a multimodal model, and is read as that of its text model.
+/// A note if the configuration names a multimodal class but is that of its text model.
 pub(crate) fn note(config: &Section<'_>, architecture: &Architecture) -> Option<String> {
     let class = config.get("architectures")?.get(0)?.as_str()?;
     (!architecture.class.eq_ignore_ascii_case(class)).then(|| {
         format!(
-            "architectures names {class}, and model_type and the other keys are those of its text model: it is compiled as {}",
+            "architectures is {class}, but the configuration is that of its text model: compiling as {}",
             architecture.class
         )
     })

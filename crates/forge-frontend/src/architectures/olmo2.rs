@@ -1,5 +1,5 @@
-//! OLMo 2: the standard decoder with norms behind both branches instead of before them, and a norm of all queries and one
-//! of all keys; biases, where there are any, on all of attention.
+//! OLMo 2: the standard decoder with norms after both branches instead of before, and norms over all query
+//! heads and over all key heads. Attention may have biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;

@@ -1,5 +1,5 @@
-//! Phi 3: the standard decoder with joined matrices of queries, keys and values, and of gates and ups. Positions may be
-//! scaled, one way below the context that the model had been made for and another beyond.
+//! Phi 3: the standard decoder with fused query-key-value and gate-up projections. RoPE may be scaled
+//! differently below and beyond the original context length (longrope).
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
@@ -26,9 +26,9 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     model.attention.joined = Some("qkv_proj");
     model.mlp.joined = Some("gate_up_proj");
-    // Without scaled positions it means nothing.
+    // It has no effect without scaling.
     config.pass_over("original_max_position_embeddings");
-    // Unlike elsewhere, absent it is none.
+    // Unlike elsewhere, an absent key means no window.
     if config.get("sliding_window").is_some() {
         model.windows = Windows::of_all(config, model.context);
     }

@@ -1,5 +1,5 @@
-//! Qwen2: the standard decoder; queries, keys and values always have biases, and nothing else has. The last layers may
-//! see a window only.
+//! Qwen2: the standard decoder with biases on query, key and value only. The last layers may have a sliding
+//! window.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;

@@ -1,5 +1,5 @@
-//! Qwen2 with experts: as Qwen2, and layers have experts, one of them shared and gated, unless the configuration makes
-//! them ordinary ones. Every second layer may see a window only.
+//! Qwen2 MoE: Qwen2 with routed experts and a gated shared expert, except in layers that the configuration
+//! makes dense. Every second layer may have a sliding window.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
@@ -30,7 +30,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     Box::new(model)
 }
 
-/// Experts of which one, so wide, is shared and gated; all layers have them, and weights are as the router says.
+/// Experts of every layer, with a gated shared expert of intermediate size `shared`.
 pub(crate) fn experts(config: &Section<'_>, mlp: &Mlp, shared: usize) -> Experts {
     let inner = config.count("moe_intermediate_size");
     let keys = &["num_experts", "num_local_experts"];
@@ -40,7 +40,7 @@ pub(crate) fn experts(config: &Section<'_>, mlp: &Mlp, shared: usize) -> Experts
     experts
 }
 
-/// Layers that have no experts: those that `mlp_only_layers` lists, and all but every `decoder_sparse_step`th.
+/// Dense layers: those in `mlp_only_layers`, and all but every `decoder_sparse_step`th.
 pub(crate) fn dense(config: &Section<'_>, layers: usize) -> Vec<bool> {
     let step = config.count_or("decoder_sparse_step", 1);
     let listed = config.get("mlp_only_layers").map_or_else(Vec::new, |_| config.numbers("mlp_only_layers"));

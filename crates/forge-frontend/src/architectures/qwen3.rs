@@ -1,5 +1,5 @@
-//! Qwen3: the standard decoder with a norm of every head of queries and keys; biases, where there are any, on all of
-//! attention. The last layers may see a window only.
+//! Qwen3: the standard decoder with a norm of each query and key head. Attention may have biases; the last
+//! layers may have a sliding window.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;

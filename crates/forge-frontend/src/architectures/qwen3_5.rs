@@ -1,5 +1,5 @@
-//! Qwen 3.5: Qwen 3 with Gated DeltaNet in most layers; where there is attention, a part of each head rotates and the result
-//! is multiplied by a gate. Most checkpoints wrap it together with what sees pictures, which a model of text leaves alone.
+//! Qwen3.5: Qwen3 with Gated DeltaNet in most layers. Attention layers rotate part of each head and have an
+//! output gate. Most checkpoints are multimodal; forge uses the text model.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
@@ -13,7 +13,7 @@ use crate::multimodal;
 pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3_5ForCausalLM", family: "qwen3_5_text", hub: &[], read };
 
-/// The same beside what sees pictures.
+/// The text model of a multimodal checkpoint.
 pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Qwen3_5ForConditionalGeneration",
     family: "qwen3_5",
@@ -41,12 +41,12 @@ fn read_text(config: &Section<'_>) -> Decoder {
     read_with_pictures(config, &DEFAULTS)
 }
 
-/// Where the tensors of a text model lie beside what sees pictures.
+/// Prefixes of the text model's tensor names in a multimodal checkpoint.
 const NESTED: Place =
     Place { scope: "model.language_model.", ignored: &["model.visual.", "mtp."], ..Place::ALONE };
 
-/// A text model by itself, which may have what guesses further tokens. transformers also loads it from a checkpoint that has
-/// what sees pictures.
+/// A text-only model, which may have multi-token prediction layers. transformers also loads it from a
+/// multimodal checkpoint.
 pub(crate) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder) -> Box<dyn Blueprint> {
     let mut model = read(config);
     model.place.ignored = &["mtp."];
@@ -54,7 +54,7 @@ pub(crate) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder
     Box::new(model)
 }
 
-/// A text model beside what sees pictures.
+/// The text model of a multimodal configuration.
 pub(crate) fn wrap(
     config: &Section<'_>,
     families: [&'static str; 2],
@@ -64,16 +64,16 @@ pub(crate) fn wrap(
         model.place = NESTED;
         model.converted = Some(Place::CONVERTED);
         if config.flag_or("tie_word_embeddings", false) != model.tied {
-            let message = "tie_word_embeddings is one thing for the whole and another for the text model";
+            let message = "tie_word_embeddings differs between the model and its text model";
             config.contradiction("tie_word_embeddings", message.to_owned());
         }
     }))
 }
 
-/// A text model that may be told where in pictures something is.
+/// Reads a text model that may have multimodal RoPE.
 pub(crate) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> Decoder {
     for key in ["rope_parameters", "rope_scaling"] {
-        // Where in a picture something is turns other pairs than where in a text it is; in a text all turn alike.
+        // Image positions use other RoPE sections; text positions are the same in all sections.
         if let Some(positions) = config.section(key) {
             positions.pass_over("mrope_section");
             positions.pass_over("mrope_interleaved");
@@ -82,7 +82,7 @@ pub(crate) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> D
     read_mixed(config, defaults, Stored::Apart)
 }
 
-/// What such models have in common, whether they see pictures or not.
+/// Reads what all such models share.
 pub(crate) fn read_mixed(config: &Section<'_>, defaults: &Defaults, stored: Stored) -> Decoder {
     let mut model = Decoder::read(config, defaults);
     let bias = config.flag_or("attention_bias", false);

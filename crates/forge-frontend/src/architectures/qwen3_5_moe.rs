@@ -1,4 +1,4 @@
-//! Qwen 3.5 with experts in every layer, one of them shared and gated.
+//! Qwen3.5 MoE: Qwen3.5 with routed experts and a gated shared expert in every layer.
 
 use crate::architectures::{Architecture, Blueprint, qwen2_moe, qwen3_5};
 use crate::config::Section;
@@ -7,7 +7,7 @@ use crate::decoder::{Decoder, Defaults};
 pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3_5MoeForCausalLM", family: "qwen3_5_moe_text", hub: &[], read };
 
-/// The same beside what sees pictures.
+/// The text model of a multimodal checkpoint.
 pub(crate) const WRAPPED: Architecture = Architecture {
     class: "Qwen3_5MoeForConditionalGeneration",
     family: "qwen3_5_moe",

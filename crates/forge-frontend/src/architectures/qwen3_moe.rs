@@ -1,5 +1,5 @@
-//! Qwen3 with experts: as Qwen3, and layers have experts unless the configuration makes them ordinary ones. A window, where
-//! there is one, is every layer's.
+//! Qwen3 MoE: Qwen3 with experts, except in layers that the configuration makes dense. Either all layers have
+//! a sliding window or none.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::attention::HeadNorm;

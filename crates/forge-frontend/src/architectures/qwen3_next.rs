@@ -1,5 +1,5 @@
-//! Qwen3-Next: Gated DeltaNet in most layers, attention with a gate in the others, and experts in all that the configuration
-//! does not make ordinary ones, one of them shared and gated.
+//! Qwen3-Next: Gated DeltaNet in most layers, gated attention in the others, and routed experts with a gated
+//! shared expert in layers that the configuration does not make dense.
 
 use crate::architectures::{Architecture, Blueprint, qwen2_moe, qwen3_5};
 use crate::config::Section;
@@ -22,7 +22,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.shares = config.flag_or("norm_topk_prob", true);
     experts.dense = qwen2_moe::dense(config, model.layers);
     model.experts = Some(experts);
-    // What guesses further tokens changes none.
+    // Multi-token prediction layers do not change logits.
     model.place.ignored = &["mtp."];
     Box::new(model)
 }

@@ -1,5 +1,5 @@
-//! SmolLM3: the standard decoder; every fourth layer, unless told otherwise, does not rotate queries and keys. Biases,
-//! where there are any, on whole blocks.
+//! SmolLM3: the standard decoder; by default every fourth layer has no RoPE. Attention and MLP may have
+//! biases.
 
 use crate::architectures::{Architecture, Blueprint};
 use crate::config::Section;
@@ -19,15 +19,15 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.output_bias = bias;
     model.mlp.bias = config.flag_or("mlp_bias", false);
     model.unrotated = unrotated(config, model.layers);
-    config.only("use_sliding_window", false, "forge computes attention to everything in SmolLM3");
-    // Of layers with a window, of which there are none.
+    config.only("use_sliding_window", false, "sliding windows are unsupported for SmolLM3");
+    // It has no effect without sliding-window layers.
     config.pass_over("sliding_window");
-    config.only("layer_types", "full_attention", "forge computes attention to everything in SmolLM3");
+    config.only("layer_types", "full_attention", "sliding windows are unsupported for SmolLM3");
     Box::new(model)
 }
 
-/// Whether each layer leaves queries and keys as they are: where `no_rope_layers` has a 0, despite its name; without it,
-/// every `no_rope_layer_interval`th.
+/// Whether each layer has no RoPE: `no_rope_layers` has a 0 for it, despite its name; without it, every
+/// `no_rope_layer_interval`th.
 fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
     config.pass_over("no_rope_layer_interval");
     let Some(listed) = config.get("no_rope_layers") else {
@@ -36,11 +36,11 @@ fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
     };
     let flags = listed.as_array().and_then(|flags| flags.iter().map(Value::as_u64).collect());
     let flags: Vec<u64> = flags.unwrap_or_else(|| {
-        config.refuse("no_rope_layers", "it is a list of ones and zeros", &[]);
+        config.refuse("no_rope_layers", "expected a list of ones and zeros", &[]);
         vec![1; layers]
     });
     if flags.len() < layers {
-        let message = format!("no_rope_layers tells of {} layers, and there are {layers}", flags.len());
+        let message = format!("no_rope_layers has {} entries for {layers} layers", flags.len());
         config.contradiction("no_rope_layers", message);
     }
     flags.iter().map(|flag| *flag == 0).collect()

@@ -1,29 +1,29 @@
-//! From metadata to a config.json, as the model's authors would have written it.
+//! Translates metadata to config.json.
 //!
-//! What a file leaves out is what llama.cpp takes it to be, which is what the converter left it out for. Where that is not
-//! known, the key is missing. Positions are the business of `positions`.
+//! Absent metadata gets llama.cpp's default, which is why its converter omits it. Keys without such a default
+//! stay absent. `positions` translates RoPE.
 
 use crate::gguf::family::Family;
 use crate::gguf::metadata::Metadata;
 use crate::gguf::rope::Factors;
 use serde_json::{Map, Value, json};
 
-/// What the tensors say that the metadata does not.
+/// Facts from the tensors that the metadata lacks.
 pub(crate) struct Tensors<'a> {
-    /// How many there are.
+    /// Number of tensors.
     pub(crate) count: usize,
     /// Rows of the embedding table.
     pub(crate) vocabulary: usize,
-    /// Whether there is a tensor of that name in the file.
+    /// Whether the file has a tensor of that name.
     pub(crate) has: &'a dyn Fn(&str) -> bool,
-    /// Factors of frequencies, where there are any: of one kind for all contexts, or of two.
+    /// RoPE frequency factors, if any: one list for all contexts, or two.
     pub(crate) factors: Factors,
 }
 
-/// Two layer counts are those of models whose scores are scaled otherwise than their heads' width says.
+/// Layer counts of models whose score scale is not derived from the head dimension.
 const SCALED_BY_SHARE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
-/// What `tokenizer.ggml.` keys do not hold: the tokens are in generation_config.json.
+/// config.json without special tokens, which are in generation_config.json.
 pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tensors<'_>) -> Value {
     let mut config = Map::new();
     config.insert("architectures".to_owned(), json!([family.class[0]]));
@@ -51,7 +51,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
             read.copy_or("residual_scale", "residual_multiplier", 1.0);
         }
         "phi3" => {
-            // 0 is none.
+            // 0 means no window.
             let window = metadata.count(&metadata.own("attention.sliding_window")).filter(|width| *width > 0);
             read.set("sliding_window", json!(window));
         }
@@ -64,7 +64,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
     read.config.into()
 }
 
-/// The sizes that other keys depend on.
+/// Sizes that other keys depend on.
 pub(crate) struct Shape {
     layers: u64,
     hidden: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Shape {
     pub(crate) context: u64,
 }
 
-/// A configuration that is being written.
+/// A configuration under construction.
 pub(crate) struct Reading<'a> {
     pub(crate) metadata: &'a Metadata,
     pub(crate) tensors: &'a Tensors<'a>,
@@ -86,14 +86,14 @@ impl Reading<'_> {
         self.config.insert(key.to_owned(), value);
     }
 
-    /// A whole number that has to be there, 1 or more.
+    /// A required positive integer.
     fn count(&self, key: &str) -> u64 {
         let key = self.metadata.own(key);
         let number = self.metadata.count_of_layers(&key);
         number.filter(|number| *number > 0).or_else(|| self.metadata.missing(&key)).unwrap_or(1)
     }
 
-    /// A number that has to be there.
+    /// Copies a required number.
     pub(crate) fn copy(&mut self, key: &str, as_key: &str) {
         let key = self.metadata.own(key);
         let number = self.metadata.number(&key).or_else(|| self.metadata.missing(&key));
@@ -105,37 +105,33 @@ impl Reading<'_> {
         self.set(as_key, json!(number));
     }
 
-    /// Keys that have one right value, whatever the architecture.
+    /// Rejects unsupported values of keys that do not depend on the architecture.
     fn refuse_elsewhere(&self) {
         let metadata = self.metadata;
         for (key, why) in [
-            ("expert_count", "forge does not know experts"),
-            ("expert_used_count", "forge does not know experts"),
-            ("nextn_predict_layers", "forge does not know layers that look ahead"),
+            ("expert_count", "mixture-of-experts GGUF files are unsupported"),
+            ("expert_used_count", "mixture-of-experts GGUF files are unsupported"),
+            ("nextn_predict_layers", "multi-token prediction layers are unsupported"),
         ] {
             let key = metadata.own(key);
             if metadata.count(&key).is_some_and(|count| count > 0) {
                 metadata.refuse(&key, why);
             }
         }
-        // What an embedding of a whole text is made of; it changes no logits.
+        // Pooling for embedding models; it does not change logits.
         metadata.pass(&metadata.own("pooling_type"));
-        metadata.only(
-            &metadata.own("attention.causal"),
-            true,
-            "forge computes attention to what came before",
-        );
+        metadata.only(&metadata.own("attention.causal"), true, "only causal attention is supported");
         let layout = metadata.own("tensor_data_layout");
         if metadata.word(&layout).is_some_and(|layout| layout != "Meta AI original pth") {
-            metadata.refuse(&layout, "forge knows the layout of llama.cpp's converter alone");
+            metadata.refuse(&layout, "expected the layout of llama.cpp's converter");
         }
         let rows = metadata.own("vocab_size");
         if metadata.count(&rows).is_some_and(|count| count != self.tensors.vocabulary as u64) {
-            metadata.refuse(&rows, &format!("its table of embeddings has {} rows", self.tensors.vocabulary));
+            metadata.refuse(&rows, &format!("the embedding table has {} rows", self.tensors.vocabulary));
         }
     }
 
-    /// What all but GPT-2 have.
+    /// Translates the keys of all architectures but GPT-2.
     fn decoder(&mut self) -> Shape {
         let metadata = self.metadata;
         let (hidden, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
@@ -146,12 +142,12 @@ impl Reading<'_> {
         if width != values {
             metadata.refuse(
                 &metadata.own("attention.value_length"),
-                "forge knows keys and values of one width alone",
+                "keys and values must have the same head dimension",
             );
         }
         let (layers, context) = (self.count("block_count"), self.count("context_length"));
         if layers > self.tensors.count as u64 {
-            let why = format!("it has {} tensors", self.tensors.count);
+            let why = format!("the file has {} tensors", self.tensors.count);
             metadata.refuse(&metadata.own("block_count"), &why);
         }
         let layers = layers.min(self.tensors.count as u64);
@@ -172,16 +168,17 @@ impl Reading<'_> {
         Shape { layers, hidden, heads, width, context }
     }
 
-    /// Modules have a bias where the first layer has one: a layer that differs lacks a tensor, or has one that nothing uses.
+    /// Sets bias options from the first layer's tensors. A differing layer then has a missing or unused
+    /// tensor.
     fn biases(&mut self, family: &Family) {
         let has = |module: &str| (self.tensors.has)(&format!("blk.0.{module}.bias"));
         let (attention, mlp) = (has("attn_q") || has("attn_output"), has("ffn_up"));
         let mut set = |key: &str, value: bool| self.set(key, json!(value));
         match family.name {
             "ernie4_5" => set("use_bias", attention),
-            // Always there.
+            // Always has biases.
             "qwen2" => {}
-            // Never there.
+            // Never has biases.
             "phi3" => {}
             "llama" | "granite" | "smollm3" => {
                 set("attention_bias", attention);
@@ -191,14 +188,14 @@ impl Reading<'_> {
         }
     }
 
-    /// Which layers see a window: all but every so-many-th, unless the file says otherwise.
+    /// Sliding-window layers: all but every nth, unless the file lists them.
     fn windows(&mut self, shape: &Shape, usual: u64) {
         let metadata = self.metadata;
         let key = metadata.own("attention.sliding_window_pattern");
         let width = metadata.count(&metadata.own("attention.sliding_window")).filter(|width| *width > 0);
         let has = metadata.flags(&key).unwrap_or_else(|| {
             let pattern = metadata.count(&key).unwrap_or(usual);
-            // Of 0, every layer has one.
+            // Every layer has one if the pattern is 0.
             (1..=shape.layers).map(|layer| pattern == 0 || !layer.is_multiple_of(pattern)).collect()
         });
         let kinds: Vec<&str> = has

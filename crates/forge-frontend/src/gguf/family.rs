@@ -1,15 +1,15 @@
-//! The architectures of GGUF files that forge knows: what Hugging Face calls each, its own tensors, and how its tensors are
-//! stored. What its keys mean is in `configuration`.
+//! The supported GGUF architectures: Hugging Face class, tensor names and tensor layout. `configuration`
+//! translates their keys.
 
 use crate::config::Conventions;
 
 /// An architecture.
 pub(crate) struct Family {
-    /// What `general.architecture` says.
+    /// `general.architecture`.
     pub(crate) name: &'static str,
-    /// What config.json says under `architectures` and `model_type`.
+    /// `architectures` and `model_type` of config.json.
     pub(crate) class: [&'static str; 2],
-    /// Tensors that it has other names for than most; the first name is the file's.
+    /// Tensor names that differ from the usual ones, GGUF's name first.
     pub(crate) tensors: &'static [(&'static str, &'static str)],
     pub(crate) conventions: Conventions,
 }
@@ -17,10 +17,10 @@ pub(crate) struct Family {
 const AS_STORED: Conventions =
     Conventions { neighbours_turn: false, whole_gains: false, rows_are_outputs: true };
 
-/// The rows of queries and keys lie so that neighbouring channels turn together.
+/// Query and key rows are ordered for interleaved RoPE.
 const NEIGHBOURS: Conventions = Conventions { neighbours_turn: true, ..AS_STORED };
 
-/// Gains have the 1 in them that the models' authors leave out.
+/// Gains include the 1 that Hugging Face's tensors omit.
 const WHOLE_GAINS: Conventions = Conventions { whole_gains: true, ..AS_STORED };
 
 const FOUR_NORMS: [(&str, &str); 3] = [
@@ -29,7 +29,7 @@ const FOUR_NORMS: [(&str, &str); 3] = [
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 
-/// Every architecture; the order is that of messages.
+/// All architectures, in the order of messages.
 pub(crate) const ALL: &[Family] = &[
     Family {
         name: "cohere2",
@@ -78,7 +78,7 @@ pub(crate) const ALL: &[Family] = &[
         tensors: &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")],
         conventions: AS_STORED,
     },
-    // Mistral's models too: the file does not tell them apart.
+    // Also Mistral's models, which the file does not distinguish.
     Family { name: "llama", class: ["LlamaForCausalLM", "llama"], tensors: &[], conventions: NEIGHBOURS },
     Family {
         name: "olmo2",
@@ -105,7 +105,7 @@ pub(crate) const ALL: &[Family] = &[
     },
 ];
 
-/// What most call the modules of a layer.
+/// Usual names of a layer's modules.
 const LAYER: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -123,7 +123,7 @@ const LAYER: [(&str, &str); 11] = [
 const OUTSIDE: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
-/// The same for GPT-2, which shares no name with the others.
+/// GPT-2's names, none of which are the usual ones.
 const GPT2_LAYER: [(&str, &str); 6] = [
     ("attn_norm", "ln_1"),
     ("attn_qkv", "attn.c_attn"),
@@ -137,7 +137,7 @@ const GPT2_OUTSIDE: [(&str, &str); 4] =
     [("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f"), ("output", "lm_head")];
 
 impl Family {
-    /// What Hugging Face calls a tensor; a name that the family does not have stays as it is, and nothing uses it.
+    /// The Hugging Face name of a tensor. An unknown name is returned unchanged and reported as unused later.
     pub(crate) fn tensor(&self, name: &str) -> String {
         self.translated(name).unwrap_or_else(|| name.to_owned())
     }

@@ -1,16 +1,16 @@
-//! Merges of a vocabulary that has scores instead, as SentencePiece keeps it.
+//! BPE merges from the scores of a SentencePiece vocabulary.
 //!
-//! SentencePiece joins the two neighbours whose piece has the highest score; a tokenizer of merges joins those that come
-//! first in its list. So every way to make a piece of two others is a merge, those of the highest score first. Few pieces
-//! have one score, runs of spaces in most vocabularies: of those the one with the longer first part comes first, then the
-//! one with the longer second, as in the lists that Hugging Face makes of such vocabularies.
+//! SentencePiece merges the adjacent pair whose piece has the highest score; a BPE tokenizer merges the pair
+//! that comes first in its list. So every split of a piece into two pieces is a merge, sorted by descending
+//! score. Ties, mostly runs of spaces, are ordered by a longer first part, then a longer second part, as in
+//! Hugging Face's conversion.
 
 use std::collections::HashMap;
 
-/// Pieces that may be joined, each with its id and score.
+/// Pieces that may be merged, with id and score.
 pub(crate) type Pieces<'a> = HashMap<&'a str, (usize, f64)>;
 
-/// The merges in their order; none where all pieces have one score, which is none.
+/// The merges in order; `None` if all pieces have the same score.
 pub(crate) fn merges<'a>(pieces: &Pieces<'a>) -> Option<Vec<[&'a str; 2]>> {
     let mut merges = Vec::new();
     for (piece, (id, score)) in pieces {
@@ -18,7 +18,7 @@ pub(crate) fn merges<'a>(pieces: &Pieces<'a>) -> Option<Vec<[&'a str; 2]>> {
         for (length, (at, _)) in piece.char_indices().enumerate().skip(1) {
             let (left, right) = piece.split_at(at);
             if let (Some((first, _)), Some((second, _))) = (pieces.get(left), pieces.get(right)) {
-                // Where nothing else tells, ids do.
+                // The last tie-break is by id.
                 let order = ([length, characters - length].map(std::cmp::Reverse), [*id, *first, *second]);
                 merges.push((*score, order, [left, right]));
             }

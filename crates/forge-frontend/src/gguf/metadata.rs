@@ -1,8 +1,8 @@
-//! A file's metadata, read so that nothing in it goes unnoticed.
+//! A file's metadata, which records which keys have been read.
 //!
-//! It remembers every key that it was asked for. A key that was not asked for is a fault where llama.cpp's loader reads it
-//! ([`crate::gguf::reference`]), because a model compiled without it could give wrong text. Getters never fail: they note the fault and
-//! give nothing, so all faults are found at once.
+//! An unread key is an error if llama.cpp's loader reads it ([`crate::gguf::reference`]): ignoring it could change
+//! the output. Getters never fail: they record the problem and return nothing, so that all problems are found
+//! at once.
 
 use crate::gguf::value::Value;
 use crate::suggest::nearest;
@@ -10,10 +10,10 @@ use forge_ir::Diagnostic;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The metadata of a file and what is known of it so far.
+/// The metadata of a file, with the keys read so far.
 pub(crate) struct Metadata {
     pub(crate) file: String,
-    /// What stands before the keys that are the architecture's own.
+    /// Prefix of architecture-specific keys.
     pub(crate) architecture: String,
     values: BTreeMap<String, Value>,
     asked: RefCell<BTreeSet<String>>,
@@ -37,18 +37,18 @@ impl Metadata {
         metadata
     }
 
-    /// The value of a key. Every getter goes through here.
+    /// The value of a key. All getters use it.
     fn get(&self, key: &str) -> Option<&Value> {
         self.asked.borrow_mut().insert(key.to_owned());
         self.values.get(key)
     }
 
-    /// The key of the architecture's own.
+    /// The full name of an architecture-specific key.
     pub(crate) fn own(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
-    /// Notes a fault that leaves the translation incomplete.
+    /// Records an error that leaves the translation incomplete.
     pub(crate) fn fault(&self, message: String, notes: &[&str]) {
         self.broken.set(true);
         let fault = Diagnostic::new("F0110", message);
@@ -56,11 +56,11 @@ impl Metadata {
     }
 
     fn wrong<T>(&self, key: &str, expected: &str) -> Option<T> {
-        self.fault(format!("{key} of {} has to be {expected}", self.file), &[]);
+        self.fault(format!("{key} of {}: expected {expected}", self.file), &[]);
         None
     }
 
-    /// Notes that a key has a value that forge cannot compile.
+    /// Records that the value of a key is unsupported.
     pub(crate) fn refuse(&self, key: &str, why: &str) {
         let value = match self.values.get(key) {
             Some(Value::List(values)) => format!("a list of {}", values.len()),
@@ -69,20 +69,20 @@ impl Metadata {
             Some(Value::Signed(number)) => number.to_string(),
             Some(Value::Float(number)) => number.to_string(),
             Some(Value::Flag(flag)) => flag.to_string(),
-            None => "left out".to_owned(),
+            None => "absent".to_owned(),
         };
-        self.fault(format!("forge cannot compile a model with {key} {value}"), &[why]);
+        self.fault(format!("unsupported value {key} = {value}"), &[why]);
     }
 
-    /// Notes that a key is missing. One that is there has been found wrong.
+    /// Records that a key is missing, unless it is present and has been reported as invalid.
     pub(crate) fn missing<T>(&self, key: &str) -> Option<T> {
         if !self.values.contains_key(key) {
-            self.fault(format!("{} lacks {key}", self.file), &[]);
+            self.fault(format!("{}: missing key {key}", self.file), &[]);
         }
         None
     }
 
-    /// A text.
+    /// A string.
     pub(crate) fn word(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Value::Text(text) => Some(text),
@@ -90,24 +90,24 @@ impl Metadata {
         }
     }
 
-    /// True or false.
+    /// A boolean.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
             Value::Flag(flag) => Some(*flag),
-            _ => self.wrong(key, "true or false"),
+            _ => self.wrong(key, "a boolean"),
         }
     }
 
-    /// A whole number, 0 or more.
+    /// A non-negative integer.
     pub(crate) fn count(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
             Value::Unsigned(number) => Some(*number),
             Value::Signed(number) if *number >= 0 => Some(number.unsigned_abs()),
-            _ => self.wrong(key, "a whole number, 0 or more"),
+            _ => self.wrong(key, "a non-negative integer"),
         }
     }
 
-    /// A whole number, or a list of nothing but that number: some files say of every layer what all layers have.
+    /// A non-negative integer, or a list that repeats it: some files have a value per layer.
     pub(crate) fn count_of_layers(&self, key: &str) -> Option<u64> {
         let Some(Value::List(values)) = self.get(key) else { return self.count(key) };
         match values.first() {
@@ -118,7 +118,7 @@ impl Metadata {
                 u64::try_from(*first).ok()
             }
             _ => {
-                self.refuse(key, "forge knows this architecture with layers of one size alone");
+                self.refuse(key, "values that differ between layers are unsupported for this architecture");
                 None
             }
         }
@@ -133,19 +133,19 @@ impl Metadata {
         }
     }
 
-    /// A list of texts.
+    /// A list of strings.
     pub(crate) fn words(&self, key: &str) -> Option<Vec<&str>> {
         let words = match self.get(key)? {
             Value::List(values) => values.iter().map(|value| match value {
                 Value::Text(text) => Some(text.as_str()),
                 _ => None,
             }),
-            _ => return self.wrong(key, "a list of texts"),
+            _ => return self.wrong(key, "a list of strings"),
         };
-        words.collect::<Option<_>>().or_else(|| self.wrong(key, "a list of texts"))
+        words.collect::<Option<_>>().or_else(|| self.wrong(key, "a list of strings"))
     }
 
-    /// A list of tokens.
+    /// A list of token ids.
     pub(crate) fn tokens(&self, key: &str) -> Option<Vec<u32>> {
         let Value::List(values) = self.get(key)? else { return self.wrong(key, "a list of tokens") };
         let token = |value: &Value| match value {
@@ -168,7 +168,7 @@ impl Metadata {
         values.iter().map(number).collect::<Option<_>>().or_else(|| self.wrong(key, "a list of numbers"))
     }
 
-    /// A list of truth values; none where the key has something else.
+    /// A list of booleans; `None` if the value is not a list.
     pub(crate) fn flags(&self, key: &str) -> Option<Vec<bool>> {
         let Value::List(values) = self.get(key)? else { return None };
         let flag = |value: &Value| match value {
@@ -177,39 +177,39 @@ impl Metadata {
             Value::Signed(number) => Some(*number != 0),
             _ => None,
         };
-        values.iter().map(flag).collect::<Option<_>>().or_else(|| self.wrong(key, "a list of truth values"))
+        values.iter().map(flag).collect::<Option<_>>().or_else(|| self.wrong(key, "a list of booleans"))
     }
 
-    /// Refuses a truth value other than this. Absent is right.
+    /// Rejects any boolean but `right`. The key may be absent.
     pub(crate) fn only(&self, key: &str, right: bool, why: &str) {
         if self.flag(key).is_some_and(|flag| flag != right) {
             self.refuse(key, why);
         }
     }
 
-    /// Asks for a key that means nothing here, whatever its value.
+    /// Marks a key as having no effect.
     pub(crate) fn pass(&self, key: &str) {
         self.get(key);
     }
 
-    /// The keys that begin like this.
+    /// Keys with this prefix.
     pub(crate) fn keys(&self, beginning: &str) -> impl Iterator<Item = &str> {
         let from = self.values.range(beginning.to_owned()..);
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(beginning))
     }
 
-    /// Notes something that the user should know.
+    /// Records a note for the user.
     pub(crate) fn note(&self, note: String) {
         self.notes.borrow_mut().push(note);
     }
 
-    /// What the user should know.
+    /// Notes for the user.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
     }
 
-    /// The keys that have no effect, and every fault found. Without a fault that leaves the translation incomplete, those of keys
-    /// are among them that nothing asked for, that have an effect in llama.cpp, and that are not allowed to be there unknown.
+    /// The keys without effect, and all errors. If the translation is complete, unread keys that llama.cpp
+    /// uses and that are not in `allowed` are errors.
     pub(crate) fn finish(self, allowed: &[String]) -> (Vec<String>, Vec<Diagnostic>) {
         let asked = self.asked.into_inner();
         let (mut ignored, mut faults) = (Vec::new(), self.faults.into_inner());
@@ -221,18 +221,15 @@ impl Metadata {
                 ignored.push(key.clone());
                 continue;
             }
-            let message = format!(
-                "the metadata of {} has a key that llama.cpp reads and forge does not: {key}",
-                self.file
-            );
+            let message = format!("{}: unsupported key {key}, which llama.cpp reads", self.file);
             let mut fault = Diagnostic::new("F0207", message);
             if let Some(known) = nearest(key, asked.iter().map(String::as_str)) {
-                fault = fault.note(format!("the nearest key that forge knows is {known}"));
+                fault = fault.note(format!("nearest supported key: {known}"));
             }
             faults.push(
                 fault
-                    .note("a model compiled without it could give wrong text, so nothing was written")
-                    .note(format!("if you know that it has no effect: --ignore-config-key {key}")),
+                    .note("ignoring it could change the output")
+                    .note(format!("if it has no effect, pass --ignore-config-key {key}")),
             );
         }
         (ignored, faults)

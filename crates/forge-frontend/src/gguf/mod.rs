@@ -1,16 +1,18 @@
-//! A GGUF file as a checkpoint: translated into what the model's authors would have published.
+//! GGUF files, translated into the Hugging Face representation.
 //!
-//! One file has everything: numbers, sizes, vocabulary, chat template. It is read into what the rest of the compiler knows
-//! already, so architectures, the check of keys and tensors, and whatever reads a tokenizer stay as they are:
+//! A GGUF file contains weights, configuration, vocabulary and chat template. Translating it lets the rest of
+//! the compiler stay unchanged:
 //!
-//! * the metadata becomes the texts of config.json, tokenizer.json, tokenizer_config.json and generation_config.json, which
-//!   are held here and never written beside the file;
-//! * tensors get the names that Hugging Face has for them, and stay where they are in the file;
-//! * what llama.cpp's converter does to numbers is not undone but told, as [`Conventions`]: rows of queries and keys in the
-//!   order in which neighbours turn together, gains with their 1, matrices with a row for each output.
+//! * Metadata becomes config.json, tokenizer.json, tokenizer_config.json and generation_config.json, held in
+//!   memory.
+//! * Tensors get their Hugging Face names and stay in the file.
+//! * Changes that llama.cpp's converter makes to tensors are described by [`Conventions`] instead of undone:
+//!   query and key rows ordered for interleaved RoPE, gains that include the 1, matrices with one row per
+//!   output.
 //!
-//! `container` reads headers, with `cursor`, `value` and `types`; `metadata` gives values by key and remembers which were
-//! asked for; `family`, `configuration` and `positions`, `vocabulary`, `tokenizer`, `merges`, `pretokenizer` and `specials` translate.
+//! `container` reads headers with `cursor`, `value` and `types`. `metadata` returns values by key and records
+//! which were read. `family`, `configuration`, `positions`, `vocabulary`, `tokenizer`, `merges`,
+//! `pretokenizer` and `specials` translate.
 
 pub(crate) mod configuration;
 pub(crate) mod container;
@@ -39,31 +41,31 @@ use crate::safetensors_header::Tensor;
 use crate::tensors::Tensors;
 use forge_ir::Diagnostic;
 
-/// A file, translated.
+/// A translated file.
 pub(crate) struct Translated {
-    /// The texts of the files that a folder would have.
+    /// Text files of the equivalent Hugging Face directory.
     pub(crate) texts: Memory,
-    /// The tensors by the names of Hugging Face.
+    /// Tensors by their Hugging Face names.
     pub(crate) tensors: Tensors,
-    /// How their numbers differ from those of Hugging Face.
+    /// How tensor data differs from Hugging Face's.
     pub(crate) conventions: Conventions,
-    /// The keys of its metadata.
+    /// Metadata keys.
     pub(crate) keys: Vec<String>,
-    /// Those that have no effect.
+    /// Metadata keys without effect.
     pub(crate) ignored_keys: Vec<String>,
-    /// What a user should know of how the file was understood.
+    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
 const END: &str = ".gguf";
 
-/// Whether a file is one by its name.
+/// Whether a file name has the GGUF extension.
 pub(crate) fn is_one(file: &str) -> bool {
     file.ends_with(END)
 }
 
-/// Translates the file that a checkpoint is, or the parts that it is split into; none where a checkpoint has a config.json,
-/// or no such file. Keys that are `allowed` may be there unknown.
+/// Translates a GGUF checkpoint, which may be split into parts; `None` if there is a config.json or no GGUF
+/// file. `allowed` keys may be unsupported.
 pub(crate) fn translate(
     checkpoint: &dyn Checkpoint,
     allowed: &[String],
@@ -72,7 +74,7 @@ pub(crate) fn translate(
     if parts.is_empty() { Ok(None) } else { whole(checkpoint, parts, allowed).map(Some) }
 }
 
-/// The tensors of such a file by the names that it has for them, whether or not a model can be made of them.
+/// The tensors of a GGUF checkpoint by their GGUF names, even if the model is unsupported.
 pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>, Diagnostic> {
     let parts = parts(checkpoint)?;
     let of_part = |(file, part): (String, Container)| {
@@ -85,7 +87,7 @@ pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>
     Ok((!parts.is_empty()).then(|| parts.into_iter().flat_map(of_part).collect()))
 }
 
-/// The headers of the file that a checkpoint is, or of its parts in their order; none where there is a config.json.
+/// The headers of the file or of its parts, in order; empty if there is a config.json.
 fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagnostic> {
     if is_there(checkpoint, "config.json")? {
         return Ok(Vec::new());
@@ -94,12 +96,12 @@ fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagno
     files(checkpoint)?.into_iter().map(read).collect()
 }
 
-/// Whether a file has what sees pictures or hears, which llama.cpp keeps in a file of its own beside the text model's.
+/// Whether a file is a multimodal projector, which llama.cpp stores separately from the text model.
 fn is_projector(file: &str) -> bool {
     file.to_ascii_lowercase().contains("mmproj")
 }
 
-/// The file that is meant, or its parts in their order.
+/// The GGUF file, or its parts in order.
 fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
     let mut files: Vec<String> = checkpoint.files().into_iter().filter(|file| is_one(file)).collect();
     if files.iter().any(|file| !is_projector(file)) {
@@ -113,12 +115,11 @@ fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
     if count <= 1 || stems[0].is_some() && stems.iter().all(|stem| *stem == stems[0]) {
         return Ok(files);
     }
-    let fault =
-        Diagnostic::new("F0109", format!("there are {count} GGUF files, which are not the parts of one"));
-    Err(fault.note(format!("they are {}", files.join(", "))).note("name the one that is meant"))
+    let fault = Diagnostic::new("F0109", format!("found {count} GGUF files that are not parts of one model"));
+    Err(fault.note(format!("files: {}", files.join(", "))).note("pass the path of one file"))
 }
 
-/// Puts the parts together: the first has the metadata, all have tensors.
+/// Combines the parts: the first has the metadata, all have tensors.
 fn whole(
     checkpoint: &dyn Checkpoint,
     parts: Vec<(String, Container)>,
@@ -135,29 +136,28 @@ fn whole(
     let split = metadata.count("split.count").unwrap_or(1).max(1);
     let tensors = metadata.count("split.tensors.count");
     if split != count as u64 || tensors.is_some_and(|count| count != entries.len() as u64) {
-        let message = format!("{file} is one of {split} parts, of which {count} are here");
-        metadata.fault(message, &["fetch all of them into one folder, and name the first"]);
+        let message = format!("{file} is one of {split} parts; found {count}");
+        metadata.fault(message, &["download all parts into one directory and pass the first"]);
     }
     if metadata.word("general.type").is_some_and(|kind| kind != "model") {
         let why = match metadata.word("general.type") {
             Some("adapter") => {
-                "it is a LoRA adapter: merge it into its base model first (llama.cpp's llama-export-lora)"
+                "it is a LoRA adapter: merge it into its base model (llama.cpp's llama-export-lora)"
             }
-            Some("mmproj") => "it sees pictures or hears for a text model: name the text model's file",
-            _ => "forge compiles a whole model",
+            Some("mmproj") => "it is a multimodal projector: pass the text model's file",
+            _ => "expected a complete model",
         };
         metadata.refuse("general.type", why);
     }
     if metadata.count("general.quantization_version").is_some_and(|version| version != 2) {
-        metadata.refuse("general.quantization_version", "forge knows blocks of version 2 alone");
+        metadata.refuse("general.quantization_version", "expected version 2");
     }
     let family = crate::gguf::family::ALL.iter().find(|family| family.name == metadata.architecture);
     let Some(family) = family else {
         let names: Vec<&str> = crate::gguf::family::ALL.iter().map(|family| family.name).collect();
         let name = &metadata.architecture;
-        let fault =
-            Diagnostic::new("F0202", format!("forge does not know the architecture {name:?} of {file}"));
-        return Err(vec![fault.note(format!("it knows {}", names.join(", ")))]);
+        let fault = Diagnostic::new("F0202", format!("unsupported architecture {name:?} in {file}"));
+        return Err(vec![fault.note(format!("supported: {}", names.join(", ")))]);
     };
     let (texts, tensors) = translated(checkpoint, &metadata, family, entries);
     let keys = metadata.keys("").map(str::to_owned).collect();
@@ -174,7 +174,7 @@ fn whole(
     }
 }
 
-/// The texts and the tensors of a family's file.
+/// Text files and tensors of a supported architecture's file.
 fn translated(
     checkpoint: &dyn Checkpoint,
     metadata: &Metadata,
@@ -184,7 +184,7 @@ fn translated(
     let rows = entries.iter().find(|(_, entry)| entry.name == "token_embd.weight");
     let vocabulary = rows.and_then(|(_, entry)| entry.shape.first()).copied().unwrap_or(0);
     if vocabulary == 0 {
-        metadata.fault(format!("{} lacks the tensor token_embd.weight", metadata.file), &[]);
+        metadata.fault(format!("{}: missing tensor token_embd.weight", metadata.file), &[]);
     }
     let mut take = |name: &str| {
         let at = entries.iter().position(|(_, entry)| entry.name == name)?;
@@ -214,25 +214,25 @@ fn translated(
     if faults.is_empty() { (texts, Tensors::gather(tensors)) } else { (texts, Err(faults)) }
 }
 
-/// A tensor under its other name.
+/// A tensor with its Hugging Face name.
 fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnostic> {
     let Entry { name, shape, kind, offset, bytes } = entry;
     let refuse = |message: String| {
         Diagnostic::new("F0304", message)
-            .note(format!("forge reads {}, and blocks of codes in matrices alone", Type::readable()))
-            .note("make a file of such a type, Q8_0 or Q4_0 say, or compile the original model with --quant")
+            .note(format!("expected {}; block formats only for matrices", Type::readable()))
+            .note("convert to a supported type such as Q8_0 or Q4_0, or compile the original model with --quant")
     };
     if !kind.is_read() || kind.blocks().is_some() && shape.len() != 2 {
-        return Err(refuse(format!("{name} {shape:?} of {file} is stored as {}", kind.name)));
+        return Err(refuse(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
     }
     let (name, blocks) = (family.tensor(&name), kind.blocks());
     Ok(Tensor { name, file: file.to_owned(), dtype: kind.name.to_owned(), shape, offset, bytes, blocks })
 }
 
-/// More pairs no head has.
+/// Maximum number of RoPE pairs of a head.
 const MOST_PAIRS: u64 = 1 << 15;
 
-/// The numbers of a tensor of factors.
+/// The values of a tensor of RoPE factors.
 fn factors(
     checkpoint: &dyn Checkpoint,
     metadata: &Metadata,
@@ -240,7 +240,7 @@ fn factors(
 ) -> Option<Vec<f32>> {
     if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MOST_PAIRS {
         let message = format!(
-            "{} of {file} is {:?} {}, and has to be a list in F32",
+            "{} in {file} is {:?} {}; expected a vector in F32",
             entry.name, entry.shape, entry.kind.name
         );
         metadata.fault(message, &[]);
@@ -253,7 +253,7 @@ fn factors(
     }
     let numbers: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     if numbers.iter().any(|factor| !factor.is_finite() || *factor <= 0.0) {
-        metadata.fault(format!("{} of {file} has factors that are not positive", entry.name), &[]);
+        metadata.fault(format!("{} in {file}: factors must be positive", entry.name), &[]);
         return None;
     }
     Some(numbers)

@@ -1,7 +1,7 @@
-//! Reads a file's first bytes one thing after the other, and never further than the file or a header goes.
+//! Sequential reads from the start of a file.
 //!
-//! A header has no length of its own, so bytes are fetched a piece at a time. What is read is bounded before it is allocated:
-//! by the bytes that the file has left, and by what no header exceeds.
+//! A GGUF header does not state its length, so bytes are fetched in pieces. Every read is bounded before
+//! allocation, by the bytes left in the file and by a maximum header size.
 
 use crate::checkpoint::{Checkpoint, unreadable};
 use forge_ir::Diagnostic;
@@ -9,52 +9,52 @@ use forge_ir::Diagnostic;
 /// Bytes fetched at once.
 const PIECE: u64 = 1 << 16;
 
-/// No header is longer: that of a vocabulary of 256 thousand tokens takes 20 MB.
+/// Maximum header size in bytes. A vocabulary of 256k tokens takes 20 MB.
 const LONGEST: u64 = 256 << 20;
 
-/// A place in a file.
+/// A read position in a file.
 pub(crate) struct Cursor<'a> {
     checkpoint: &'a dyn Checkpoint,
     pub(crate) file: &'a str,
     /// Length of the file.
     pub(crate) length: u64,
-    /// Where the next byte lies.
+    /// Offset of the next byte.
     pub(crate) at: u64,
     piece: Vec<u8>,
-    /// Where the piece begins.
+    /// Offset of the current piece.
     start: u64,
 }
 
 impl<'a> Cursor<'a> {
-    /// At the file's first byte.
+    /// A cursor at offset 0.
     pub(crate) fn new(checkpoint: &'a dyn Checkpoint, file: &'a str) -> Result<Cursor<'a>, Diagnostic> {
         let length = checkpoint.len(file).map_err(|error| unreadable(file, &error))?;
         Ok(Cursor { checkpoint, file, length, at: 0, piece: Vec::new(), start: 0 })
     }
 
-    /// A fault of the file at this place.
+    /// An error about the file.
     pub(crate) fn fault(&self, what: &str) -> Diagnostic {
-        Diagnostic::new("F0109", format!("{} is no GGUF file that forge can read: {what}", self.file))
+        Diagnostic::new("F0109", format!("{}: invalid or unsupported GGUF file: {what}", self.file))
     }
 
-    /// How many bytes a header may still have.
+    /// Bytes that the header may still have.
     fn left(&self) -> u64 {
         self.length.min(LONGEST).saturating_sub(self.at)
     }
 
-    /// Refuses what takes more bytes than there are.
+    /// Fails if `bytes` more bytes are not available.
     pub(crate) fn expect(&self, bytes: Option<u64>, what: &str) -> Result<(), Diagnostic> {
         if bytes.is_some_and(|bytes| bytes <= self.left()) {
             return Ok(());
         }
         if self.length > LONGEST {
-            return Err(self.fault(&format!("{what} goes beyond byte {LONGEST}, and no header is so long")));
+            return Err(self.fault(&format!("{what} exceeds the maximum header size of {LONGEST} bytes")));
         }
         let fault = Diagnostic::new(
             "F0109",
-            format!("{} is cut short: it has {} bytes, and {what} goes beyond", self.file, self.length),
+            format!("{} is truncated: it has {} bytes, and {what} goes beyond", self.file, self.length),
         );
-        Err(fault.note("an interrupted download leaves such files: fetch it again"))
+        Err(fault.note("the download may have been interrupted: download it again"))
     }
 
     /// Fills `out`.
@@ -78,29 +78,29 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// So many bytes.
+    /// `N` bytes.
     pub(crate) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Diagnostic> {
         let mut bytes = [0; N];
         self.fill(&mut bytes, what)?;
         Ok(bytes)
     }
 
-    /// A number of 32 bits.
+    /// A 32-bit integer.
     pub(crate) fn u32(&mut self, what: &str) -> Result<u32, Diagnostic> {
         self.array(what).map(u32::from_le_bytes)
     }
 
-    /// A number of 64 bits.
+    /// A 64-bit integer.
     pub(crate) fn u64(&mut self, what: &str) -> Result<u64, Diagnostic> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A text: its length and its bytes.
+    /// A string: its length and its bytes.
     pub(crate) fn text(&mut self, what: &str) -> Result<String, Diagnostic> {
         let length = self.u64(what)?;
         self.expect(Some(length), what)?;
         let mut bytes = vec![0; length as usize];
         self.fill(&mut bytes, what)?;
-        String::from_utf8(bytes).map_err(|_| self.fault(&format!("{what} is not UTF-8 text")))
+        String::from_utf8(bytes).map_err(|_| self.fault(&format!("{what} is not UTF-8")))
     }
 }

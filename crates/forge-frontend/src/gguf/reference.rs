@@ -1,11 +1,12 @@
-//! Which metadata keys the reference reads: llama.cpp's loader.
+//! The metadata keys that llama.cpp's loader reads.
 //!
-//! A key that neither forge nor the loader reads has no effect, and is accepted. One that the loader reads and forge does not is
-//! an error, unless its value says what is so without it.
+//! A key that neither forge nor the loader reads is accepted. A key that only the loader reads is an error
+//! unless its value is the default.
 
 use crate::gguf::value::Value;
 
-/// Keys of the architecture's own that the loader reads for every architecture. Of those that end in `.`, all that begin so.
+/// Architecture-specific keys that the loader reads for every architecture. A trailing `.` matches all keys
+/// with that prefix.
 const OF_ALL: &[&str] = &[
     "attention.causal",
     "attention.head_count",
@@ -49,7 +50,7 @@ const OF_SOME: &[(&str, &[&str])] = &[
 
 const WINDOWS: &[&str] = &["attention.sliding_window", "attention.sliding_window_pattern"];
 
-/// Keys of the tokenizer that the loader reads.
+/// Tokenizer keys that the loader reads.
 const OF_TOKENIZER: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
@@ -73,11 +74,11 @@ const OF_TOKENIZER: &[&str] = &[
     "unknown_token_id",
 ];
 
-/// Keys whose value may be what the loader takes them to be without the key.
+/// Keys with the loader's default values.
 const DEFAULTS: &[(&str, f64)] =
     &[("rope.scaling.attn_factor", 1.0), ("attention.scale", 0.0), ("embedding_length_out", 0.0)];
 
-/// Whether a key has an effect in llama.cpp that it would not have if it were left out.
+/// Whether a key has an effect in llama.cpp, compared with leaving it out.
 pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
     if let Some(key) = key.strip_prefix(crate::gguf::vocabulary::KEYS) {
         return OF_TOKENIZER.contains(&key);

@@ -1,43 +1,44 @@
-//! From metadata to how positions turn heads: base, share of a head, and scaling.
+//! Translates RoPE metadata: base, rotated share of a head, and scaling.
 //!
-//! Numbers that the converter made of others stay as it made them: a stretched base, or a factor for each pair of channels.
+//! Values that the converter derived from others are kept: a stretched base, or a factor per pair of
+//! channels.
 
 use crate::gguf::configuration::{Reading, Shape};
 use crate::gguf::family::Family;
 use serde_json::{Value, json};
 
-/// What the frequencies of a rotation are divided by.
+/// Divisors of RoPE frequencies.
 #[derive(Default)]
 pub(crate) struct Factors {
-    /// Whatever the context.
+    /// For every context length.
     pub(crate) all: Option<Vec<f32>>,
-    /// In short contexts and in long ones.
+    /// For short and for long contexts.
     pub(crate) both: Option<[Vec<f32>; 2]>,
 }
 
 impl Reading<'_> {
-    /// How heads are turned.
+    /// Sets the RoPE keys.
     pub(crate) fn rotation(&mut self, family: &Family, shape: &Shape) {
         let metadata = self.metadata;
         let turned = metadata.own("rope.dimension_count");
         let channels = metadata.count(&turned).unwrap_or(shape.width);
         if ["glm4", "phi3"].contains(&family.name) {
             let share = channels as f64 / shape.width as f64;
-            // Rounded so that so many channels come of it.
+            // Rounded so that the share yields exactly this number of channels.
             let share =
                 if ((shape.width as f64 * share) as u64) < channels { share.next_up() } else { share };
             self.set("partial_rotary_factor", json!(share));
         } else if channels != shape.width {
-            metadata.refuse(&turned, "forge knows this architecture only with heads that rotate as a whole");
+            metadata.refuse(&turned, "partial rotation is unsupported for this architecture");
         }
         let sections = metadata.own("rope.dimension_sections");
         if metadata.numbers(&sections).is_some_and(|sections| sections.iter().any(|section| *section != 0.0))
         {
-            metadata.refuse(&sections, "forge knows positions along a text alone");
+            metadata.refuse(&sections, "multi-dimensional positions are unsupported");
         }
         let trained = metadata.own("rope.scaling.finetuned");
         match family.name {
-            "granite" => metadata.only(&trained, true, "forge knows Granite with rotations alone"),
+            "granite" => metadata.only(&trained, true, "Granite without RoPE is unsupported"),
             _ => metadata.pass(&trained),
         }
         self.copy_or("rope.freq_base", "rope_theta", 1e4);
@@ -46,7 +47,7 @@ impl Reading<'_> {
         }
     }
 
-    /// How frequencies are scaled.
+    /// The RoPE scaling object.
     fn scaling(&mut self, family: &Family, shape: &Shape) -> Option<Value> {
         let metadata = self.metadata;
         let own = |key: &str| metadata.own(&format!("rope.scaling.{key}"));
@@ -55,12 +56,12 @@ impl Reading<'_> {
         let factor = number("factor").or_else(|| metadata.number(&metadata.own("rope.scale_linear")));
         let original = metadata.count(&own("original_context_length"));
         let named = metadata.word(&kind);
-        // Long ago, a factor had no kind.
+        // Old files have a factor without a type.
         let found =
             named.unwrap_or(if factor.is_some_and(|factor| factor != 1.0) { "linear" } else { "none" });
         let Factors { all, both } = &self.tensors.factors;
         if (all.is_some() || both.is_some()) && !["none", "longrope"].contains(&found) {
-            metadata.refuse(&kind, "the file has factors of frequencies too");
+            metadata.refuse(&kind, "the file also has RoPE factor tensors");
         }
         if let Some([short, long]) = both {
             self.set(
@@ -74,11 +75,12 @@ impl Reading<'_> {
             return Some(scaling);
         }
         if family.name == "phi3" {
-            // Without scaled positions it means nothing.
+            // It has no effect without scaling.
             self.set("original_max_position_embeddings", json!(original));
         }
         if let Some(factors) = all {
-            // The same for all contexts, and magnified by nothing: whatever kind they were computed by.
+            // The same factors for every context length, without a magnitude, whatever type they were
+            // computed from.
             return Some(json!({
                 "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
                 "original_max_position_embeddings": shape.context, "attention_factor": 1.0,
@@ -87,7 +89,7 @@ impl Reading<'_> {
         match found {
             "none" => {
                 if factor.is_some_and(|factor| factor != 1.0) {
-                    metadata.refuse(&own("factor"), "the kind of scaling is none");
+                    metadata.refuse(&own("factor"), "the scaling type is none");
                 }
                 None
             }
@@ -110,13 +112,12 @@ impl Reading<'_> {
                     }
                 }
                 if number("yarn_ext_factor").is_some_and(|share| share != 1.0) {
-                    metadata
-                        .refuse(&own("yarn_ext_factor"), "forge knows yarn with the whole of its ramp alone");
+                    metadata.refuse(&own("yarn_ext_factor"), "expected 1");
                 }
                 Some(scaling)
             }
             _ => {
-                metadata.refuse(&kind, "forge knows none, linear, yarn, and factors that are tensors");
+                metadata.refuse(&kind, "expected none, linear, yarn, or factors as tensors");
                 None
             }
         }

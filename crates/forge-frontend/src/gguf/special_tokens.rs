@@ -1,10 +1,11 @@
-//! From metadata to tokenizer_config.json and generation_config.json: texts of special tokens, chat templates, the tokens that
-//! begin a text and end an answer, and the sampling settings that the model's authors recommend.
+//! Translates metadata to tokenizer_config.json and generation_config.json: special tokens, chat templates,
+//! BOS and EOS, and the recommended sampling parameters.
 
 use crate::gguf::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Value, json};
 
-/// Control tokens of these names end a turn where a chat template writes them, beside the tokens that the file names.
+/// Control tokens of these names count as EOS, in addition to those that the file names, if a chat template
+/// ends turns with them.
 const ENDS_OF_TURNS: [&str; 8] = [
     "<end_of_turn>",
     "<|END_OF_TURN_TOKEN|>",
@@ -17,7 +18,7 @@ const ENDS_OF_TURNS: [&str; 8] = [
 ];
 
 impl Vocabulary<'_> {
-    /// tokenizer_config.json: texts of special tokens, and chat templates.
+    /// tokenizer_config.json: special tokens and chat templates.
     pub(crate) fn configuration(&self) -> Value {
         let text = |id: Option<usize>| id.map(|id| self.tokens[id]);
         let unknown = self.token("unknown_token_id");
@@ -26,7 +27,7 @@ impl Vocabulary<'_> {
             "clean_up_tokenization_spaces": false, "tokenizer_class": "PreTrainedTokenizerFast",
         });
         let others: Vec<String> = self.metadata.keys("tokenizer.chat_template.").map(str::to_owned).collect();
-        // A list of their names.
+        // A list of the templates' names.
         self.metadata.pass("tokenizer.chat_templates");
         let named = |key: &String| {
             let name = key.trim_start_matches("tokenizer.chat_template.");
@@ -44,7 +45,7 @@ impl Vocabulary<'_> {
         config
     }
 
-    /// generation_config.json: the tokens that begin a text, all that end an answer, and sampling settings.
+    /// generation_config.json: BOS, all EOS tokens, and sampling parameters.
     pub(crate) fn generation(&self) -> Value {
         let named = ["eot_token_id", "eom_token_id"].map(|name| self.token(name));
         let template = self.metadata.word("tokenizer.chat_template").unwrap_or_default();
@@ -65,7 +66,7 @@ impl Vocabulary<'_> {
         config
     }
 
-    /// `general.sampling.*`, by the names of generation_config.json.
+    /// `general.sampling.*` under the names of generation_config.json.
     fn sampling(&self, config: &mut Value) {
         let metadata = self.metadata;
         let number = |name: &str| metadata.number(&format!("general.sampling.{name}"));
@@ -76,7 +77,7 @@ impl Vocabulary<'_> {
             ("penalty_repeat", "repetition_penalty"),
         ] {
             if let Some(number) = number(name) {
-                // The file has 32-bit numbers: 0.7 is meant, not the nearest of them.
+                // The file has f32 values: 0.7 is meant, not the nearest f32.
                 let shortest = (number as f32).to_string().parse::<f64>();
                 config[as_key] = json!(shortest.unwrap_or(number));
             }
@@ -87,12 +88,11 @@ impl Vocabulary<'_> {
         if config["temperature"] == json!(0.0) {
             config["do_sample"] = json!(false);
         }
-        // Settings that the program's sampler does not have: how it samples by default is said, and not taken for granted.
+        // Samplers that the program lacks: a note says that it samples without them.
         for (name, off) in [("xtc_probability", 0.0), ("mirostat", 0.0)] {
             if number(name).is_some_and(|number| number != off) {
-                metadata.note(format!(
-                    "general.sampling.{name} is not supported: the program samples without it by default"
-                ));
+                metadata
+                    .note(format!("general.sampling.{name} is unsupported: the program samples without it"));
             }
         }
     }

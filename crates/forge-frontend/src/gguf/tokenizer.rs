@@ -1,8 +1,7 @@
-//! From metadata to the files that say how text becomes tokens: tokenizer.json here, tokenizer_config.json and
-//! generation_config.json in `specials`.
+//! Translates metadata to tokenizer.json; `specials` writes tokenizer_config.json and generation_config.json.
 //!
-//! Two kinds of vocabularies are known: merges of bytes (`gpt2`), whose texts are cut as `pretokenizer` says, and scored
-//! pieces with single bytes for what has no piece (`llama`), whose merges are made by `merges`.
+//! Two vocabulary types are supported: byte-level BPE (`gpt2`), with the splits of `pretokenizer`, and
+//! SentencePiece pieces with scores and byte fallback (`llama`), whose merges `merges` derives.
 
 use crate::checkpoint::Memory;
 use crate::gguf::merges::{Pieces, merges};
@@ -12,16 +11,16 @@ use crate::gguf::pretokenizer::{NAMES, PreTokenizer};
 use crate::gguf::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Map, Value, json};
 
-/// What stands for a space in scored pieces.
+/// Replaces a space in SentencePiece pieces.
 const SPACE: char = '\u{2581}';
 
-/// The files; none for a model without a vocabulary.
+/// The tokenizer files; empty for a model without a vocabulary.
 pub(crate) fn files(metadata: &Metadata) -> Memory {
     let mut files = Memory::default();
     let mut add =
         |name: &str, value: Value| files.0.insert(name.to_owned(), format!("{value:#}\n").into_bytes());
     let key = |name: &str| format!("{KEYS}{name}");
-    // What another program made the rest of, and what is of other vocabularies.
+    // A copy in another format, and keys of other vocabulary types.
     metadata.pass("tokenizer.huggingface.json");
     let model = metadata.word(&key("model"));
     if !matches!(model, None | Some("none" | "no_vocab")) {
@@ -30,7 +29,7 @@ pub(crate) fn files(metadata: &Metadata) -> Memory {
             Some("gpt2") => vocabulary.of_bytes(),
             Some("llama") => vocabulary.of_pieces(),
             _ => {
-                metadata.refuse(&key("model"), "forge knows the vocabularies gpt2 and llama");
+                metadata.refuse(&key("model"), "expected gpt2 or llama");
                 None
             }
         };
@@ -44,13 +43,13 @@ pub(crate) fn files(metadata: &Metadata) -> Memory {
 }
 
 impl Vocabulary<'_> {
-    /// What is put around a text: the token that begins it, and the one that ends it, as the file says.
+    /// The post-processor that adds BOS and EOS as the file says.
     fn around(&self, begins: bool) -> Value {
         let asked = |name: &str, usual: bool, token: Option<usize>, id: &str| {
             let key = format!("{KEYS}{name}");
             let is_added = self.metadata.flag(&key).unwrap_or(usual);
             if is_added && token.is_none() {
-                self.metadata.fault(format!("{key} asks for a token that {KEYS}{id} does not name"), &[]);
+                self.metadata.fault(format!("{key} is set, but {KEYS}{id} names no token"), &[]);
             }
             token.filter(|_| is_added)
         };
@@ -76,25 +75,25 @@ impl Vocabulary<'_> {
         })
     }
 
-    /// Merges of bytes.
+    /// Byte-level BPE.
     fn of_bytes(&self) -> Option<Value> {
         let metadata = self.metadata;
         let name = format!("{KEYS}pre");
         let named = metadata.word(&name).unwrap_or_else(|| {
             metadata.note(format!(
-                "the file has no {name}: texts are cut as llama.cpp does by default, which may not be as the model was trained"
+                "the file has no {name}: using llama.cpp's default pre-tokenizer, which may differ from the model's"
             ));
             pretokenizer::DEFAULT
         });
         let Some(cutting) = pretokenizer::cutting(named) else {
-            metadata.refuse(&name, &format!("forge does not know how it cuts texts; it knows {NAMES}"));
+            metadata.refuse(&name, &format!("expected one of {NAMES}"));
             return None;
         };
         let PreTokenizer { normalizer, cut, whole_tokens, begins } = cutting;
         metadata.only(
             &format!("{KEYS}add_space_prefix"),
             false,
-            "forge knows merges of bytes without a space before a text",
+            "byte-level BPE with a leading space is unsupported",
         );
         metadata.pass(&format!("{KEYS}scores"));
         let key = format!("{KEYS}merges");
@@ -102,7 +101,7 @@ impl Vocabulary<'_> {
         let ids = self.ids()?;
         let mut pairs = Vec::new();
         for merge in merges {
-            // A token may begin with the space that divides the two.
+            // The first token may itself begin with a space.
             let divide = merge.char_indices().skip(1).find(|(_, character)| *character == ' ');
             let pair = divide.map(|(at, _)| [&merge[..at], &merge[at + 1..]]);
             match pair {
@@ -113,8 +112,7 @@ impl Vocabulary<'_> {
                     pairs.push(pair);
                 }
                 _ => {
-                    metadata
-                        .fault(format!("{key} has {merge:?}, which are no two tokens that make one"), &[]);
+                    metadata.fault(format!("{key}: {merge:?} does not join two tokens into a token"), &[]);
                     return None;
                 }
             }
@@ -131,12 +129,12 @@ impl Vocabulary<'_> {
         ))
     }
 
-    /// Scored pieces.
+    /// SentencePiece pieces.
     fn of_pieces(&self) -> Option<Value> {
         let metadata = self.metadata;
         let pre = format!("{KEYS}pre");
         if metadata.word(&pre).is_some_and(|name| name != "default") {
-            metadata.refuse(&pre, "forge knows scored pieces of texts that are not cut alone");
+            metadata.refuse(&pre, "pre-tokenizers are unsupported for SentencePiece vocabularies");
         }
         metadata.pass(&format!("{KEYS}merges"));
         let key = format!("{KEYS}scores");
@@ -151,10 +149,10 @@ impl Vocabulary<'_> {
         let pieces: Pieces<'_> = normal.map(|(id, token, _)| (token, (id, scores[id]))).collect();
         let Some(pairs) = merges(&pieces) else {
             metadata.fault(
-                format!("{key} of {} gives all pieces one score", metadata.file),
+                format!("{key} of {}: all pieces have the same score", metadata.file),
                 &[
-                    "which are joined first is not known then: the file was made without the model's tokenizer.model",
-                    "compile the original model, or convert it again with its tokenizer.model beside it",
+                    "the merge order is unknown: the file was converted without the model's tokenizer.model",
+                    "compile the original model, or convert it again with its tokenizer.model",
                 ],
             );
             return None;

@@ -1,12 +1,12 @@
-//! The types of a GGUF file's tensors: how many numbers make a block, and how many bytes a block has.
+//! GGUF tensor types: values per block and bytes per block.
 
 use forge_ir::Blocks;
 
-/// A type of tensors.
+/// A tensor type.
 #[derive(Debug)]
 pub(crate) struct Type {
     number: u32,
-    /// What ggml calls it.
+    /// ggml's name.
     pub(crate) name: &'static str,
     columns: u64,
     block: u64,
@@ -16,7 +16,7 @@ const fn of(number: u32, name: &'static str, columns: u64, block: u64) -> Type {
     Type { number, name, columns, block }
 }
 
-/// Every type that ggml has.
+/// All types of ggml.
 const ALL: [Type; 35] = [
     of(0, "F32", 1, 4),
     of(1, "F16", 1, 2),
@@ -61,8 +61,8 @@ pub(crate) fn of_number(number: u32) -> Option<&'static Type> {
 }
 
 impl Type {
-    /// Bytes of a tensor whose innermost dimension is the first; none if that is no whole number of blocks, or they are more
-    /// than a number of 64 bits says.
+    /// Size in bytes of a tensor, innermost dimension first; `None` if rows are not whole blocks or the size
+    /// exceeds 64 bits.
     pub(crate) fn bytes(&self, shape: &[usize]) -> Option<u64> {
         let columns = *shape.first()? as u64;
         if !columns.is_multiple_of(self.columns) {
@@ -72,17 +72,17 @@ impl Type {
         shape[1..].iter().try_fold(of_row, |bytes, size| bytes.checked_mul(*size as u64))
     }
 
-    /// The blocks that it is made of, if forge knows them.
+    /// Its block format, if supported.
     pub(crate) fn blocks(&self) -> Option<Blocks> {
         Blocks::from_name(self.name)
     }
 
-    /// Whether forge reads it, as plain numbers or as blocks.
+    /// Whether forge reads it, as plain values or as blocks.
     pub(crate) fn is_read(&self) -> bool {
         ["F32", "F16", "BF16"].contains(&self.name) || self.blocks().is_some()
     }
 
-    /// The types that forge reads, for people.
+    /// The supported types, for messages.
     pub(crate) fn readable() -> String {
         let names: Vec<&str> = ALL.iter().filter(|kind| kind.is_read()).map(|kind| kind.name).collect();
         names.join(", ")

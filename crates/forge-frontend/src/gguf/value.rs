@@ -1,4 +1,4 @@
-//! A value of a GGUF file's metadata: a number, a truth value, a text, or a list of values.
+//! A GGUF metadata value: a number, boolean, string or list.
 
 use crate::gguf::reader::Cursor;
 use forge_ir::Diagnostic;
@@ -6,25 +6,25 @@ use forge_ir::Diagnostic;
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// Of any width.
+    /// Any width.
     Unsigned(u64),
-    /// Of any width.
+    /// Any width.
     Signed(i64),
-    /// Of 32 bits or 64; the number that is written shortest, as configurations write it: a tenth is 0.1.
+    /// 32 or 64 bits. An f32 is converted by its shortest decimal form: 0.1 stays 0.1.
     Float(f64),
     Flag(bool),
     Text(String),
     List(Vec<Value>),
 }
 
-/// The number that stands for lists.
+/// Type number of lists.
 const LIST: u32 = 9;
 
 impl Value {
-    /// So many values all lists of a file have together, at most.
+    /// Maximum number of values in all lists of a file.
     pub(crate) const MOST: u64 = 1 << 22;
 
-    /// Reads a value of a kind; `room` is how many values lists may still have.
+    /// Reads a value of a type; `room` is how many values lists may still have.
     pub(crate) fn read(
         cursor: &mut Cursor<'_>,
         name: &str,
@@ -41,9 +41,7 @@ impl Value {
         }
         cursor.expect(least(kind).checked_mul(count), name)?;
         if count > *room {
-            return Err(
-                cursor.fault(&format!("the lists up to {name} have more than {} values", Value::MOST))
-            );
+            return Err(cursor.fault(&format!("lists up to {name} have more than {} values", Value::MOST)));
         }
         *room -= count;
         (0..count).map(|_| Value::single(cursor, name, kind)).collect::<Result<_, _>>().map(Value::List)
@@ -64,18 +62,18 @@ impl Value {
             7 => match cursor.array::<1>(name)?[0] {
                 0 => Value::Flag(false),
                 1 => Value::Flag(true),
-                other => return Err(cursor.fault(&format!("{name} is true or false, and says {other}"))),
+                other => return Err(cursor.fault(&format!("{name}: {other} is not a boolean"))),
             },
             8 => Value::Text(cursor.text(name)?),
             10 => Value::Unsigned(cursor.u64(name)?),
             11 => Value::Signed(i64::from_le_bytes(cursor.array(name)?)),
             12 => Value::Float(f64::from_le_bytes(cursor.array(name)?)),
-            _ => return Err(cursor.fault(&format!("{name} is a value of kind {kind}"))),
+            _ => return Err(cursor.fault(&format!("{name} has the unknown type {kind}"))),
         })
     }
 }
 
-/// The least bytes of a value of a kind.
+/// Minimum size of a value of a type, in bytes.
 fn least(kind: u32) -> u64 {
     match kind {
         0 | 1 | 7 => 1,

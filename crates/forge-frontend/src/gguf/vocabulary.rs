@@ -1,26 +1,25 @@
-//! The tokens of a GGUF file: what each is written as and what it is for, the ones with a meaning of their own, and the keys
-//! about them that forge knows to be without effect.
+//! The vocabulary of a GGUF file: tokens, their types, special tokens, and tokenizer keys without effect.
 
 use crate::gguf::metadata::Metadata;
 use serde_json::{Map, Value, json};
 
-/// What a token is for.
+/// The type of a token.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Normal,
-    /// What stands for text that has no token.
+    /// Stands for text without a token.
     Unknown,
-    /// Never written in a text.
+    /// Control token, never part of text.
     Control,
-    /// Found in texts before anything is cut or merged.
+    /// Matched in text before splitting and merging.
     Added,
-    /// A row of the table that no token has.
+    /// A table row without a token.
     Unused,
     /// A single byte.
     Byte,
 }
 
-/// What the keys of the tokenizer begin with.
+/// Prefix of tokenizer keys.
 pub(crate) const KEYS: &str = "tokenizer.ggml.";
 
 /// The tokens of a file.
@@ -53,19 +52,18 @@ impl<'a> Vocabulary<'a> {
             _ => None,
         });
         let Some(kinds) = kinds.collect() else {
-            metadata
-                .fault(format!("{} has a kind of token that forge does not know", key("token_type")), &[]);
+            metadata.fault(format!("{} has an unknown token type", key("token_type")), &[]);
             return None;
         };
         for (name, why) in [
-            ("add_sep_token", "forge adds no token between texts"),
-            ("remove_extra_whitespaces", "forge leaves spaces as they are"),
-            ("normalizer.lowercase", "forge leaves capitals as they are"),
-            ("normalizer.strip_accents", "forge leaves accents as they are"),
+            ("add_sep_token", "separator tokens are unsupported"),
+            ("remove_extra_whitespaces", "whitespace removal is unsupported"),
+            ("normalizer.lowercase", "lowercasing is unsupported"),
+            ("normalizer.strip_accents", "accent stripping is unsupported"),
         ] {
             metadata.only(&key(name), false, why);
         }
-        // Of texts in pairs, with gaps, or filled up to one length, which models of text do not see.
+        // For text pairs, masking or padding, which causal models do not use.
         for name in [
             "padding_token_id",
             "seperator_token_id",
@@ -90,7 +88,7 @@ impl<'a> Vocabulary<'a> {
         Some(vocabulary)
     }
 
-    /// The token that a key names.
+    /// The token named by a key.
     pub(crate) fn token(&self, name: &str) -> Option<usize> {
         let key = format!("{KEYS}{name}");
         let id = self.metadata.count(&key)?;
@@ -101,26 +99,26 @@ impl<'a> Vocabulary<'a> {
         None
     }
 
-    /// The tokens that are in a vocabulary, with their ids: all but rows that were filled up.
+    /// Tokens with their ids, without unused rows.
     pub(crate) fn used(&self) -> impl Iterator<Item = (usize, &'a str, Kind)> {
         let all = self.tokens.iter().zip(&self.kinds).enumerate();
         all.map(|(id, (token, kind))| (id, *token, *kind))
             .filter(|(id, token, kind)| *kind != Kind::Unused || *token != format!("[PAD{id}]"))
     }
 
-    /// Ids by token. A token given twice has two ids, of which a text can have but one.
+    /// Ids by token. Duplicate tokens are an error, because text can map to only one of the ids.
     pub(crate) fn ids(&self) -> Option<Map<String, Value>> {
         let mut ids = Map::new();
         for (id, token, _) in self.used() {
             if let Some(other) = ids.insert(token.to_owned(), json!(id)) {
-                self.metadata.fault(format!("the tokens {other} and {id} are both {token:?}"), &[]);
+                self.metadata.fault(format!("tokens {other} and {id} are both {token:?}"), &[]);
                 return None;
             }
         }
         Some(ids)
     }
 
-    /// Tokens that are found in a text before it is cut.
+    /// Tokens that are matched in text before splitting.
     pub(crate) fn added(&self) -> Vec<Value> {
         let is_added = |kind: Kind| matches!(kind, Kind::Control | Kind::Added | Kind::Unknown);
         self.used()

@@ -551,8 +551,8 @@ fn unknown_keys_may_be_allowed() {
     assert_eq!(
         said,
         [
-            "config.json has no key rope_scaling.frog, which --ignore-config-key names",
-            "config.json has no key nope, which --ignore-config-key names",
+            "--ignore-config-key rope_scaling.frog: config.json has no such key",
+            "--ignore-config-key nope: config.json has no such key",
         ]
     );
 }

@@ -64,7 +64,7 @@ fn special_tokens_are_named_for_chat_templates() {
     let name = |key: &str| config[key].as_str();
     assert_eq!(name("bos_token"), Some("<s>"));
     assert_eq!(name("eos_token"), Some("</s>"));
-    assert_eq!(opened.notes, ["the checkpoint has no tokenizer.json: it is converted from tekken.json"]);
+    assert_eq!(opened.notes, ["the checkpoint has no tokenizer.json: converting tekken.json"]);
 }
 
 #[test]
@@ -117,27 +117,27 @@ fn a_broken_file_is_named_with_its_key() {
     let mut files = checkpoint();
     files.0.insert(TEKKEN.to_owned(), b"{\"config\": ".to_vec());
     let said = read(&files).unwrap_err()[0].to_string();
-    assert!(said.contains("tekken.json is not JSON"), "{said}");
+    assert!(said.contains("tekken.json is not valid JSON"), "{said}");
 
     type Change = fn(&mut Value);
     let cases: [(Change, &str); 13] = [
-        (|tekken| *tekken = json!([]), "config.pattern has to be a string"),
-        (|tekken| tekken["config"]["pattern"] = json!(1), "config.pattern has to be a string"),
+        (|tekken| *tekken = json!([]), "config.pattern must be a string"),
+        (|tekken| tekken["config"]["pattern"] = json!(1), "config.pattern must be a string"),
         (
             |tekken| tekken["config"]["default_vocab_size"] = json!(513),
-            "config.default_vocab_size has to be a number up to 512, the vocabulary size of the model",
+            "config.default_vocab_size must be a number up to 512, the model's vocabulary size",
         ),
         (
             |tekken| tekken["config"]["default_num_special_tokens"] = json!(-1),
-            "config.default_num_special_tokens has to be a number",
+            "config.default_num_special_tokens must be a number",
         ),
         (
             |tekken| tekken["config"]["default_num_special_tokens"] = json!(7),
-            "special_tokens has 8 tokens, more than config.default_num_special_tokens, 7",
+            "special_tokens has 8 tokens; config.default_num_special_tokens allows 7",
         ),
         (
             |tekken| tekken["special_tokens"][2]["rank"] = json!(9),
-            "special_tokens has to have the ranks 0, 1, 2",
+            "special_tokens must have the ranks 0, 1, 2",
         ),
         (
             |tekken| tekken["special_tokens"][2]["token_str"] = json!("<s>"),
@@ -145,15 +145,15 @@ fn a_broken_file_is_named_with_its_key() {
         ),
         (
             |tekken| tekken["special_tokens"][2]["token_str"] = json!("a"),
-            "vocab[97] is written like the special token 2, \"a\"",
+            "vocab[97] has the same text as the special token 2, \"a\"",
         ),
-        (|tekken| tekken["vocab"] = json!([]), "vocab has 0 tokens, which does not fit default_vocab_size"),
-        (|tekken| tekken["vocab"][300]["rank"] = json!(299), "vocab[300].rank has to be 300"),
+        (|tekken| tekken["vocab"] = json!([]), "vocab has 0 tokens, inconsistent with default_vocab_size"),
+        (|tekken| tekken["vocab"][300]["rank"] = json!(299), "vocab[300].rank must be 300"),
         (|tekken| tekken["vocab"][300]["token_bytes"] = json!("?"), "vocab[300].token_bytes is not base64"),
         (|tekken| tekken["vocab"][3]["token_bytes"] = json!("BB=="), "vocab[3].token_bytes is not base64"),
         (
             |tekken| tekken["vocab"][3]["token_bytes"] = json!("BA=="),
-            "vocab[3].token_bytes has to be the byte 3",
+            "vocab[3].token_bytes must be the byte 3",
         ),
     ];
     for (change, expected) in cases {

@@ -1,12 +1,13 @@
-//! What passes from one application to another beside the stream: states, which one keeps and those after it may read, and
-//! the aside, which the prologue leaves and layers take.
+//! Checks what passes between applications in addition to the residual stream: states, written by one
+//! application and possibly read by later ones, and the per-layer inputs, produced by the prologue and read
+//! by layers.
 
 use crate::graph::{Apply, Body, Op, ParamKind};
 use crate::shape_check::widths;
 use crate::validate::Check;
 
 impl Check<'_> {
-    /// Every state is kept once, and read after that alone.
+    /// Checks that every state is written once, and read only afterwards.
     pub(crate) fn states(&mut self) {
         let draft = self.draft;
         for index in 0..draft.states.len() {
@@ -18,29 +19,31 @@ impl Check<'_> {
                 for (param, _) in bound {
                     match body.only_reads(param) {
                         false => kept += 1,
-                        true if kept == 0 => self.fault(format!("state {index} is read before it is kept")),
+                        true if kept == 0 => {
+                            self.fault(format!("state {index} is read before it is written"))
+                        }
                         true => {}
                     }
                 }
             }
             if kept != 1 {
-                self.fault(format!("state {index} is kept by {kept} applications"));
+                self.fault(format!("state {index} is written by {kept} applications"));
             }
         }
     }
 
-    /// What the prologue leaves is what layers take.
-    pub(crate) fn aside(&mut self) {
+    /// Checks that layers read exactly the per-layer inputs that the prologue produces.
+    pub(crate) fn per_layer_inputs(&mut self) {
         let draft = self.draft;
         let body = |apply: &Apply| draft.bodies.get(apply.body.0);
         let leaves = |body: &Body| body.nodes.iter().filter(|node| node.op == Op::Leave).count();
         let ends = [&draft.prologue, &draft.epilogue];
         let others = draft.layers.iter().chain([&draft.epilogue]);
         if others.filter_map(body).any(|body| leaves(body) > 0) {
-            self.fault("the prologue alone leaves an aside".to_owned());
+            self.fault("only the prologue can produce the per-layer inputs".to_owned());
         }
         if ends.into_iter().filter_map(body).any(|body| body.part_params().next().is_some()) {
-            self.fault("layers alone take parts of the aside".to_owned());
+            self.fault("only layers can read the per-layer inputs".to_owned());
         }
         let Some(prologue) = body(&draft.prologue) else { return };
         let width = match prologue.nodes.last() {
@@ -48,7 +51,7 @@ impl Check<'_> {
             _ => 0,
         };
         if leaves(prologue) > usize::from(width > 0) {
-            self.fault("the aside is left before the end of the prologue".to_owned());
+            self.fault("the per-layer inputs must be produced last in the prologue".to_owned());
         }
         let mut parts = Vec::new();
         for (layer, apply) in draft.layers.iter().enumerate() {
@@ -58,7 +61,7 @@ impl Check<'_> {
                 let part = *first..first.saturating_add(columns);
                 if part.end > width {
                     self.fault(format!(
-                        "layer {layer} takes {columns} columns from {first} on, of an aside of {width}"
+                        "layer {layer} reads {columns} columns from {first} on, of per-layer inputs of width {width}"
                     ));
                 } else {
                     parts.push(part);
@@ -69,7 +72,7 @@ impl Check<'_> {
         let taken =
             parts.iter().fold(0, |taken, part| if part.start <= taken { taken.max(part.end) } else { taken });
         if taken < width {
-            self.fault(format!("no layer takes column {taken} of the aside"));
+            self.fault(format!("no layer reads column {taken} of the per-layer inputs"));
         }
     }
 }
@@ -79,7 +82,8 @@ mod tests {
     use crate::validate::tests::{draft, node, param};
     use crate::{Apply, Body, BodyId, Draft, Op, ParamId, ParamKind, Weight, WeightId};
 
-    /// The tiny model with a second layer that reads what the first keeps, and scales itself by what it takes from the aside.
+    /// The tiny model with a second layer that reads the first one's cache, and scales itself by columns of
+    /// the per-layer inputs.
     fn drafted_beside() -> Draft {
         let mut draft = draft();
         let prologue = &mut draft.bodies[0];
@@ -119,9 +123,9 @@ mod tests {
         let text = graph.to_string();
         for line in [
             "layers 0..1 layer",
-            "layers 1..2 reading over what layer 0 keeps",
-            "%2 node       = %1, leaving %1 [4]",
-            "part   right            columns 2..4 of the aside",
+            "layers 1..2 reading, cache of layer 0",
+            "%2 node       = %1, per-layer inputs = %1 [4]",
+            "part   right            columns 2..4 of the per-layer inputs",
             "%1 node       = rms_norm(%0 in 2 parts, epsilon 1e-5) [4]",
             "%2 node       = attention(%1, 2 heads, scale 0.5, cache) [4]",
             "%3 node       = %2 * factor [4]",
@@ -135,25 +139,27 @@ mod tests {
     fn every_fault_beside_the_stream_is_named() {
         type Change = fn(&mut Draft);
         let cases: [(&str, Change); 10] = [
-            ("state 0 is read before it is kept", |draft| draft.layers.reverse()),
-            ("state 0 is kept by 2 applications", |draft| draft.layers.push(draft.layers[0].clone())),
-            ("and 1 parts of the aside", |draft| draft.layers[1].parts.truncate(1)),
-            ("takes 2 columns from 3 on, of an aside of 4", |draft| draft.layers[1].parts[1] = 3),
-            ("no layer takes column 2 of the aside", |draft| draft.layers[1].parts[1] = 0),
-            ("the prologue alone leaves an aside", |draft| {
+            ("state 0 is read before it is written", |draft| draft.layers.reverse()),
+            ("state 0 is written by 2 applications", |draft| draft.layers.push(draft.layers[0].clone())),
+            ("and 1 per-layer input columns", |draft| draft.layers[1].parts.truncate(1)),
+            ("reads 2 columns from 3 on, of per-layer inputs of width 4", |draft| {
+                draft.layers[1].parts[1] = 3
+            }),
+            ("no layer reads column 2 of the per-layer inputs", |draft| draft.layers[1].parts[1] = 0),
+            ("only the prologue can produce the per-layer inputs", |draft| {
                 draft.bodies[1].nodes.push(node(Op::Leave, &[4, 4]));
             }),
-            ("left before the end of the prologue", |draft| {
+            ("must be produced last in the prologue", |draft| {
                 draft.bodies[0].nodes.push(node(Op::Leave, &[2, 2]));
             }),
-            ("layers alone take parts of the aside", |draft| {
+            ("only layers can read the per-layer inputs", |draft| {
                 draft.bodies[2].params.push(param("part", ParamKind::Part(2)));
                 draft.epilogue.parts.push(0);
             }),
-            ("the factor is [2], and has to be one number", |draft| {
+            ("expected a factor of one element, found [2]", |draft| {
                 draft.bodies[3].params[1].kind = ParamKind::Weight(vec![2]);
             }),
-            ("parameter 1 is no part of the aside", |draft| {
+            ("parameter 1 is not a per-layer input parameter", |draft| {
                 draft.bodies[3].nodes[3].op = Op::Take { part: ParamId(1) };
             }),
         ];

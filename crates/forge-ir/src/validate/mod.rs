@@ -1,9 +1,9 @@
-//! The proof that a draft is a graph. Every fault is found, not only the first.
+//! Validates a draft and returns a graph, or all errors.
 //!
-//! Checked here: every index is in range; a body's parameters and an application's bindings agree in number and shape; every
-//! weight and body is used; the prologue begins with ids, bodies hand on the residual stream, and the epilogue ends in one
-//! logit for each entry of the vocabulary. `width` knows whether an operation fits what it is given, `beside` what passes from
-//! one application to another beside the stream.
+//! Checks that indices are in range, that parameters and bindings agree in number and shape, that every
+//! weight and body is used, and that the prologue starts from token ids, bodies pass on the residual stream,
+//! and the epilogue ends in one logit per vocabulary entry. `width` checks operations; `beside` checks states
+//! and the per-layer inputs.
 
 pub(crate) mod cross_layer;
 
@@ -14,7 +14,7 @@ use crate::state::State;
 use crate::weight::WeightSlice;
 use std::ops::Deref;
 
-/// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
+/// A draft that has passed [`Draft::validate`]. Immutable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph(Draft);
 
@@ -27,7 +27,7 @@ impl Deref for Graph {
 }
 
 impl Draft {
-    /// Checks everything the crate's documentation promises, and gives the graph or every fault found.
+    /// Checks the guarantees of the crate documentation. Returns the graph, or all errors.
     pub fn validate(self) -> Result<Graph, Vec<Diagnostic>> {
         let mut check = Check { draft: &self, faults: Vec::new() };
         check.bodies();
@@ -35,7 +35,7 @@ impl Draft {
             check.applications();
             check.everything_is_used();
             check.states();
-            check.aside();
+            check.per_layer_inputs();
         }
         let faults = check.faults;
         if faults.is_empty() { Ok(Graph(self)) } else { Err(faults) }
@@ -53,7 +53,7 @@ impl Graph {
         std::iter::once(&self.prologue).chain(&self.layers).chain(std::iter::once(&self.epilogue))
     }
 
-    /// Widths of a body's values, the incoming one first.
+    /// Widths of a body's values, starting with its input.
     pub fn widths(&self, body: &Body) -> Vec<usize> {
         widths(body)
     }
@@ -86,7 +86,7 @@ impl Check<'_> {
                 {
                     let context = self.draft.model.context;
                     self.fault(format!(
-                        "{at}: its table holds {positions} positions, and the context {context}"
+                        "{at}: the table has {positions} positions; the context is {context}"
                     ));
                 }
                 match width {
@@ -109,18 +109,18 @@ impl Check<'_> {
             .chain(std::iter::once(("epilogue".to_owned(), &draft.epilogue)));
         for (at, apply) in all {
             let Some(body) = draft.bodies.get(apply.body.0) else {
-                self.fault(format!("{at}: applies body {}, of {}", apply.body.0, draft.bodies.len()));
+                self.fault(format!("{at}: body {} of {} does not exist", apply.body.0, draft.bodies.len()));
                 continue;
             };
             self.bindings(&at, body, apply);
             if body.input != stream {
-                self.fault(format!("{at}: {} takes a width of {}, given {stream}", body.name, body.input));
+                self.fault(format!("{at}: {} expects width {}, found {stream}", body.name, body.input));
             }
             stream = widths(body).last().copied().unwrap_or(0);
         }
         if stream != draft.model.vocabulary {
             self.fault(format!(
-                "the epilogue ends in {stream} numbers, not one for each of {} tokens",
+                "the epilogue has width {stream}; the vocabulary size is {}",
                 draft.model.vocabulary
             ));
         }
@@ -137,7 +137,7 @@ impl Check<'_> {
         if bound != params {
             let [weights, states, parts] = bound;
             return self.fault(format!(
-                "{at}: binds {weights} weights, {states} states and {parts} parts of the aside to {params:?} parameters"
+                "{at}: binds {weights} weights, {states} states and {parts} per-layer input columns to {params:?} parameters"
             ));
         }
         for (param, id) in weights.iter().zip(&apply.weights) {
@@ -147,7 +147,7 @@ impl Check<'_> {
                     .fault(format!("{at}: {} is bound to weight {}, which does not exist", param.name, id.0)),
                 Some(weight) if ParamKind::Weight(weight.shape.clone()) != param.kind => {
                     self.fault(format!(
-                        "{at}: {} wants {}, and {} is {:?}",
+                        "{at}: {} expects {}, but {} is {:?}",
                         param.name,
                         kind(&param.kind),
                         weight.tensor,
@@ -194,19 +194,19 @@ impl Check<'_> {
             };
             if weight.part().end > of || !is_cut {
                 self.fault(format!(
-                    "{} has no part {:?} of shape {:?}",
+                    "{} has no slice {:?} of shape {:?}",
                     weight.tensor,
                     weight.part(),
                     weight.shape
                 ));
             }
             if !applications.iter().any(|apply| apply.weights.iter().any(|id| id.0 == index)) {
-                self.fault(format!("nothing uses the weight {}", weight.tensor));
+                self.fault(format!("unused weight {}", weight.tensor));
             }
         }
         for (index, body) in draft.bodies.iter().enumerate() {
             if !applications.iter().any(|apply| apply.body.0 == index) {
-                self.fault(format!("nothing applies the body {}", body.name));
+                self.fault(format!("unused body {}", body.name));
             }
         }
     }
@@ -216,10 +216,10 @@ fn kind(kind: &ParamKind) -> String {
     match kind {
         ParamKind::Weight(shape) => format!("a weight of {shape:?}"),
         ParamKind::State(state @ State::Cache(_)) => format!("a cache of {state}"),
-        ParamKind::State(state @ State::Latents(_)) => format!("a cache of {state}"),
-        ParamKind::State(state @ State::Tail(_)) => format!("a tail of {state}"),
-        ParamKind::State(state @ State::Memory(_)) => format!("a memory of {state}"),
-        ParamKind::Part(width) => format!("{width} columns of the aside"),
+        ParamKind::State(state @ State::Latents(_)) => format!("an MLA cache of {state}"),
+        ParamKind::State(state @ State::Tail(_)) => format!("a conv state of {state}"),
+        ParamKind::State(state @ State::Memory(_)) => format!("a recurrent state of {state}"),
+        ParamKind::Part(width) => format!("{width} columns of the per-layer inputs"),
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
         Node { name: "node".to_owned(), op, inputs: inputs.iter().map(|value| ValueId(*value)).collect() }
     }
 
-    /// Attention of 2 heads over 1 of 2 channels, its cache being parameter 2 of the layer.
+    /// Attention of 2 heads over 1 of 2 channels. The cache is parameter 2 of the layer.
     fn attention(window: Option<usize>, softcap: Option<f32>) -> Op {
         Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap, sinks: None }
     }
@@ -250,7 +250,7 @@ mod tests {
         Routing { scores, chosen, correction, groups, shares, factor, scale }
     }
 
-    /// A table of 5 tokens, one layer of attention, and a head.
+    /// A vocabulary of 5 tokens, one attention layer, and a head.
     pub(crate) fn draft() -> Draft {
         let weight = |tensor: &str, shape: &[usize]| Weight {
             tensor: tensor.to_owned(),
@@ -370,90 +370,90 @@ mod tests {
         type Change = fn(&mut Draft);
         let cases: [(&str, Change); 35] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
-            ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
-            ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
+            ("expected 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
+            ("input widths 4 and 2 differ", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
             ("is not a weight", |draft| {
                 draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9), scale: 1.0 }
             }),
-            ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
-            ("the gain is [4], and what it scales 2 wide", |draft| {
+            ("gain [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
+            ("gain [4] does not match width 2", |draft| {
                 draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
             }),
-            ("4 does not divide into 3 parts", |draft| {
+            ("width 4 is not a multiple of 3 parts", |draft| {
                 draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 3, epsilon: 1e-5 };
             }),
-            ("4 does not divide into 0 parts", |draft| {
+            ("width 4 is not a multiple of 0 parts", |draft| {
                 draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 0, epsilon: 1e-5 };
             }),
-            ("window holds no position", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
-            ("rows times 0 say nothing", |draft| {
+            ("the window is 0", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
+            ("invalid scale 0", |draft| {
                 draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 0.0 };
             }),
-            ("rows times inf say nothing", |draft| {
+            ("invalid scale inf", |draft| {
                 draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: f32::INFINITY };
             }),
-            ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
-            ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
-            ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
-            ("numbers times 0 say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
-            ("numbers times NaN say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
-            ("the table is [2, 4], and what it is added to 2 wide", |draft| {
+            ("invalid softcap 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
+            ("invalid softcap NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
+            ("invalid softcap inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
+            ("invalid factor 0", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
+            ("invalid factor NaN", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
+            ("table [2, 4] does not match width 2", |draft| {
                 draft.bodies[1].nodes.insert(2, node(Op::Place { table: ParamId(1) }, &[2]));
             }),
-            ("a gain or bias is [2, 4]", |draft| {
+            ("gain or bias [2, 4]", |draft| {
                 let op = Op::LayerNorm { gain: ParamId(0), bias: Some(ParamId(1)), epsilon: 1e-5 };
                 draft.bodies[1].nodes[0].op = op;
             }),
-            ("its table holds 2 positions, and the context 8", |draft| {
+            ("the table has 2 positions; the context is 8", |draft| {
                 draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
             }),
-            ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
-            ("cache is not a cache", |draft| {
+            ("input width 4", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
+            ("is not a KV cache", |draft| {
                 draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);
             }),
-            ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
+            ("body 8 of 3 does not exist", |draft| draft.layers[0].body = BodyId(8)),
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
-            ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
-            ("state 0 is kept by 0 applications", |draft| draft.layers.clear()),
-            ("gain has no part 2..6", |draft| {
+            ("but head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
+            ("state 0 is written by 0 applications", |draft| draft.layers.clear()),
+            ("gain has no slice 2..6", |draft| {
                 draft.weights[1].cut = Some(WeightSlice::Rows { first: 2, of: 5 })
             }),
-            ("gain has no part 0..4 of shape [4]", |draft| {
+            ("gain has no slice 0..4 of shape [4]", |draft| {
                 draft.weights[1].cut = Some(WeightSlice::Columns { first: 0, of: 4 });
             }),
-            ("head has no part 4..6 of shape [5, 4]", |draft| {
+            ("head has no slice 4..6 of shape [5, 4]", |draft| {
                 draft.weights[3].cut = Some(WeightSlice::Groups { first: 4, rows: 2, of: 5 });
             }),
-            ("head has no part 0..2 of shape [5, 4]", |draft| {
+            ("head has no slice 0..2 of shape [5, 4]", |draft| {
                 draft.weights[3].cut = Some(WeightSlice::Groups { first: 0, rows: 2, of: 5 });
             }),
-            ("5 of 2 experts cannot be chosen", |draft| {
+            ("cannot select 5 of 2 experts", |draft| {
                 draft.bodies[1].nodes.insert(2, node(Op::Route(routing(5)), &[2]));
             }),
-            ("a correction or scale is [4], and there are 2 experts", |draft| {
+            ("correction or scale [4] does not match 2 experts", |draft| {
                 let op = Op::Route(Routing { correction: Some(ParamId(0)), ..routing(1) });
                 draft.bodies[1].nodes.insert(2, node(op, &[2]));
             }),
-            ("its stacks are [2, 4], [2, 4] and [4], for 2 experts of an input 4 wide", |draft| {
+            ("stacks [2, 4], [2, 4] and [4] do not match 2 experts of input width 4", |draft| {
                 let [gate, up, down] = [1, 1, 0].map(ParamId);
                 let gating = Gating::Plain(Activation::Silu);
                 let op = Op::Experts(Experts { gate, up, down, biases: None, gating });
                 draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
             }),
-            ("nothing is clamped to 0 and 1 times as steep", |draft| {
+            ("invalid limit 0 or sharpness 1", |draft| {
                 let [gate, up, down] = [1, 1, 0].map(ParamId);
                 let gating = Gating::Clamped { limit: 0.0, sharpness: 1.0 };
                 let op = Op::Experts(Experts { gate, up, down, biases: None, gating });
                 draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
             }),
-            ("its sinks are [4], for 2 query heads", |draft| {
+            ("sinks [4] do not match 2 query heads", |draft| {
                 for node in &mut draft.bodies[1].nodes {
                     if let Op::Attention { sinks, .. } = &mut node.op {
                         *sinks = Some(ParamId(0));
                     }
                 }
             }),
-            ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
+            ("the vocabulary size is 9", |draft| draft.model.vocabulary = 9),
         ];
         for (named, change) in cases {
             let mut draft = draft();

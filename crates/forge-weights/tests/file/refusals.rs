@@ -65,14 +65,14 @@ fn numbers_that_cannot_be_stored_name_their_tensor() {
     let affine = Packed { format: Format::from_name("affine4").unwrap(), ..matrix.clone() };
     let gained = Packed { gain: Some(WeightId(4)), ..matrix.clone() };
     let product = 1e6 * (2.0_f32 + 0.37 * 4.0).sin();
-    let product = format!("tensor.2 times tensor.4 holds {product:e} in row 1, too large for f16");
+    let product = format!("tensor.2 times tensor.4 has {product:e} in row 1, too large for f16");
     let cases = [
-        (&matrix, f32::NAN, 42, "tensor.2[1, 2] is not a finite number"),
-        (&matrix, 1e6, 42, "tensor.2 holds 1e6 in row 1, too large for f16"),
-        (&vector, f32::INFINITY, 3, "tensor.3[3] is not a finite number"),
-        (&affine, -1e6, 42, "tensor.2 holds -1e6 in row 1, too large for affine4"),
+        (&matrix, f32::NAN, 42, "tensor.2[1, 2] is infinite or NaN"),
+        (&matrix, 1e6, 42, "tensor.2 has 1e6 in row 1, too large for f16"),
+        (&vector, f32::INFINITY, 3, "tensor.3[3] is infinite or NaN"),
+        (&affine, -1e6, 42, "tensor.2 has -1e6 in row 1, too large for affine4"),
         (&gained, 1e6, 42, &product),
-        (&gained, f32::NAN, 42, "tensor.2[1, 2] times tensor.4 is not a finite number"),
+        (&gained, f32::NAN, 42, "tensor.2[1, 2] times tensor.4 is infinite or NaN"),
     ];
     for (packed, value, at, expected) in cases {
         let result =
