@@ -199,7 +199,7 @@ fn wrong_command_lines_are_told_from_wrong_models() {
     refused(&llama, &["--quant-override", "lm_head=q9_9"], 2, &["lm_head=q9_9", "q4_0"]);
     refused(&llama, &["--quant-override", "q8_0"], 2, &["PATTERN=FORMAT"]);
     refused(&llama, &["--quant-override", "{lm_head=q8_0"], 2, &["brace"]);
-    refused(&llama, &["--quant-override", "lm_hed=q8_0"], 1, &["lm_hed", "there are lm_head, "]);
+    refused(&llama, &["--quant-override", "lm_hed=q8_0"], 1, &["lm_hed", "matrices: lm_head, "]);
     refused(&llama, &["--quant-override", "model.norm=q8_0"], 1, &["model.norm", "vectors"]);
     refused(&llama, &["--kv-cache-type", "q4_0"], 2, &["--kv-cache-type"]);
     refused(&llama, &["--quants", "f32"], 2, &["--quant"]);

@@ -66,7 +66,7 @@ fn what_is_switched_off_is_the_reason() {
         (Fusion::DeferredNorm, "attention_norm"),
     ] {
         let plan = planned(&graph, &[fusion]);
-        let expected = format!("{} is switched off", fusion.name());
+        let expected = format!("fusion `{}` is disabled", fusion.name());
         let beyond = plan.beyond_least();
         assert!(beyond.contains(&(step.to_owned(), expected)), "{}: {beyond:?}", fusion.name());
     }

@@ -1,8 +1,8 @@
-// Joins the shares that a row's cache was split into. A share left {{ width }} sums of values, the maximum score that they
-// are weighted against, and the sum of weights; an empty one left zeros under a maximum below -1e37. A thread has a channel
-// of every {{ parts }}th share: there may be a hundred, and nobody is to wait for one after the other.
+// Combines the KV splits of a row. A split has {{ width }} sums of values, their maximum score, and the
+// denominator. An empty split has zeros and a maximum below -1e37. A thread processes one channel of every
+// {{ parts }}th split, so that up to a hundred splits are read in parallel.
 {% if gates %}
-// What they give is multiplied by the sigmoids of gates.
+// The result is multiplied by the sigmoids of gates.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -25,7 +25,7 @@ kernel void {{ name }}(
     const uint head = group.y * {{ query_heads }}u + group.x;
     device const float* partial = partials + head * args.splits * {{ width + 2 }}u;
 
-    // The maximum over shares, and all weights: every simdgroup finds them, a lane has every 32nd share.
+    // Maximum over splits, and denominator. Every simdgroup computes both; a lane reads every 32nd split.
     float highest = -1.0e38f;
     for (uint split = lane; split < args.splits; split += 32u) {
         highest = max(highest, partial[split * {{ width + 2 }}u + {{ width }}u]);
@@ -38,7 +38,7 @@ kernel void {{ name }}(
     }
     total = simd_sum(total);
 
-    // Each share weighted against it.
+    // Sum of the splits, rescaled to the common maximum.
     const uint channel = thread_id % {{ padded }}u;
     float sum = 0.0f;
 {% if width % 32 != 0 %}

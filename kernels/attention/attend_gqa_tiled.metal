@@ -2,45 +2,47 @@
 {% set each = (vectors + 127) // 128 %}
 {% set vector = staged ~ step %}
 {% set zeros = vector ~ ("(0.0h)" if staged == "half" else "(0.0f)") %}
-{% set room = "args.capacity" if ring else "args.context" %}
-{% set around = " % " ~ ring ~ "u" if ring else "" %}
+{% set capacity = "args.capacity" if ring else "args.context" %}
+{% set modulo = " % " ~ ring ~ "u" if ring else "" %}
 {% set factor = scale if softcap else scale_base_2 %}
 {% set add = "add_strip_ranged" if quantised else "add_strip" %}
-{# A vector of a position that a cache has. #}
+{# A vector of a cached position. #}
 {% macro cached(of) %}
 {% if quantised %}{{ load }}({{ of }} + place, c, {{ width }}u)
 {%- elif padded != width %}c < {{ width }}u ? *(device const {{ vector }}*)({{ of }} + place + c) : {{ zeros }}
 {%- else %}*(device const {{ vector }}*)({{ of }} + place + c)
 {%- endif %}
 {% endmacro %}
-{# Keys and values of a tile, from memory to registers. #}
+{# Loads keys and values of a tile from memory to registers. #}
 {% macro load_tile(start) %}
 #pragma unroll
 for (uint n = 0u; n < {{ each }}u; n++) {
     const uint i = thread_id + n * 128u;
-    const uint p = min({{ start }} + i / {{ padded // step }}u, longest){{ around }};
+    const uint p = min({{ start }} + i / {{ padded // step }}u, longest){{ modulo }};
     const uint c = i % {{ padded // step }}u * {{ step }}u;
     const ulong place = ulong(p) * {{ record }}ul;
     key[n] = {{ cached("cached_keys") }};
     value[n] = {{ cached("cached_values") }};
 }
 {% endmacro %}
-// softmax({{ scale }} * q k) v of many rows. A line is a row of one head. A threadgroup takes {{ lines }} lines, those of {{ rows_each }} rows and
-// {{ heads_each }} query heads that share a key head, and {{ tile }} positions at a time: what is staged of a key head serves them all.
+// softmax({{ scale }} * q k) v for many rows. A query row is a row of one head. A threadgroup processes
+// {{ lines }} query rows: {{ rows_each }} rows of {{ heads_each }} query heads that share a KV head. It
+// processes {{ tile }} positions at a time, and all query rows use the staged keys and values.
 //
-// A simdgroup has 16 lines, as two matrices of 8 by 8 for each 8 channels or positions, from the first score to the last
-// sum: only keys and values are shared. Those of the next tile are under way while those of one are multiplied. The softmax
-// is online; it takes powers of 2, and scores accordingly. In row `line` of a matrix a lane has columns `pair` and `pair + 1`.
+// A simdgroup has 16 query rows, as two 8 by 8 matrices for each 8 channels or positions; only keys and
+// values are shared between simdgroups. The next tile is loaded while the current one is multiplied. The
+// softmax is online and uses powers of 2, with scores scaled accordingly. In row `line` of a matrix a lane
+// has columns `pair` and `pair + 1`.
 //
-// Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn, from the
-// beginning; lines of other rows get what nobody asks for.
+// Rows of a tile may belong to several slots. Each run of rows of one slot is processed with that slot's
+// cache, from its first position. Results of other rows are discarded.
 {% if gates %}
 //
-// What it gives is multiplied by the sigmoids of gates.
+// The result is multiplied by the sigmoids of gates.
 {% endif %}
 {% if ring %}
 //
-// The cache is a ring: position p lies at p % {{ ring }}.
+// The cache is a ring: position p is stored at p % {{ ring }}.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -70,14 +72,15 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup {{ staged }} staged_keys[{{ tile * pitch }}];  // {{ pitch }} a position, as are values
+    threadgroup {{ staged }} staged_keys[{{ tile * pitch }}];  // {{ pitch }} elements per position; values likewise
     threadgroup {{ staged }} staged_values[{{ tile * pitch }}];
     const uint first = group.x * {{ rows_each }}u;
     const uint last = args.rows - 1u;
     const uint line = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
     const uint pair = ((lane >> 2u) & 2u) * 2u + (lane & 1u) * 2u;
 
-    // This lane's two lines: their rows of the tile, their heads, the last positions that they see, and scaled queries.
+    // This lane's two query rows: row of the tile, head, last position that they attend to, and scaled
+    // queries.
 {% if padded != width %}
     // Channels past the last are zeros.
 {% endif %}
@@ -87,9 +90,9 @@ kernel void {{ name }}(
     simdgroup_matrix<float, 8, 8> queries[2][{{ matrices }}];
     #pragma unroll
     for (uint i = 0u; i < 2u; i++) {
-        const uint own = simdgroup_id * 16u + i * 8u + line;
-        row[i] = own / {{ heads_each }}u;
-        head[i] = group.y * {{ heads_each }}u + own % {{ heads_each }}u;
+        const uint query_row = simdgroup_id * 16u + i * 8u + line;
+        row[i] = query_row / {{ heads_each }}u;
+        head[i] = group.y * {{ heads_each }}u + query_row % {{ heads_each }}u;
         const uint from = min(first + row[i], last);
         limit[i] = positions[from];
         device const float* source = q + (from * {{ query_heads }}u + head[i]) * {{ width }}u;
@@ -109,10 +112,10 @@ kernel void {{ name }}(
     const uint rows = min({{ rows_each }}u, args.rows - first);
     for (uint begin = 0u, end = 0u; begin < rows; begin = end) {
 {% if window %}
-        // The next run of rows of one slot, its first and its last position: a lane looks at a row.
+        // The next run of rows of one slot, with its first and last positions; each lane checks one row.
         uint shortest = 0xffffffffu;
 {% else %}
-        // The next run of rows of one slot, and its last position: a lane looks at a row.
+        // The next run of rows of one slot, with its last position; each lane checks one row.
 {% endif %}
         const uint slot = slots[first + begin];
         uint longest = 0u;
@@ -127,10 +130,10 @@ kernel void {{ name }}(
             longest = max(longest, simd_max(position));
         }
         const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(group.y * {{ heads_each }}u / {{ group }}u);
-        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ room }}) * {{ record }}ul;
-        device const {{ element }}* cached_values = values + cached_head * ulong({{ room }}) * {{ record }}ul;
+        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ capacity }}) * {{ record }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong({{ capacity }}) * {{ record }}ul;
 
-        // Sums of values, and of weights as far as this lane has them.
+        // Sums of values, and this lane's part of the denominators.
         float maximum[2];
         float total[2];
         simdgroup_matrix<float, 8, 8> sums[2][{{ matrices }}];
@@ -192,7 +195,7 @@ kernel void {{ name }}(
                 }
             }
 
-            // Weights: four lanes share a line.
+            // Softmax weights: four lanes share a query row.
             #pragma unroll
             for (uint i = 0u; i < 2u; i++) {
                 float highest = maximum[i];
@@ -217,9 +220,9 @@ kernel void {{ name }}(
                 }
                 highest = max(highest, simd_shuffle_xor(highest, ushort(1)));
                 highest = max(highest, simd_shuffle_xor(highest, ushort(8)));
-                const float keep = exp2(maximum[i] - highest);
+                const float rescale = exp2(maximum[i] - highest);
                 maximum[i] = highest;
-                total[i] *= keep;
+                total[i] *= rescale;
                 #pragma unroll
                 for (uint k = 0u; k < {{ tile // 8 }}u; k++) {
                     #pragma unroll
@@ -231,8 +234,8 @@ kernel void {{ name }}(
                 }
                 #pragma unroll
                 for (uint m = 0u; m < {{ matrices }}u; m++) {
-                    sums[i][m].thread_elements()[0] *= keep;
-                    sums[i][m].thread_elements()[1] *= keep;
+                    sums[i][m].thread_elements()[0] *= rescale;
+                    sums[i][m].thread_elements()[1] *= rescale;
                 }
             }
 
@@ -248,7 +251,7 @@ kernel void {{ name }}(
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
 
-        // Divide by the sum of weights, and store the run's rows.
+        // Divide by the denominators and store the run's rows.
         #pragma unroll
         for (uint i = 0u; i < 2u; i++) {
             total[i] += simd_shuffle_xor(total[i], ushort(1));

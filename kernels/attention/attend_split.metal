@@ -1,39 +1,41 @@
-{% set room = "args.capacity" if ring else "args.context" %}
-{% set around = " % " ~ ring ~ "u" if ring else "" %}
-// softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of the positions that a row sees, and the {{ group }} query
-// heads that read one key head.
+{% set capacity = "args.capacity" if ring else "args.context" %}
+{% set modulo = " % " ~ ring ~ "u" if ring else "" %}
+// softmax({{ scale }} * q k) v for a small batch. A threadgroup processes one KV split of a row, and the
+// {{ group }} query heads that share a KV head.
 //
 {% if knobs.units %}
-// A simdgroup takes blocks of 16 positions, straight from memory to registers, as matrix units meet them: eight heads at
-// once. They know halves: of queries and weights there are the nearest and what these leave. Nobody waits for others before
-// the end, where simdgroups join their sums.
-//{% else %}
-// A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with {{ 8 * packets|length }}
-// channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
-// sums.{% endif %} The softmax is online: sums are scaled down whenever the maximum grows. It takes powers of 2, and scores accordingly.
+// A simdgroup loads blocks of 16 positions straight to registers and processes eight heads at once with MMA.
+// Queries and weights are each split into an f16 value and an f16 remainder.
+{% else %}
+// A simdgroup loads blocks of {{ block }} positions straight to registers. {{ lanes }} lanes share a position, with
+// {{ 8 * packets|length }} channels each, which are reused for {{ heads_each }} heads.
+{% endif %}
+// No barrier is needed before the end, where the simdgroups combine their sums. The softmax is online: sums
+// are rescaled whenever the maximum grows. It uses powers of 2, with scores scaled accordingly.
 {% if ring %}
 //
-// The cache is a ring: position p lies at p % {{ ring }}.
+// The cache is a ring: position p is stored at p % {{ ring }}.
 {% endif %}
 {% if prologue %}
 //
 {% if appends %}
-// Before that the threadgroup prepares its heads; the one that has the last share prepares the row's own key as well, gives
-// key and value to the cache, and begins with their score, so that nothing written here is read here.
+// The threadgroup first prepares its heads. The threadgroup with the last split also prepares the row's own
+// key and value, appends them to the cache, and starts with their score, so that it does not read what it
+// writes.
 {% else %}
-// Before that the threadgroup prepares its heads. The row's own key and value are in the cache.
+// The threadgroup first prepares its heads. The row's own key and value are already in the cache.
 {% endif %}
 {% if values_are_keys %}
-// Values are made of the heads that keys are made of.
+// Values are computed from the heads of keys.
 {% endif %}
 {% if appends and prologue.norm and prologue.norm.values %}
-// Values are normed, too, without a gain.
+// Values are normalized too, without a gain.
 {% endif %}
 {% if pairs %}
 
-// Radians a position, for each pair of channels that turns.
+// RoPE frequencies in radians per position, for each pair of channels.
 {% if long and not stretched %}
-// After them those of contexts of more than {{ long }} positions.
+// They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
@@ -87,15 +89,15 @@ kernel void {{ name }}(
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
 {% if staged %}
-    threadgroup float shared[{{ shared }}];  // queries, {{ pitch }} floats a head; at last sums, {{ sums_pitch }} a simdgroup
+    threadgroup float shared[{{ shared }}];  // queries, {{ pitch }} floats per head; at the end sums, {{ sums_pitch }} per simdgroup
 {% else %}
-    threadgroup float shared[{{ shared }}];  // sums at last, {{ sums_pitch }} floats a simdgroup
+    threadgroup float shared[{{ shared }}];  // sums at the end, {{ sums_pitch }} floats per simdgroup
 {% endif %}
     const uint split = group.x;
     const uint row = group.z;
     const uint first_head = row * {{ query_heads }}u + group.y * {{ group }}u;
 
-    // This share of the positions that the row sees; it may be empty.
+    // This KV split of the row's positions; it may be empty.
     const uint position = positions[row];
 {% if window %}
     const uint seen = min(position + 1u, {{ window }}u);
@@ -117,7 +119,7 @@ kernel void {{ name }}(
 {% endif %}
 {% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
-    const ulong cached = cached_head * ulong({{ room }}) * {{ record }}ul;
+    const ulong cached = cached_head * ulong({{ capacity }}) * {{ record }}ul;
     device const {{ element }}* cached_keys = keys + cached;
     device const {{ element }}* cached_values = values + cached;
 

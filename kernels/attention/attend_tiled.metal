@@ -1,27 +1,28 @@
-{# A product added to a sum. What the cache rounds is not multiplied more exactly than it is. #}
+{# Multiply-accumulate. With a rounded cache the product may be rounded too. #}
 {% macro added(sum, factors) %}
 {% if ranged %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
 {%- endmacro %}
-{# Vectors of a tile that are staged. Where all threads stage as many, and few, they are loaded at once. #}
+{# Stages vectors of a tile. If all threads stage the same small number, they are loaded at once. #}
 {% set vectors = tile * padded // step %}
 {% set vector = "float" ~ step %}
 {% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
-{% set room = "args.capacity" if ring else "args.context" %}
-{% set around = " % " ~ ring ~ "u" if ring else "" %}
+{% set capacity = "args.capacity" if ring else "args.context" %}
+{% set modulo = " % " ~ ring ~ "u" if ring else "" %}
 {% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
-// softmax({{ scale }} * q k) v of many rows. A threadgroup takes 8 rows of one query head, and {{ tile }} positions at a time.
-// Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups. The softmax is online.
+// softmax({{ scale }} * q k) v for many rows. A threadgroup processes 8 rows of one query head, {{ tile }}
+// positions at a time. Scores and sums of values are products of 8 by 8 matrices, divided among 4 simdgroups.
+// The softmax is online.
 //
-// Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn, with the
-// other rows' weights at 0; so control flow is the same for all threads. A run has sums of its own, because 0 times what
-// another slot's values hold need not be 0.
+// Rows of a tile may belong to several slots. Each run of rows of one slot is processed with that slot's
+// cache, with the weights of other rows set to 0, so control flow is uniform. A run has its own sums, since 0
+// times another slot's values (infinity or NaN) need not be 0.
 {% if gates %}
 //
-// What it gives is multiplied by the sigmoids of gates.
+// The result is multiplied by the sigmoids of gates.
 {% endif %}
 {% if ring %}
 //
-// The cache is a ring: position p lies at p % {{ ring }}.
+// The cache is a ring: position p is stored at p % {{ ring }}.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -51,9 +52,9 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float staged[{{ tile * pitch }}];  // queries, keys or values, {{ pitch }} floats a row
+    threadgroup float staged[{{ tile * pitch }}];  // queries, keys or values, {{ pitch }} floats per row
     threadgroup float scores[288];  // 8 rows of 32 and 4 of padding: scores, then weights
-    threadgroup float decay[64];  // a diagonal: what each row's sums are scaled by
+    threadgroup float decay[64];  // diagonal matrix with the scale of each row's sums
     const uint first = group.x * 8u;
     const uint last = args.rows - 1u;
     const uint head = group.y;
@@ -79,11 +80,11 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% if parts > 1 %}
-    // This simdgroup's share of a product q k: 8 positions and one of {{ parts }} parts of the channels.
+    // This simdgroup's part of q k: 8 positions and one of {{ parts }} parts of the channels.
     const uint own_positions = simdgroup_id % {{ tile // 8 }}u * 8u;
     const uint part = simdgroup_id / {{ tile // 8 }}u;
 {% else %}
-    // This simdgroup's share of a product q k: 8 positions.
+    // This simdgroup's part of q k: 8 positions.
     const uint own_positions = simdgroup_id * 8u;
 {% endif %}
     simdgroup_matrix<float, 8, 8> queries[{{ queries_each }}];
@@ -117,9 +118,9 @@ kernel void {{ name }}(
 
     for (uint begin = 0u, end = 0u; begin < 8u; begin = end) {
 {% if window %}
-        // The next run of rows of one slot, its first and its last position.
+        // The next run of rows of one slot, with its first and last positions.
 {% else %}
-        // The next run of rows of one slot, and its last position.
+        // The next run of rows of one slot, with its last position.
 {% endif %}
         const uint slot = slots[first + begin];
 {% if window %}
@@ -134,8 +135,8 @@ kernel void {{ name }}(
             end++;
         }
         const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u);
-        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ room }}) * {{ record }}ul;
-        device const {{ element }}* cached_values = values + cached_head * ulong({{ room }}) * {{ record }}ul;
+        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ capacity }}) * {{ record }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong({{ capacity }}) * {{ record }}ul;
 
         // This simdgroup's channels of the result: every 4th matrix of 8.
         simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
@@ -145,7 +146,7 @@ kernel void {{ name }}(
         }
 
 {% if window %}
-        // From the first position that one of them sees.
+        // Starts at the first position that any row attends to.
         const uint oldest = shortest >= {{ window }}u ? shortest - {{ window - 1 }}u : 0u;
         for (uint start = oldest; start <= longest; start += {{ tile }}u) {
 {% else %}
@@ -165,10 +166,10 @@ kernel void {{ name }}(
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
 {% if quantised %}
-                device const uchar* source = cached_keys + ulong(min(start + p, longest){{ around }}) * {{ record }}ul;
+                device const uchar* source = cached_keys + ulong(min(start + p, longest){{ modulo }}) * {{ record }}ul;
                 const float4 value = {{ load }}(source, c, {{ width }}u);
 {% else %}
-                device const {{ element }}* source = cached_keys + ulong(min(start + p, longest){{ around }}) * {{ width }}ul + ulong(c);
+                device const {{ element }}* source = cached_keys + ulong(min(start + p, longest){{ modulo }}) * {{ width }}ul + ulong(c);
 {% if padded != width %}
                 const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
 {% else %}
@@ -184,7 +185,7 @@ kernel void {{ name }}(
 {% endfilter %}
 
 
-            // Stage values where the keys were.
+            // Stage values in place of the keys.
 {% if vectors == 128 %}
             {
                 const uint i = thread_id;
@@ -198,10 +199,10 @@ kernel void {{ name }}(
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
 {% if quantised %}
-                device const uchar* source = cached_values + ulong(min(start + p, longest){{ around }}) * {{ record }}ul;
+                device const uchar* source = cached_values + ulong(min(start + p, longest){{ modulo }}) * {{ record }}ul;
                 const float4 value = {{ load }}(source, c, {{ width }}u);
 {% else %}
-                device const {{ element }}* source = cached_values + ulong(min(start + p, longest){{ around }}) * {{ width }}ul + ulong(c);
+                device const {{ element }}* source = cached_values + ulong(min(start + p, longest){{ modulo }}) * {{ width }}ul + ulong(c);
 {% if padded != width %}
                 const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
 {% else %}
@@ -211,9 +212,10 @@ kernel void {{ name }}(
                 *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
             }
 {% if parts > 1 %}
-            // Meanwhile turn scores into weights: a lane has a position, and adds up what {{ parts }} simdgroups computed of it.
+            // Meanwhile convert scores to softmax weights: a lane has one position and sums the parts of
+            // {{ parts }} simdgroups.
 {% else %}
-            // Meanwhile turn scores into weights: a lane has a position.
+            // Meanwhile convert scores to softmax weights: a lane has one position.
 {% endif %}
             #pragma unroll
             for (uint i = 0u; i < 2u; i++) {
@@ -242,7 +244,8 @@ kernel void {{ name }}(
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
 
-        // Divide by the sum of weights, and store the run's rows that exist; those of later runs are stored again by them.
+        // Divide by the denominators and store the run's rows. Rows of later runs are overwritten by those
+        // runs.
         #pragma unroll
         for (uint j = 0u; j < {{ sums_each }}u; j++) {
 {% if matrices % 4 != 0 %}

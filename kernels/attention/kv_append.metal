@@ -1,14 +1,15 @@
 {% set vector = element ~ step %}
-{% set room = "args.capacity" if ring else "args.context" %}
-{% set around = " % " ~ ring ~ "u" if ring else "" %}
+{% set capacity = "args.capacity" if ring else "args.context" %}
+{% set modulo = " % " ~ ring ~ "u" if ring else "" %}
 {% if quantised %}
-// Keys and values (heads: {{ key_heads }}) to the cache, to the row's slot and position, as records: {{ width }} codes, and a scale for each
-// 32 of them. A thread has a channel.
+// Appends keys and values (heads: {{ key_heads }}) to the q8_0 KV cache at the row's slot and position:
+// {{ width }} quantized values, followed by a scale for each 32. A thread processes one channel.
 {% else %}
-// Keys and values (heads: {{ key_heads }}) to the cache, to the row's slot and position. A thread moves {{ step }} of a head's {{ width }} channels.
+// Appends keys and values (heads: {{ key_heads }}) to the KV cache at the row's slot and position. A thread
+// copies {{ step }} of a head's {{ width }} channels.
 {% endif %}
 {% if ring %}
-// The cache is a ring: position p lies at p % {{ ring }}.
+// The cache is a ring: position p is stored at p % {{ ring }}.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -40,7 +41,7 @@ kernel void {{ name }}(
     const uint row = group.y;
     const uint channel = at % {{ width }}u;
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(at / {{ width }}u);
-    const ulong target = (cached_head * ulong({{ room }}) + ulong(positions[row]{{ around }})) * {{ record }}ul;
+    const ulong target = (cached_head * ulong({{ capacity }}) + ulong(positions[row]{{ modulo }})) * {{ record }}ul;
     const ulong scale_at = target + ulong({{ width }}u + channel / 32u * 2u);
     half key_scale;
     half value_scale;
@@ -69,7 +70,7 @@ kernel void {{ name }}(
     const uint channel = i % {{ width // step }}u * {{ step }}u;
     const uint source = (row * {{ key_heads }}u + head) * {{ width }}u + channel;
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(head);
-    const ulong target = (cached_head * ulong({{ room }}) + ulong(positions[row]{{ around }})) * {{ width }}ul + ulong(channel);
+    const ulong target = (cached_head * ulong({{ capacity }}) + ulong(positions[row]{{ modulo }})) * {{ width }}ul + ulong(channel);
     *(device {{ vector }}*)(keys + target) = {{ vector }}(*(device const float{{ step }}*)(key + source));
     *(device {{ vector }}*)(values + target) = {{ vector }}(*(device const float{{ step }}*)(value + source));
 {% endif %}

@@ -1,9 +1,9 @@
-// Turns every head of each row by the row's position; heads: {{ heads }}. A thread takes two of a head's {{ width }} channels, those that
-// turn together.
+// Applies RoPE to every head of each row; heads: {{ heads }}. A thread processes one pair of a head's
+// {{ width }} channels.
 
-// Radians a position, for each pair of channels that turns.
+// RoPE frequencies in radians per position, for each pair of channels.
 {% if long and not stretched %}
-// After them those of contexts of more than {{ long }} positions.
+// They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
@@ -34,12 +34,12 @@ kernel void {{ name }}(
     }
 {% endif %}
 {% if stretched %}
-    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    // For contexts longer than {{ long }} positions pair k is slowed by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
     const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
 {% elif long %}
-    // Where the context's own frequencies begin.
-    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+    // Offset of the frequencies for this context length.
+    const uint table_offset = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
     const uint k = pair % {{ half }}u;
     const uint head = (group.y * {{ heads }}u + pair / {{ half }}u) * {{ width }}u;

@@ -1,40 +1,46 @@
-{% set room = "args.capacity" if ring else "args.context" %}
-{% set around = " % " ~ ring ~ "u" if ring else "" %}
+{% set capacity = "args.capacity" if ring else "args.context" %}
+{% set modulo = " % " ~ ring ~ "u" if ring else "" %}
 {% set first_value = query_heads + key_heads %}
 {% set source_head = "(head < " ~ first_value ~ "u ? head : head - " ~ key_heads ~ "u)" if values_are_keys else "head" %}
 {% if pairs == 0 %}
-// {{ "Norms queries" if norm else "Queries" }} (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}){{ "." if norm else " stay as they are." }} Queries go to q; keys and values go to the cache, to the row's
-// slot and position. {{ "A simdgroup takes a head of" if by_head else "A thread takes two of a head's" }} {{ width }}{{ ", a lane two channels and every 32nd two after them" if by_head else " channels" }}.
+// {{ "Normalizes queries" if norm else "Copies queries" }} (heads: {{ query_heads }}) and keys (heads:
+// {{ key_heads }}). Queries are written to q; keys and values are appended to the KV cache at the row's slot
+// and position. {{ "A simdgroup processes a head of" if by_head else "A thread processes two of a head's" }}
+// {{ width }}{{ " channels, a lane two of each 64" if by_head else " channels" }}.
 {% if values %}
-// Values are normed, too, without a gain.
+// Values are normalized too, without a gain.
 {% endif %}
 {% elif by_head and not norm %}
-// Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
-// cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
+// Applies RoPE to queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}). Queries are written
+// to q; keys and values are appended to the KV cache at the row's slot and position. A simdgroup processes a
+// head of {{ width }} channels, a lane pairs of them.
 {% elif norm %}
-// {{ "Rotates and norms" if turned else "Norms and rotates" }} queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
-// the cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
+// {{ "Applies RoPE and a norm to" if turned else "Applies a norm and RoPE to" }} queries (heads:
+// {{ query_heads }}) and keys (heads: {{ key_heads }}). Queries are written to q; keys and values are
+// appended to the KV cache at the row's slot and position. A simdgroup processes a head of {{ width }}
+// channels, a lane pairs of them.
 {% if values %}
-// Values are normed, too, without a gain.
+// Values are normalized too, without a gain.
 {% endif %}
 {% else %}
-// Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
-// cache, to the row's slot and position. A thread takes two of a head's {{ width }} channels, those that turn together.
+// Applies RoPE to queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}). Queries are written
+// to q; keys and values are appended to the KV cache at the row's slot and position. A thread processes one
+// pair of a head's {{ width }} channels.
 {% endif %}
 {% if values_are_keys %}
-// Values are made of the heads that keys are made of.
+// Values are computed from the heads of keys.
 {% endif %}
 {% if quantised %}
-// The cache has records: {{ width }} codes, and a scale for each 32 of them.
+// The cache is q8_0: {{ width }} quantized values per head, followed by a scale for each 32.
 {% endif %}
 {% if ring %}
-// The cache is a ring: position p lies at p % {{ ring }}.
+// The cache is a ring: position p is stored at p % {{ ring }}.
 {% endif %}
 {% if pairs %}
 
-// Radians a position, for each pair of channels that turns.
+// RoPE frequencies in radians per position, for each pair of channels.
 {% if long and not stretched %}
-// After them those of contexts of more than {{ long }} positions.
+// They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
@@ -81,12 +87,12 @@ kernel void {{ name }}(
 {% endif %}
     const uint row = group.y;
 {% if stretched %}
-    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    // For contexts longer than {{ long }} positions pair k is slowed by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
     const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
 {% elif long %}
-    // Where the context's own frequencies begin.
-    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+    // Offset of the frequencies for this context length.
+    const uint table_offset = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
 {% if by_head %}
     const uint head = group.x * {{ simdgroups }}u + simdgroup_id;
@@ -94,7 +100,7 @@ kernel void {{ name }}(
     device const float* source = qkv + row * {{ row_width }}u + {{ source_head }} * {{ width }}u;
 
 {% if norm %}
-    // The mean of squares{{ ", which turning does not change" if turned else "" }}.
+    // The mean of squares{{ ", which RoPE preserves" if turned else "" }}.
 {% endif %}
     uint one[{{ pairs_each }}];
     uint other[{{ pairs_each }}];
@@ -121,14 +127,16 @@ kernel void {{ name }}(
 {% endif %}
 
 {% if values %}
-    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which do not turn.
+    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which
+    // have no RoPE.
 {% else %}
-    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which stay as they are.
+    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which
+    // are copied.
 {% endif %}
     const bool is_query = head < {{ query_heads }}u;
     const bool is_value = head >= {{ query_heads + key_heads }}u;
     const uint key_head = is_query ? 0u : (head - {{ query_heads }}u) % {{ key_heads }}u;
-    const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong({{ room }}) + ulong(position{{ around }});
+    const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong({{ capacity }}) + ulong(position{{ modulo }});
     device float* target = q + (row * {{ query_heads }}u + head) * {{ width }}u;
     device {{ element }}* cached = (is_value ? values : keys) + place * {{ record }}ul;
 {% if norm %}
@@ -181,7 +189,7 @@ kernel void {{ name }}(
 {% if quantised %}
     simdgroup_barrier(mem_flags::mem_threadgroup);
 
-    // Keys and values as codes, 32 at a time.
+    // Quantize keys and values, 32 at a time.
     if (!is_query) {
         for (uint block = 0u; block < {{ width // 32 }}u; block++) {
             half scale;
@@ -202,7 +210,8 @@ kernel void {{ name }}(
     }
 {% endif %}
 
-    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which stay as they are.
+    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which
+    // are copied.
     const uint head = pair / {{ half }}u;
     const uint k = pair % {{ half }}u;
     const uint one = {{ one }};
@@ -224,7 +233,7 @@ kernel void {{ name }}(
     } else {
         const bool is_key = head < {{ query_heads + key_heads }}u;
         const ulong key_head = ulong(head - (is_key ? {{ query_heads }}u : {{ query_heads + key_heads }}u));
-        const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + key_head) * ulong({{ room }}) + ulong(position{{ around }});
+        const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + key_head) * ulong({{ capacity }}) + ulong(position{{ modulo }});
         device {{ element }}* target = (is_key ? keys : values) + place * {{ width }}ul;
         target[one] = {{ element }}(channels.x);
         target[other] = {{ element }}(channels.y);

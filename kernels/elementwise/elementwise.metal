@@ -1,4 +1,5 @@
-// y = {{ formula | replace("[place]", "") | replace("[group.y]", "") }} of each number of rows of {{ width }}.
+// y = {{ formula | replace("[place]", "") | replace("[group.y]", "") }} for each element of rows of
+// {{ width }}.
 struct {{ args }} {
     uint rows;
 };

@@ -1,12 +1,14 @@
 {% set times = " * " ~ factor if scale != 1 else "" %}
 {% set assign = "+=" if adds else "=" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
-// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32{{ times }}{{ ", added to the stream" if adds else "" }}. One threadgroup a row.
+// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, as
+// f32{{ times }}{{ ", added to the stream" if adds else "" }}. One threadgroup per row.
 {% if squares %}
 //
-// For the norm that follows, the sum of squares of the row is left{{ ", and the row times the norm's gain" if squares.gain else "" }}.
+// For a deferred norm, the sum of squares of the row is
+// written{{ ", and the row times the norm's gain" if squares.gain else "" }}.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -39,7 +41,7 @@ kernel void {{ name }}(
 {% if squares and simdgroups > 1 %}
     threadgroup float partials[{{ simdgroups }}];
 {% endif %}
-    // The host refuses an id outside the table; should one come all the same, it reads row 0.
+    // The host rejects ids outside the table; such an id reads row 0.
     const uint id = ids[row] < {{ vocabulary }}u ? ids[row] : 0u;
     device float* target = stream + row * {{ width }}u;
 {% if squares %}
@@ -65,7 +67,7 @@ kernel void {{ name }}(
 {% elif offset %}
             const float4 values = weights[v] * scale.x + scale.y;
 {% elif halves %}
-            // The packet's halves have scales of their own.
+            // The packet's halves have separate scales.
             const float4 values = weights[v] * (v < {{ vectors // 2 }}u ? scale.x : scale.y){{ times }};
 {% elif scaled %}
             const float4 values = weights[v] * scale{{ times }};
@@ -104,7 +106,8 @@ kernel void {{ name }}(
     }
 {% if squares %}
 
-    // The row's squares, over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}: the first partial sum is the whole.
+    // Sum of the row's squares over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}: the first
+    // partial sum is the total.
     square = simd_sum(square);
 {% if simdgroups > 1 %}
     if (lane == 0u) {

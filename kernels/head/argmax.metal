@@ -1,4 +1,5 @@
-// The id of the largest of {{ vocabulary }} logits, the lowest id of equals, 0 if none is a number. One threadgroup a row.
+// Token id of the largest of {{ vocabulary }} logits; ties go to the lowest id, and 0 is returned if all are
+// NaN. One threadgroup per row.
 struct {{ args }} {
     uint rows;
 };

@@ -1,5 +1,6 @@
-// The id of the best of {{ candidates }} candidates of each row, the lowest id of equals, 0 if none is a number. A candidate is a
-// key that orders as its number does, and an id. One threadgroup a row.
+// Token id of the best of {{ candidates }} candidates of each row; ties go to the lowest id, and 0 is
+// returned if all are NaN. A candidate is an order-preserving key of its logit, and an id. One threadgroup
+// per row.
 struct {{ args }} {
     uint rows;
 };
@@ -22,7 +23,7 @@ kernel void {{ name }}(
 {% endif %}
     device const uint2* source = (device const uint2*)(candidates + row * {{ 2 * candidates }}u);
 
-    // Each thread's best.
+    // Best candidate of each thread.
     uint2 best = uint2(0u, 0xffffffffu);
     for (uint i = thread_id; i < {{ candidates }}u; i += {{ threads }}u) {
         const uint2 candidate = source[i];
@@ -30,7 +31,7 @@ kernel void {{ name }}(
         best = better ? candidate : best;
     }
 
-    // The best over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
+    // Best over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
 {% if simdgroups == 1 %}
     const uint highest = simd_max(best.x);
     const uint lowest_id = simd_min(best.x == highest ? best.y : 0xffffffffu);
@@ -48,7 +49,7 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup_id == 0u) {
 {% if simdgroups < 32 %}
-        // Lanes past the last simdgroup look at the first ones again.
+        // Lanes past the last simdgroup repeat the first ones.
         const uint key = best_keys[lane % {{ simdgroups }}u];
         const uint id = best_ids[lane % {{ simdgroups }}u];
 {% else %}

@@ -1,7 +1,9 @@
-// An id of each row's {{ vocabulary }} logits by chance: what the runtime's `sampler.rs` defines, to the bit. One threadgroup a row.
+// Samples a token id from each row's {{ vocabulary }} logits, bitwise identical to the runtime's
+// `sampler.rs`. One threadgroup per row.
 //
-// Ids are kept, and one of them is drawn, by the same search: of keys in order, the largest first, which is the first with which
-// values sum to what is needed. Its digits of 8 bits are found one after the other, by what keys with each digit have together.
+// Filtering (top-k, top-p, min-p) and sampling use the same search: in descending order of keys, find the
+// first key at which the sum of weights reaches a target. The key is found 8 bits at a time, from the sum of
+// weights for each digit.
 struct {{ args }} {
     uint rows;
 };
@@ -19,7 +21,7 @@ kernel void {{ name }}(
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup uint best_keys[{{ simdgroups }}];
     threadgroup uint best_ids[{{ simdgroups }}];
-    // Sums by digit, and after them all weight that is kept by two of the searches.
+    // Sums by digit, followed by the total kept weight of two of the searches.
     threadgroup atomic_uint low[258];
     threadgroup atomic_uint high[258];
     threadgroup ulong sums[32];
@@ -34,7 +36,7 @@ kernel void {{ name }}(
     }
 
 {% include "head/parts/block_argmax" %}
-    // Keys are weights and then ids, the lower the larger. What weighs nothing is never kept.
+    // A key is the weight followed by the inverted id. Ids of weight 0 are never kept.
     const float scale = as_type<float>(draw[0]);
     ulong least = {{ id_mask }}ul + 1ul;
     ulong found = {{ id_mask }}ul;
@@ -44,7 +46,7 @@ kernel void {{ name }}(
     const bool is_drawn = weighs && !is_greedy;
     const float top = is_drawn ? source[lowest_id] : 0.0f;
 
-    // The first of the heaviest, then those of a share of all weight, then one of these.
+    // First the heaviest ids, then those within a fraction of the total weight, then one of these.
     for (uint search = is_drawn ? 0u : 3u; search < 3u; search++) {
         const bool by_weight = search != 0u;
         const bool is_last = search == 2u;
@@ -82,7 +84,7 @@ kernel void {{ name }}(
                 const uint weight = weight_of(source[id], top, scale);
                 const ulong key = (ulong(weight) << {{ id_bits }}u) | ({{ id_mask }}ul - id);
                 const bool is_kept = key >= least;
-                // Most have digit 0, and need not be added up: it is they if none of the others.
+                // Most keys have digit 0. They are not summed: if no other digit matches, it is 0.
                 const ulong digit = ((is_last ? key & {{ id_mask }}ul : key) ^ found) >> shift;
                 const bool is_added = is_kept && digit - 1ul < 255ul;
                 if (is_added) {
@@ -122,7 +124,8 @@ kernel void {{ name }}(
             threadgroup_barrier(mem_flags::mem_threadgroup);
             needed = needed_here[0];
             found |= ulong(digit_here[0]) << shift;
-            // Where all ids with these digits are wanted the others need not be known, unless one of them is.
+            // If all ids with these digits are kept, the remaining digits are only needed if one of the ids
+            // is the target.
             goes_on = is_last || exact_here[0] == 0u;
         }
         least = is_last ? least : max(least, found);

@@ -3,12 +3,12 @@
 {% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
 {% set x_block = "(start + quartet)" if clamped else "block" %}
 {% set of_planes = "weight" %}
-{# What becomes of a sum before the epilogue. #}
+{# Bias and unary function of a sum, before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 {% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
-{# This simdgroup's sums to threadgroup memory, first added to what is there. #}
+{# Writes this simdgroup's sums to threadgroup memory, adding to the content if there is any. #}
 {% macro store(adds) %}
 #pragma unroll
 for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
@@ -25,7 +25,7 @@ for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
     }
 }
 {% endmacro %}
-{# Results to threadgroup memory, whence they can be told apart from those past the edges, and to y. #}
+{# Stages results in threadgroup memory, so that those past the edges can be skipped, and writes y. #}
 {% macro results() %}
 {% if split > 1 %}
 {% set turn = " && own_row == begin" if parts > 1 else "" %}
@@ -45,18 +45,18 @@ if (own_row == begin) {
 {%- endif %}
 threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if activation %}
-// Outputs alternate gate, up.
+// Outputs alternate gate and up.
 for (uint i = thread_id; i < {{ part_rows * tile_outputs // 2 }}u; i += {{ threads }}u) {
-    const uint own = i / {{ tile_outputs // 2 }}u;
+    const uint tile_row = i / {{ tile_outputs // 2 }}u;
     const uint column = i % {{ tile_outputs // 2 }}u * 2u;
 {% else %}
 for (uint i = thread_id; i < {{ part_rows * tile_outputs }}u; i += {{ threads }}u) {
-    const uint own = i / {{ tile_outputs }}u;
+    const uint tile_row = i / {{ tile_outputs }}u;
     const uint column = i % {{ tile_outputs }}u;
 {% endif %}
-    const uint row = first_row + own{{ " + begin" if parts > 1 else "" }};
+    const uint row = first_row + tile_row{{ " + begin" if parts > 1 else "" }};
     const uint output = first_output + column;
-    threadgroup const float* sum = memory + own * {{ tile_outputs + 4 }}u + column;
+    threadgroup const float* sum = memory + tile_row * {{ tile_outputs + 4 }}u + column;
     if (row < args.rows{% if ragged %} && output < {{ outputs }}u{% endif %}) {
 {% if activation %}
         const float gate = {{ finished("sum[0]", "output") }};
@@ -70,10 +70,11 @@ for (uint i = thread_id; i < {{ part_rows * tile_outputs }}u; i += {{ threads }}
 {% endmacro %}
 // y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
-// A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in threadgroup
-// memory as {{ "halves" if operand == "f16" else "singles" }}, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
+// A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time.
+// Both are staged in threadgroup memory as {{ "f16" if operand == "f16" else "f32" }}, and each of 4
+// simdgroups multiplies its quarter of the tile as 8 by 8 matrices.
 {% if split > 1 %}
-// Two such quartets share the tile, each takes every second 32 columns.
+// Two such groups of simdgroups share the tile; each processes every second block of 32 columns.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -94,7 +95,7 @@ kernel void {{ name }}(
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]]) {
-    // Rows of {{ pitch }} elements, so that neighbours start in other banks. The results take the tile's place at the end.
+    // The row stride of {{ pitch }} elements avoids bank conflicts. The results replace the tile at the end.
     threadgroup float memory[{{ memory_floats }}];
 {% if split > 1 %}
     const uint quartet = simdgroup_id / 4u;
@@ -124,7 +125,7 @@ kernel void {{ name }}(
 {% if split > 1 %}
     for (uint start = 0u; start < {{ blocks }}u; start += {{ split }}u) {
 {% if clamped %}
-        // Past the last 32 columns x is 0, whatever W is.
+        // Past the last 32 columns x is 0, and W repeats the last block.
         const uint block = min(start + quartet, {{ blocks - 1 }}u);
 {% else %}
         const uint block = start + quartet;
@@ -154,9 +155,9 @@ kernel void {{ name }}(
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
-    // Results to threadgroup memory, whence they can be told apart from those past the edges.
+    // Stage results in threadgroup memory, so that rows and outputs past the edges can be skipped.
 {% if split > 1 %}
-    // The second quartet's first; the first adds its own.
+    // The second group of simdgroups writes its results, then the first adds its own.
 {% endif %}
 {% if parts > 1 %}
     threadgroup float* own_results = memory + own_output;

@@ -1,17 +1,17 @@
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
-{# What the first simdgroup finishes: a lane has an output, or a pair of them. #}
+{# Outputs of the first simdgroup's epilogue: one or a pair per lane. #}
 {% set whole = group_outputs == (64 if activation else 32) %}
-{% set within = "own < " ~ group_outputs ~ "u" %}
+{% set within = "local_output < " ~ group_outputs ~ "u" %}
 {% set own_exists = within ~ exists if not whole else "output < " ~ outputs ~ "u" if ragged else "" %}
-{# What becomes of a sum before the epilogue. #}
+{# Norm, bias and unary function of a sum, before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if norm or own_norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
-{# A result with what it is multiplied by. #}
+{# A result times its factor. #}
 {% macro multiplied(sum, output) %}
 {% if factors %}factors[args.first + {{ output }}] * ({{ finished(sum, output) }}){% else %}{{ finished(sum, output) }}{% endif %}
 {%- endmacro %}
-{# The sum of a row over the simdgroups that share it. #}
+{# The sum of a row over the simdgroups that split it. #}
 {% macro gathered(name, at) %}
 {% if split > 1 %}
 float {{ name }} = 0.0f;
@@ -25,13 +25,13 @@ const float {{ name }} = partials[{{ at }}];
 {% endmacro %}
 {% macro finish() %}
 {% if split > 1 %}
-const uint at = own / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+const uint at = local_output / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + local_output % {{ rows_per_simdgroup }}u;
 {{ gathered("sum", "at") }}
 {%- else %}
-{{ gathered("sum", "own") }}
+{{ gathered("sum", "local_output") }}
 {%- endif %}
 {% if activation %}
-{{ gathered("second", "at + 1u" if split > 1 else "own + 1u") }}
+{{ gathered("second", "at + 1u" if split > 1 else "local_output + 1u") }}
 const float gate = {{ finished("sum", "output") }};
 const float up = {{ finished("second", "output + 1u") }};
 y[output / 2u] = {{ activation }}(gate) * up;
@@ -53,31 +53,36 @@ y[output] {{ assign }} {{ multiplied("sum", "output") }};
 // y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 {% if codes %}
-// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once{{ ", and " ~ split ~ " of them share the columns" if split > 1 else "" }}. Four blocks of 32 columns at a time,
-// x becomes codes of 16 bits with a unit for each block, which are multiplied by W's as whole numbers: sums of a block are
-// exact until they meet its scale and its unit.
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at
+// once{{ ", and " ~ split ~ " of them split the columns" if split > 1 else "" }}. For four blocks of 32
+// columns at a time, x is quantized to 16 bits with one scale per block, and multiplied with integer MMA.
+// Sums of a block are exact until the scales are applied.
 {% elif split > 1 %}
-// {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A lane takes every {{ 32 * split }}th packet
-// of {{ packet_bytes }} bytes, straight to registers; what it loads of x serves all its rows.
+// {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A
+// lane loads every {{ 32 * split }}th packet of {{ packet_bytes }} bytes straight to registers, and reuses
+// its values of x for all rows.
 {% else %}
-// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to registers;
-// what it loads of x serves all its rows.
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once. A lane loads every 32nd packet of
+// {{ packet_bytes }} bytes straight to registers, and reuses its values of x for all rows.
 {% endif %}
 {% if norm %}
 //
-// The norm of x comes last: x has been multiplied by the gain, and results are divided by the root of its mean square.
+// The norm of x is deferred: x has been multiplied by the gain, and results are divided by its root mean
+// square.
 {% elif own_norm %}
 //
 {% if own_norm.gain %}
-// The norm of x comes last: what is loaded of x is multiplied by the gain, and results are divided by the root of its mean
-// square, of which a lane has the part that it loads.
+// The norm of x is applied inline: x is multiplied by the gain as it is loaded, and results are divided by
+// its root mean square, for which each lane sums the squares of the values that it loads.
 {% else %}
-// The norm of x comes last: results are divided by the root of its mean square, of which a lane has the part that it loads.
+// The norm of x is applied inline: results are divided by its root mean square, for which each lane sums the
+// squares of the values that it loads.
 {% endif %}
 {% endif %}
 {% if leaves %}
 //
-// Results are added to y. For the norm that follows, each threadgroup leaves the sum of squares of its part of y{{ "," if leaves.gain else "." }}
+// Results are added to y. For a deferred norm, each threadgroup writes the sum of squares of its part of
+// y{{ "," if leaves.gain else "." }}
 {% if leaves.gain %}
 // and y times the norm's gain.
 {% endif %}
@@ -88,7 +93,7 @@ y[output] {{ assign }} {{ multiplied("sum", "output") }};
 {% endif %}
 {% if best %}
 //
-// Each threadgroup leaves the best of its outputs: a key that orders as the number does, and the lowest output with it.
+// Each threadgroup writes its argmax: an order-preserving key, and the lowest output with it.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -135,7 +140,7 @@ kernel void {{ name }}(
     threadgroup float partials[{{ simdgroups * rows_per_simdgroup }}];
 {% endif %}
 {% if own_norm and split > 1 %}
-    threadgroup float shares[{{ split }}];  // of the squares of x, by the part of the columns
+    threadgroup float shares[{{ split }}];  // sums of squares of x, by part of the columns
 {% endif %}
 {% if split > 1 %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u;
@@ -147,7 +152,7 @@ kernel void {{ name }}(
 {% include "matmul/parts/gemv_mma" if codes else "matmul/parts/gemv_simd" %}
 {% if norm %}
 
-    // What the norm divides by.
+    // Divisor of the norm.
 {% if squares_count > 32 %}
     {{ squares_vector }} squared = {{ squares_vector }}(0.0f);
     for (uint i = lane; i < {{ squares_count }}u; i += 32u) {
@@ -162,7 +167,7 @@ kernel void {{ name }}(
     const float factor = rsqrt(square / {{ inputs_float }} + {{ norm.epsilon }});
 {% elif own_norm %}
 
-    // What the norm divides by.
+    // Divisor of the norm.
     squared = simd_sum(squared);
 {% if split > 1 %}
     if (lane == 0u && simdgroup_id < {{ split }}u) {
@@ -175,7 +180,7 @@ kernel void {{ name }}(
 
 {% if gather %}
 {% if codes %}
-    // One sum a row over the four lanes that have parts of it; the first simdgroup finishes them.
+    // Sum each row over the four lanes that have parts of it; the first simdgroup runs the epilogue.
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup // 8 }}u; r++) {
         float sum = sums[r];
@@ -186,7 +191,7 @@ kernel void {{ name }}(
         }
     }
 {% else %}
-    // One sum a row over lanes; the first simdgroup finishes them.
+    // Sum each row over lanes; the first simdgroup runs the epilogue.
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
         const float sum = simd_sum(sums[r]);
@@ -208,8 +213,8 @@ kernel void {{ name }}(
 {% if leaves %}
         float square = 0.0f;
 {% else %}
-        const uint own = {{ "2u * lane" if activation else "lane" }};
-        const uint output = group * {{ group_outputs }}u + own;
+        const uint local_output = {{ "2u * lane" if activation else "lane" }};
+        const uint output = group * {{ group_outputs }}u + local_output;
 {% if best %}
         uint key = 0u;
 {% endif %}
@@ -227,7 +232,7 @@ kernel void {{ name }}(
             squares_out[group] = square;
         }
 {% if grid < leaves.partials %}
-        // Partial sums that no threadgroup has.
+        // Partial sums without a threadgroup.
         if (group == {{ grid - 1 }}u) {
             for (uint i = {{ grid }}u + lane; i < {{ leaves.partials }}u; i += 32u) {
                 squares_out[i] = 0.0f;
@@ -244,38 +249,38 @@ kernel void {{ name }}(
 {% endif %}
     }
 {% elif activation %}
-    // One sum a row over lanes. Rows alternate gate, up, and a lane finishes a pair of them.
+    // Sum each row over lanes. Rows alternate gate and up, and a lane runs the epilogue of a pair.
 {% if rows_per_simdgroup == 2 %}
-    const float2 own = float2(simd_sum(sums[0]), simd_sum(sums[1]));
+    const float2 row_sum = float2(simd_sum(sums[0]), simd_sum(sums[1]));
 {% else %}
-    float2 own = float2(0.0f);
+    float2 row_sum = float2(0.0f);
     #pragma unroll
     for (uint p = 0u; p < {{ rows_per_simdgroup // 2 }}u; p++) {
         const float2 sum = float2(simd_sum(sums[2u * p]), simd_sum(sums[2u * p + 1u]));
-        own = lane == p ? sum : own;
+        row_sum = lane == p ? sum : row_sum;
     }
 {% endif %}
     const uint output = first + 2u * lane;
     if (lane < {{ rows_per_simdgroup // 2 }}u{{ exists }}) {
-        const float gate = {{ finished("own.x", "output") }};
-        const float up = {{ finished("own.y", "output + 1u") }};
+        const float gate = {{ finished("row_sum.x", "output") }};
+        const float up = {{ finished("row_sum.y", "output + 1u") }};
         y[output / 2u] = {{ activation }}(gate) * up;
     }
 {% else %}
-    // One sum a row over lanes; a lane finishes a row.
+    // Sum each row over lanes; a lane runs the epilogue of a row.
 {% if rows_per_simdgroup == 1 %}
-    const float own = simd_sum(sums[0]);
+    const float row_sum = simd_sum(sums[0]);
 {% else %}
-    float own = 0.0f;
+    float row_sum = 0.0f;
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
         const float sum = simd_sum(sums[r]);
-        own = lane == r ? sum : own;
+        row_sum = lane == r ? sum : row_sum;
     }
 {% endif %}
     const uint output = first + lane;
     if (lane < {{ rows_per_simdgroup }}u{{ exists }}) {
-        y[output] {{ assign }} {{ multiplied("own", "output") }};
+        y[output] {{ assign }} {{ multiplied("row_sum", "output") }};
     }
 {% endif %}
 }

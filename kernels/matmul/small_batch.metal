@@ -3,27 +3,28 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {% set low_by = "scales[n].x + scales[n].y" if offset else "scales[n].x" if halves else "scales[n]" %}
 {% set high_by = "scales[n].y" if halves else low_by %}
-{# The scales of a packet of a row. #}
+{# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
-{# A product added to a sum. #}
+{# Multiply-accumulate. #}
 {% macro added(sum, factors) %}
 {% if operand == "ranged" %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
 {%- endmacro %}
-{# What becomes of a sum before the epilogue. #}
+{# Bias and unary function of a sum, before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 // y = W x for 1 to 16 rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
-// Products are of 8 x 8 matrices: 8 rows of W by 8 columns, times the same columns of 8 rows of x. Of a matrix a lane holds
-// two neighbours: in row `slot`, columns `pair` and `pair + 1`. So a lane decodes {{ "two packets" if each > 1 else "a packet" }} of a row of W straight into its
-// elements, if columns go to matrices in this order: a strip is 4 times {{ portion }} columns, of which the 4 lanes of a row take
-// {{ portion }} each; product t multiplies columns t and t + {{ portion // 2 }} of each {{ portion }}.
+// Products are of 8 by 8 matrices: 8 rows of W by 8 columns, times the same columns of 8 rows of x. A lane
+// has two adjacent elements of a matrix: row `slot`, columns `pair` and `pair + 1`. To dequantize
+// {{ "two packets" if each > 1 else "a packet" }} of a row of W straight into its elements, columns are
+// permuted: a step is 4 times {{ portion }} columns, of which each of the 4 lanes of a row has {{ portion }}.
+// Product t multiplies columns t and t + {{ portion // 2 }} of each {{ portion }}.
 //
 {% if split > 1 %}
-// {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, and take strips in turn.
+// {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, and alternate between steps.
 {% else %}
 // A simdgroup computes {{ rows_per_simdgroup }} rows of W at once.
 {% endif %}
@@ -47,7 +48,7 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    // Of each simdgroup, 16 rows of x by {{ rows_per_simdgroup }} rows of W.
+    // For each simdgroup, 16 rows of x by {{ rows_per_simdgroup }} rows of W.
     threadgroup float partials[{{ simdgroups * rows_per_simdgroup * 16 }}];
     const uint slot = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
     const uint pair = ((lane >> 2u) & 2u) * 2u + (lane & 1u) * 2u;
@@ -58,7 +59,7 @@ kernel void {{ name }}(
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u + slot;
 {% endif %}
 
-    // The lane's rows of x, 8 or 16 of them in all lanes. Rows past the last repeat it.
+    // The lane's rows of x: 8 or 16 over all lanes. Rows past the last repeat it.
     const bool many = args.rows > 8u;
     const uint last = args.rows - 1u;
     device const float* x0 = x + min(pair, last) * {{ inputs }}u;
@@ -74,7 +75,7 @@ kernel void {{ name }}(
         more[n] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
     for (uint strip = {{ begin }}; strip < {{ strips }}u; strip += {{ split }}u) {
-        // Weights first: all loads are under way before the first is needed.
+        // Weights first: all loads are in flight before the first is used.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -167,7 +168,7 @@ kernel void {{ name }}(
         }
     }
 
-    // Results come together in threadgroup memory; their rows are rows of W, their columns rows of x.
+    // Collect results in threadgroup memory; their rows are rows of W, their columns rows of x.
     #pragma unroll
     for (uint n = 0u; n < {{ blocks }}u; n++) {
         threadgroup float* target = partials + (simdgroup_id * 16u + pair) * {{ rows_per_simdgroup }}u + 8u * n + slot;
@@ -179,17 +180,17 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if activation %}
 
-    // Outputs alternate gate, up.
+    // Outputs alternate gate and up.
     for (uint i = thread_id; i < args.rows * {{ group_outputs // 2 }}u; i += {{ threads }}u) {
         const uint row = i / {{ group_outputs // 2 }}u;
-        const uint own = i % {{ group_outputs // 2 }}u * 2u;
-        const uint output = group * {{ group_outputs }}u + own;
+        const uint local_output = i % {{ group_outputs // 2 }}u * 2u;
+        const uint output = group * {{ group_outputs }}u + local_output;
 {% else %}
 
     for (uint i = thread_id; i < args.rows * {{ group_outputs }}u; i += {{ threads }}u) {
         const uint row = i / {{ group_outputs }}u;
-        const uint own = i % {{ group_outputs }}u;
-        const uint output = group * {{ group_outputs }}u + own;
+        const uint local_output = i % {{ group_outputs }}u;
+        const uint output = group * {{ group_outputs }}u + local_output;
 {% endif %}
 {% if ragged %}
         if (output >= {{ outputs }}u) {
@@ -197,9 +198,9 @@ kernel void {{ name }}(
         }
 {% endif %}
 {% if split > 1 %}
-        const uint at = (own / {{ rows_per_simdgroup }}u * {{ 16 * split }}u + row) * {{ rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+        const uint at = (local_output / {{ rows_per_simdgroup }}u * {{ 16 * split }}u + row) * {{ rows_per_simdgroup }}u + local_output % {{ rows_per_simdgroup }}u;
 {% else %}
-        const uint at = (own / {{ rows_per_simdgroup }}u * 16u + row) * {{ rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+        const uint at = (local_output / {{ rows_per_simdgroup }}u * 16u + row) * {{ rows_per_simdgroup }}u + local_output % {{ rows_per_simdgroup }}u;
 {% endif %}
 {% for name, place in ([["first_sum", "at"], ["second_sum", "at + 1u"]] if activation else [["sum", "at"]]) %}
 {% if split > 1 %}

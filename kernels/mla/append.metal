@@ -1,4 +1,5 @@
-// Latents and turned keys to the cache, to the row's slot and position: {{ width }} channels and {{ turned }}. A thread moves one.
+// Appends latents ({{ width }} channels) and RoPE keys ({{ turned }}) to the MLA cache at the row's slot and
+// position. A thread copies one channel.
 struct {{ args }} {
     uint rows;
     uint context;

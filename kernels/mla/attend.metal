@@ -7,20 +7,21 @@
 {% endfor %}
         }
 {% endmacro %}
-// softmax({{ scale }} * (q c + r k)) c, where all {{ heads }} heads share the latents c, of {{ width }} channels, and the turned keys k, of
-// {{ turned }}: a line of the cache has both.
+// MLA attention in absorbed form: softmax({{ scale }} * (q c + r k)) c. All {{ heads }} heads share the
+// latents c of {{ width }} channels and the RoPE keys k of {{ turned }}; a cache line contains both.
 //
-// A threadgroup takes one share of the positions that a row sees, and {{ group }} heads; each of its simdgroups takes {{ heads_each }} of them. Lanes
-// load a line once, which is the key of all these heads and then their value. Nobody waits for others. The softmax is online:
-// sums are scaled down whenever the maximum grows.
+// A threadgroup processes one KV split and {{ group }} heads; each of its simdgroups processes
+// {{ heads_each }} of them. A line is loaded once, and is used as key and then as value of these heads. No
+// barrier is needed. The softmax is online: sums are rescaled whenever the maximum grows.
 {% if prologue %}
 //
-// Before that simdgroups turn the queries of their heads. Threadgroups with the last share prepare the row's own line as well
-// and begin with its score; one of them gives it to the cache, so that nothing written here is read here.
+// Simdgroups first apply RoPE to the queries of their heads. Threadgroups with the last split also prepare
+// the row's own line and start with its score; one of them appends it to the cache, so that no threadgroup
+// reads what is written here.
 
-// Radians a position, for each pair of channels that turns.
+// RoPE frequencies in radians per position, for each pair of channels.
 {% if long and not stretched %}
-// After them those of contexts of more than {{ long }} positions.
+// They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
@@ -61,17 +62,17 @@ kernel void {{ name }}(
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
 {% if prologue %}
-    threadgroup float turned[{{ group * turned }}];  // queries of all heads
-    threadgroup float line[{{ padded }}];  // the row's latent and its key, and zeros past them
+    threadgroup float turned[{{ group * turned }}];  // RoPE queries of all heads
+    threadgroup float line[{{ padded }}];  // the row's latent and RoPE key, then zeros
 {% if simdgroups > 1 %}
-    threadgroup float shares[{{ simdgroups }}];  // of its squares, by simdgroup
+    threadgroup float shares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
 {% endif %}
 {% endif %}
     const uint split = group.x;
     const uint row = group.z;
     const uint first = group.y * {{ group }}u + simdgroup_id * {{ heads_each }}u;
 
-    // This share of the positions that the row sees; it may be empty.
+    // This KV split of the row's positions; it may be empty.
     const uint position = positions[row];
     const uint begin = (position + 1u) * split / args.splits;
 {% if prologue %}
@@ -83,8 +84,8 @@ kernel void {{ name }}(
     const ulong of_slot = ulong(slots[row]) * ulong(args.context) * {{ record }}ul;
     device const {{ element }}* cached = latents + of_slot;
 
-    // This lane's channels: 4 of every 128. The first lines are under way while queries are prepared; positions past the
-    // last repeat it.
+    // This lane's channels: 4 of every 128. The first lines are in flight while queries are prepared;
+    // positions past the last repeat it.
     const uint channel = lane * 4u;
     {{ element }}4 lines[{{ loads }}][{{ chunks }}];
     uint start = begin;
@@ -94,12 +95,12 @@ kernel void {{ name }}(
 
 {% if prologue %}
 {% if stretched %}
-    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    // For contexts longer than {{ long }} positions pair k is slowed by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
     const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
 {% elif long %}
-    // Where the context's own frequencies begin.
-    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+    // Offset of the frequencies for this context length.
+    const uint table_offset = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {
@@ -139,7 +140,7 @@ kernel void {{ name }}(
     }
 
 {% endif %}
-    // Queries, both parts, as lines have them: zeros past the last channel.
+    // Both parts of the queries in the layout of lines, with zeros past the last channel.
     float4 query[{{ heads_each }}][{{ chunks }}];
     float maximum[{{ heads_each }}];
     float total[{{ heads_each }}];
@@ -212,13 +213,13 @@ kernel void {{ name }}(
                 highest = max(highest, scores[u]);
             }
 
-            // Sums of latents, weighted by how far a score is below the maximum.
-            const float keep = exp(maximum[h] - highest);
+            // Sums of latents with softmax weights.
+            const float rescale = exp(maximum[h] - highest);
             maximum[h] = highest;
-            total[h] *= keep;
+            total[h] *= rescale;
             #pragma unroll
             for (uint c = 0u; c < {{ value_chunks }}u; c++) {
-                sums[h][c] *= keep;
+                sums[h][c] *= rescale;
             }
             #pragma unroll
             for (uint u = 0u; u < {{ loads }}u; u++) {
@@ -238,7 +239,8 @@ kernel void {{ name }}(
         }
     }
 
-    // The only share is the result; one of several is written with what joining them needs. All lanes have maximum and total.
+    // With one split write the result; otherwise write sums, maximum and denominator. All lanes have the last
+    // two.
     const bool alone = args.splits == 1u;
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {

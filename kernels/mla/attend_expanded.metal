@@ -1,9 +1,9 @@
-{# A product added to a sum. What the cache rounds is not multiplied more exactly than it is. #}
+{# Multiply-accumulate. With a rounded cache the product may be rounded too. #}
 {% macro added(sum, factors) %}
 {% if ranged %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
 {%- endmacro %}
 {% macro vector(step) %}{{ "float" ~ step if step > 1 else "float" }}{% endmacro %}
-{# Channels of a key or a query, from `c` on: those of its head, those that turn, and zeros past them. #}
+{# Channels of a key or a query from `c` on: those of its head, those with RoPE, then zeros. #}
 {% macro joined(plain, turning) %}
         {{ vector(key_step) }} value = {{ vector(key_step) }}(0.0f);
         if (c < {{ keys }}u) {
@@ -14,13 +14,14 @@
 {%- endmacro %}
 {% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
 {% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
-// softmax({{ scale }} * (q k + r t)) v of many rows of one slot, over a share of its positions. Each head has keys k of its own, of
-// {{ keys }} channels, and values v of {{ values }}; the turned keys t, of {{ turned }}, all {{ heads }} heads share. A threadgroup takes 8 rows
-// of one head, and {{ tile }} positions at a time. Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups.
+// MLA attention in expanded form: softmax({{ scale }} * (q k + r t)) v for many rows of one slot, over one KV
+// tile. Each head has its own keys k of {{ keys }} channels and values v of {{ values }}; all {{ heads }}
+// heads share the RoPE keys t of {{ turned }}. A threadgroup processes 8 rows of one head, {{ tile }}
+// positions at a time. Scores and sums of values are products of 8 by 8 matrices, divided among 4 simdgroups.
 // The softmax is online.
 //
-// It goes on from share to share: `heads` is what rows have of the positions so far, and `carried` the maximum of their scores
-// and the sum of weights against it.
+// It continues from tile to tile: `heads` is the output over the positions so far, and `carried` the maximum
+// of the scores and the denominator.
 struct {{ args }} {
     uint rows;
     uint begin;
@@ -43,9 +44,9 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float staged[{{ tile * pitch }}];  // queries, keys or values, {{ pitch }} floats a row
+    threadgroup float staged[{{ tile * pitch }}];  // queries, keys or values, {{ pitch }} floats per row
     threadgroup float scores[288];  // 8 rows of 32 and 4 of padding: scores, then weights
-    threadgroup float decay[64];  // a diagonal: what each row's sums are scaled by
+    threadgroup float decay[64];  // diagonal matrix with the scale of each row's sums
     const uint first = group.x * 8u;
     const uint last = args.rows - 1u;
     const uint head = group.y;
@@ -64,11 +65,11 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% if parts > 1 %}
-    // This simdgroup's share of a product of queries and keys: 8 positions and one of {{ parts }} parts of the channels.
+    // This simdgroup's part of q k: 8 positions and one of {{ parts }} parts of the channels.
     const uint own_positions = simdgroup_id % {{ tile // 8 }}u * 8u;
     const uint part = simdgroup_id / {{ tile // 8 }}u;
 {% else %}
-    // This simdgroup's share of a product of queries and keys: 8 positions.
+    // This simdgroup's part of q k: 8 positions.
     const uint own_positions = simdgroup_id * 8u;
 {% endif %}
     simdgroup_matrix<float, 8, 8> queries[{{ queries_each }}];
@@ -83,7 +84,8 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // This simdgroup's two rows of the softmax, as far as it has come. What is carried is read by the lane that writes it.
+    // This simdgroup's two rows of the softmax, with the state of earlier tiles. A lane reads the carried
+    // values that it writes.
     uint limit[2];
     float maximum[2];
     float total[2];
@@ -119,7 +121,7 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // Positions of the share that one of the rows sees.
+    // Positions of the KV tile that any row attends to.
     uint longest = 0u;
     for (uint r = 0u; r < 8u; r++) {
         longest = max(longest, min(positions[min(first + r, last)] + 1u, args.end));
@@ -137,7 +139,7 @@ kernel void {{ name }}(
 
 {% include "attention/parts/score" %}
 
-        // Stage values where the keys were.
+        // Stage values in place of the keys.
         for (uint i = thread_id; i < {{ tile * value_padded // value_step }}u; i += 128u) {
             const uint p = i / {{ value_padded // value_step }}u;
             const uint c = i % {{ value_padded // value_step }}u * {{ value_step }}u;
@@ -151,9 +153,10 @@ kernel void {{ name }}(
             *(threadgroup {{ vector(value_step) }}*)(staged + p * {{ pitch }}u + c) = value;
         }
 {% if parts > 1 %}
-        // Meanwhile turn scores into weights: a lane has a position, and adds up what {{ parts }} simdgroups computed of it.
+        // Meanwhile convert scores to softmax weights: a lane has one position and sums the parts of
+        // {{ parts }} simdgroups.
 {% else %}
-        // Meanwhile turn scores into weights: a lane has a position.
+        // Meanwhile convert scores to softmax weights: a lane has one position.
 {% endif %}
         #pragma unroll
         for (uint i = 0u; i < 2u; i++) {
@@ -171,7 +174,7 @@ kernel void {{ name }}(
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
-    // What rows that exist have so far: sums divided by that of weights.
+    // Output of existing rows so far: sums divided by the denominators.
     #pragma unroll
     for (uint j = 0u; j < {{ sums_each }}u; j++) {
 {% if value_matrices % 4 != 0 %}

@@ -1,5 +1,6 @@
-// A share of a slot's lines as numbers, latents and turned keys apart: {{ width }} channels and {{ turned }}. A row is a position, and a
-// thread moves a channel. All rows of the pass are of one slot.
+// Loads a KV tile of a slot as f32, with latents ({{ width }} channels) and RoPE keys ({{ turned }}) in
+// separate buffers. A row is a position, and a thread copies one channel. All rows of the pass belong to one
+// slot.
 struct {{ args }} {
     uint rows;
     uint context;

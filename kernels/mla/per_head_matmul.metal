@@ -1,14 +1,15 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# The scales of a packet of a row. #}
+{# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
-// y = W x, of every head its own matrix and its own part of x.
+// y = W x, with a separate matrix and part of x per head.
 //
-// {{ heads }} matrices of [{{ rows }}, {{ width }}] in {{ stored }} lie one below the other.
+// {{ heads }} matrices of [{{ rows }}, {{ width }}] in {{ stored }} are stacked along rows.
 //
-// {{ lanes }} lanes share a row of a matrix, {{ at_once }} rows are neighbours; a simdgroup computes {{ each }} times as many of one head. A lane takes
-// every {{ lanes }}th packet of {{ packet_bytes }} bytes, straight to registers; what it loads of x serves all its rows.
+// {{ lanes }} lanes share a matrix row, and {{ at_once }} rows are processed at once; a simdgroup computes
+// {{ each }} times as many of one head. A lane loads every {{ lanes }}th packet of {{ packet_bytes }} bytes
+// straight to registers, and reuses its values of x for all rows.
 {% if together > 1 %}
 //
 // A threadgroup computes {{ together }} rows of x, so that a packet is loaded once for all of them.
@@ -33,8 +34,8 @@ kernel void {{ name }}(
     uint3 group [[threadgroup_position_in_grid]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    // This lane's packets, and its rows of the matrix: every {{ at_once }}th from the first on.
-    const uint own = lane % {{ lanes }}u;
+    // This lane's packets, and its matrix rows: every {{ at_once }}th from the first on.
+    const uint lane_in_row = lane % {{ lanes }}u;
     const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ each * at_once }}u + lane / {{ lanes }}u;
 
 {% if together > 1 %}
@@ -50,8 +51,8 @@ kernel void {{ name }}(
     device const float* own_x = x + group.z * {{ pitch }}u + group.y * {{ width }}u;
     float sums[{{ each }}] = {0.0f};
 {% endif %}
-    for (uint packet = own; packet < {{ packets }}u; packet += {{ lanes }}u) {
-        // Weights first: all loads are under way before the first is needed.
+    for (uint packet = lane_in_row; packet < {{ packets }}u; packet += {{ lanes }}u) {
+        // Weights first: all loads are in flight before the first is used.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -88,7 +89,7 @@ kernel void {{ name }}(
 {% endif %}
     }
 
-    // One sum a row of the matrix, over the lanes that share it. A lane finishes one.
+    // Sum each matrix row over the lanes that share it. A lane writes one row.
 {% if together > 1 %}
     #pragma unroll
     for (uint t = 0u; t < {{ together }}u; t++) {

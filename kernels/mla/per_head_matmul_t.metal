@@ -1,16 +1,16 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set sums = "sums[t]" if together > 1 else "sums" %}
-// y = Wᵀ x, of every head its own matrix and its own part of x.
+// y = Wᵀ x, with a separate matrix and part of x per head.
 //
-// {{ heads }} matrices of [{{ rows }}, {{ width }}] in {{ stored }} lie one below the other.
+// {{ heads }} matrices of [{{ rows }}, {{ width }}] in {{ stored }} are stacked along rows.
 //
-// A thread takes one packet of {{ packet_bytes }} bytes of every {{ parts }}th row of a matrix, and has the sums of its {{ columns }} columns in registers;
-// threads of the same columns are added in the end.
+// A thread loads one packet of {{ packet_bytes }} bytes of every {{ parts }}th row of a matrix, and holds the
+// sums of its {{ columns }} columns in registers; threads with the same columns are combined at the end.
 {% if together > 1 %}
 //
-// A threadgroup computes {{ together }} rows of x, so that a packet is decoded once for all of them.
+// A threadgroup computes {{ together }} rows of x, so that a packet is dequantized once for all of them.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -31,7 +31,7 @@ kernel void {{ name }}(
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]]) {
-    threadgroup float shared[{{ threads * columns }}];  // the sums of every thread
+    threadgroup float shared[{{ threads * columns }}];  // sums of every thread
     const uint part = thread_id / {{ each }}u;
 {% if ragged %}
     // Packets past the last repeat it.
@@ -87,7 +87,7 @@ kernel void {{ name }}(
 {% if together > 1 %}
     #pragma unroll
     for (uint t = 0u; t < {{ together }}u; t++) {
-        // What the row before has left has been read.
+        // The previous row's sums have been read.
         threadgroup_barrier(mem_flags::mem_threadgroup);
 {% filter indent(4, first=true) %}
 {% include "mla/parts/combine" %}

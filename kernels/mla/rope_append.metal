@@ -1,10 +1,11 @@
-// Turns the queries that turn (heads: {{ heads }}) by the row's position. Norms the row's latent of {{ width }} channels, turns its key of
-// {{ turned }}, and gives both to the cache, to the row's slot and position. The first threadgroup of a row does that; in the others
-// a thread takes two channels of a query, those that turn together.
+// Applies RoPE to the RoPE queries (heads: {{ heads }}). Normalizes the row's latent of {{ width }} channels,
+// applies RoPE to its key of {{ turned }}, and appends both to the MLA cache at the row's slot and position.
+// The first threadgroup of a row does the latter; in the others a thread processes one pair of channels of a
+// query.
 
-// Radians a position, for each pair of channels that turns.
+// RoPE frequencies in radians per position, for each pair of channels.
 {% if long and not stretched %}
-// After them those of contexts of more than {{ long }} positions.
+// They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
@@ -33,19 +34,19 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float line[{{ record }}];  // the row's latent and its key
+    threadgroup float line[{{ record }}];  // the row's latent and RoPE key
 {% if simdgroups > 1 %}
-    threadgroup float shares[{{ simdgroups }}];  // of its squares, by simdgroup
+    threadgroup float shares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
 {% endif %}
     const uint row = group.y;
     const uint position = positions[row];
 {% if stretched %}
-    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    // For contexts longer than {{ long }} positions pair k is slowed by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
     const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
 {% elif long %}
-    // Where the context's own frequencies begin.
-    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+    // Offset of the frequencies for this context length.
+    const uint table_offset = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
     if (group.x == 0u) {
 {% filter indent(4, first=true) %}

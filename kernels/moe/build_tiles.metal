@@ -1,9 +1,10 @@
-// Pairs of a row and one of its {{ chosen }} experts, expert by expert and those of one in the order of rows: `row * {{ chosen }} + place`. And
-// tiles of up to {{ tile_rows }} pairs of one expert: the expert, its first pair's index, and how many they are.
+// Pairs of a row and one of its {{ chosen }} experts, `row * {{ chosen }} + place`, sorted by expert and then
+// by row. And tiles of up to {{ tile_rows }} pairs of one expert: expert, index of its first pair, number of
+// pairs.
 //
-// A thread has an expert, and reads all routes twice: to count its pairs, and to put them where they belong. Nothing depends on
-// which thread comes first. An expert without rows has no tile. As each of {{ experts }} has one tile at most that is not full, their
-// number is bounded by that of rows; tiles up to the bound have no pairs.
+// A thread has one expert, and reads all routes twice: to count its pairs, and to write them. The result does
+// not depend on the order of threads. An expert without rows has no tile. Each of {{ experts }} experts has
+// at most one partial tile, which bounds the number of tiles; unused tiles have no pairs.
 struct {{ args }} {
     uint rows;
 };
@@ -27,7 +28,7 @@ kernel void {{ name }}(
     counts[thread_id] = count;
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // Where this expert's pairs and tiles begin, and where all tiles end.
+    // First pair and first tile of this expert, and the end of all tiles.
     uint first_pair = 0u;
     uint first_tile = 0u;
     uint end = 0u;

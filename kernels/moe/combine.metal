@@ -1,5 +1,6 @@
-// y {{ assign }} the sum over a row's {{ chosen }} experts of weight * each, what its last projection has made of the row; {{ width }} numbers.
-// They are summed in the order in which experts were chosen, whatever other rows there are.
+// y {{ assign }} the sum over a row's {{ chosen }} experts of weight * each, where `each` has the outputs of
+// the down projections, {{ width }} elements each. The order of summation is that of the routes, independent
+// of other rows.
 struct {{ args }} {
     uint rows;
 };

@@ -1,24 +1,27 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# The scales of a packet of a row. #}
+{# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(own_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(own_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
-// y {{ assign }} the sum over a row's {{ chosen }} experts of weight * {{ "(W x + bias)" if bias else "W x" }}, each with an x of its own. The experts' matrices are
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, {{ record }} bytes apart: `seats` says which is whose.
+// y {{ assign }} the sum over a row's {{ chosen }} experts of weight *
+// {{ "(W x + bias)" if bias else "W x" }}, each with its own x. The experts' matrices are [{{ outputs }},
+// {{ inputs }}] in {{ stored }}, {{ record }} bytes apart; `seats` maps experts to cache slots.
 //
-// A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane takes every 32nd packet of
-// {{ packet_bytes }} bytes, whosever it is, so that lanes are busy where an expert is narrow.
+// A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane
+// loads every 32nd packet of {{ packet_bytes }} bytes of any of them, so that all lanes are used with narrow
+// experts.
 {% if leaves %}
 //
-// For the norm that follows, each threadgroup leaves the sum of squares of its part of y{{ "," if leaves.gain else "." }}
+// For a deferred norm, each threadgroup writes the sum of squares of its part of
+// y{{ "," if leaves.gain else "." }}
 {% if leaves.gain %}
 // and y times the norm's gain.
 {% endif %}
 {% endif %}
 {% if not leaves %}
 //
-// Rows with an expert that has no seat, 0xffffffff, are left as they are: their turn comes in another dispatch.
+// Rows with an expert that is not cached (slot 0xffffffff) are skipped; another dispatch computes them.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -73,7 +76,7 @@ kernel void {{ name }}(
 {% endfilter %}
 
         const float weight = as_type<float>(own_routes[{{ chosen }}u + slot]);
-        // Weights first: all loads are under way before the first is needed.
+        // Weights first: all loads are in flight before the first is used.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -94,7 +97,7 @@ kernel void {{ name }}(
 {% endif %}
         }
 
-        // The part of x that these packets meet.
+        // The part of x that these packets are multiplied by.
         float4 xs[{{ vectors }}];
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
@@ -104,7 +107,7 @@ kernel void {{ name }}(
     }
 
 {% if leaves %}
-    // One sum a row over lanes; the first simdgroup finishes them.
+    // Sum each row over lanes; the first simdgroup runs the epilogue.
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
         const float sum = simd_sum(sums[r]);
@@ -137,7 +140,7 @@ kernel void {{ name }}(
             squares_out[group.x] = square;
         }
 {% if grid < leaves.partials %}
-        // Partial sums that no threadgroup has.
+        // Partial sums without a threadgroup.
         if (group.x == {{ grid - 1 }}u) {
             for (uint i = {{ grid }}u + lane; i < {{ leaves.partials }}u; i += 32u) {
                 squares_out[i] = 0.0f;
@@ -146,20 +149,20 @@ kernel void {{ name }}(
 {% endif %}
     }
 {% else %}
-    // One sum a row over lanes; a lane finishes a row.
-    float own = 0.0f;
+    // Sum each row over lanes; a lane runs the epilogue of a row.
+    float row_sum = 0.0f;
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
         const float sum = simd_sum(sums[r]);
-        own = lane == r ? sum : own;
+        row_sum = lane == r ? sum : row_sum;
     }
     const uint output = first + lane;
     if (lane < {{ rows_per_simdgroup }}u{{ exists }} && is_seated) {
 {% if bias %}
 {% include "moe/parts/add_bias" %}
-        own_y[output] {{ assign }} own + biased;
+        own_y[output] {{ assign }} row_sum + biased;
 {% else %}
-        own_y[output] {{ assign }} own;
+        own_y[output] {{ assign }} row_sum;
 {% endif %}
     }
 {% endif %}

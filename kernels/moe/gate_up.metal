@@ -1,23 +1,26 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# The scales of a packet of a row. #}
+{# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(own_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(own_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
-// y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts of a row. Rows of an expert's matrix alternate gate, up: they are
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, {{ record }} bytes apart: `seats` says which is whose.
+// y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts
+// of a row. Rows of an expert's matrix alternate gate and up. Matrices are [{{ outputs }}, {{ inputs }}] in
+// {{ stored }}, {{ record }} bytes apart; `seats` maps experts to cache slots.
 //
-// A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to
-// registers; what it loads of x serves all its rows.
+// A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane loads every 32nd packet
+// of {{ packet_bytes }} bytes straight to registers, and reuses its values of x for all rows.
 {% if norm %}
 //
-// The norm of x comes last: x has been multiplied by the gain, and results are divided by the root of its mean square.
+// The norm of x is deferred: x has been multiplied by the gain, and results are divided by its root mean
+// square.
 {% endif %}
 {% if routing %}
 //
-// Every simdgroup finds its expert among the logits by itself; the first of the row tells everyone after this.
+// Every simdgroup selects its expert from the logits itself; the first one of the row writes the routes for
+// later steps.
 {% endif %}
 //
-// Experts that have no seat, 0xffffffff, leave no results: their turn comes in another dispatch.
+// Experts that are not cached (slot 0xffffffff) are skipped; another dispatch computes them.
 struct {{ args }} {
     uint rows;
 };
@@ -70,7 +73,7 @@ kernel void {{ name }}(
         expert = take_best(keys, {{ per_lane }}u, lane);
     }
 {% if shared %}
-    // Those that every row has follow.
+    // Shared experts follow.
     expert = group.y < {{ picked }}u ? expert : group.y + {{ candidates - picked }}u;
 {% endif %}
 {% else %}
@@ -82,7 +85,7 @@ kernel void {{ name }}(
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
     for (uint packet = lane; is_seated && packet < {{ packets }}u; packet += 32u) {
-        // Weights first: all loads are under way before the first is needed.
+        // Weights first: all loads are in flight before the first is used.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -103,7 +106,7 @@ kernel void {{ name }}(
 {% endif %}
         }
 
-        // The part of x that these packets meet.
+        // The part of x that these packets are multiplied by.
         float4 xs[{{ vectors }}];
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
@@ -113,7 +116,7 @@ kernel void {{ name }}(
     }
 {% if norm %}
 
-    // What the norm divides by.
+    // Divisor of the norm.
     {{ squares_vector }} squared = {{ squares_vector }}(0.0f);
     for (uint i = lane; i < {{ squares_count }}u; i += 32u) {
         squared += {{ squares_source }}[i];
@@ -126,7 +129,7 @@ kernel void {{ name }}(
     const float by_norm = rsqrt(square / {{ inputs_float }} + {{ norm.epsilon }});
 {% endif %}
 
-    // One sum a row over lanes. A lane finishes a pair of rows.
+    // Sum each row over lanes. A lane runs the epilogue of a pair of rows.
     float2 own_sums = float2(0.0f);
     #pragma unroll
     for (uint p = 0u; p < {{ rows_per_simdgroup // 2 }}u; p++) {
@@ -155,13 +158,14 @@ kernel void {{ name }}(
     }
 {% if routing %}
 
-    // The first simdgroup of a row takes the other experts too, lane s remembers the s-th, and a lane weighs its expert.
+    // The first simdgroup of a row also selects the other experts: lane s has the s-th, and computes its
+    // weight.
     if (group.x == 0u && group.y == 0u && simdgroup_id == 0u) {
         device uint* own_routes = routes + group.z * {{ 2 * chosen }}u;
-        uint own = expert;
+        uint lane_expert = expert;
         for (uint s = 1u; s < {{ picked }}u; s++) {
             const uint next = take_best(keys, {{ per_lane }}u, lane);
-            own = lane == s ? next : own;
+            lane_expert = lane == s ? next : lane_expert;
         }
 {% filter indent(4, first=true) %}
 {% include "moe/parts/routing_weights" %}

@@ -8,14 +8,17 @@
 {% macro biased(sum, output) %}
 {{ sum }}{% if bias %} + bias[expert * {{ outputs }}u + {{ output }}]{% endif %}
 {%- endmacro %}
-// y = {% if gating %}{{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} of gate, up = W x{% else %}W x{% endif %} of every pair of a row and one of its {{ chosen }} experts; each expert's W is
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}{{ ", and rows of it alternate gate, up" if gating else "" }}.
-// They are {{ record }} bytes apart: `seats` says which is whose.
+// y = {% if gating %}{{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} of gate, up = W
+// x{% else %}W x{% endif %} for every pair of a row and one of its {{ chosen }} experts; each expert's W is
+// [{{ outputs }}, {{ inputs }}] in
+// {{ stored }}{{ ", and its rows alternate gate and up" if gating else "" }}. They are {{ record }} bytes
+// apart; `seats` maps experts to cache slots.
 //
-// A threadgroup computes a tile of up to {{ tile_rows }} pairs of one expert times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in
-// threadgroup memory as {{ "halves" if operand == "f16" else "singles" }}, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
-// The grid has room for as many tiles as there can be; those without pairs do nothing, nor do those of an expert that has no
-// seat, 0xffffffff: its turn comes in another dispatch.
+// A threadgroup computes a tile of up to {{ tile_rows }} pairs of one expert times {{ tile_outputs }}
+// outputs, 32 columns at a time. Both are staged in threadgroup memory as
+// {{ "f16" if operand == "f16" else "f32" }}, and each of 4 simdgroups multiplies its quarter of the tile as
+// 8 by 8 matrices. The grid covers the maximum number of tiles. Tiles without pairs are skipped, and so are
+// tiles of experts that are not cached (slot 0xffffffff); another dispatch computes those.
 struct {{ args }} {
     uint rows;
 };
@@ -38,11 +41,11 @@ kernel void {{ name }}(
     uint2 group [[threadgroup_position_in_grid]],
     uint own_thread [[thread_index_in_threadgroup]],
     uint quarter [[simdgroup_index_in_threadgroup]]) {
-    // Rows of {{ pitch }} elements, so that neighbours start in other banks. The results take the tile's place at the end.
+    // The row stride of {{ pitch }} elements avoids bank conflicts. The results replace the tile at the end.
     threadgroup float memory[{{ memory_floats }}];
     threadgroup {{ element }}* tile_weights = {{ staged }};
     threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
-    // A tile without pairs has nothing to read: what it is told of the first it does not use.
+    // A tile without pairs reads the entry of the first tile and does not use it.
     const uint pairs_of_tile = tiles[group.x * 3u + 2u];
     const uint tile = group.x * min(pairs_of_tile, 1u);
     const uint expert = tiles[tile * 3u];
@@ -66,7 +69,7 @@ kernel void {{ name }}(
     const uint blocks = min(count, 1u) * {{ blocks }}u;
     for (uint block = 0u; block < blocks; block++) {
 {% include "matmul/parts/dequantize_tile" %}
-        // The same columns of x of this tile's pairs. Pairs past the last repeat it.
+        // The same columns of x for this tile's pairs. Pairs past the last repeat it.
 {% if tile_rows == 16 %}
         {
             const uint i = own_thread;
@@ -88,7 +91,7 @@ kernel void {{ name }}(
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
-    // Results to threadgroup memory, whence they can be told apart from those past the edges.
+    // Stage results in threadgroup memory, so that rows and outputs past the edges can be skipped.
     threadgroup float* own_results = memory + own_row * {{ tile_outputs + 4 }}u + own_output;
     #pragma unroll
     for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
@@ -100,24 +103,24 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if gating %}
-    // Outputs alternate gate, up.
+    // Outputs alternate gate and up.
     for (uint i = own_thread; i < {{ tile_rows * tile_outputs // 2 }}u; i += 128u) {
-        const uint own = i / {{ tile_outputs // 2 }}u;
+        const uint tile_row = i / {{ tile_outputs // 2 }}u;
         const uint column = i % {{ tile_outputs // 2 }}u * 2u;
 {% else %}
     for (uint i = own_thread; i < {{ tile_rows * tile_outputs }}u; i += 128u) {
-        const uint own = i / {{ tile_outputs }}u;
+        const uint tile_row = i / {{ tile_outputs }}u;
         const uint column = i % {{ tile_outputs }}u;
 {% endif %}
         const uint output = first_output + column;
-        threadgroup const float* sum = memory + own * {{ tile_outputs + 4 }}u + column;
-        if (own < count{{ exists }}) {
+        threadgroup const float* sum = memory + tile_row * {{ tile_outputs + 4 }}u + column;
+        if (tile_row < count{{ exists }}) {
 {% if gating %}
             const float gate = {{ biased("sum[0]", "output") }};
             const float up = {{ biased("sum[1]", "output + 1u") }};
-            y[own_pairs[own] * {{ outputs // 2 }}u + output / 2u] = {{ gating }}{% if limit is none %}(gate) * up{% else %}(gate, up, {{ limit }}, {{ sharpness }}){% endif %};
+            y[own_pairs[tile_row] * {{ outputs // 2 }}u + output / 2u] = {{ gating }}{% if limit is none %}(gate) * up{% else %}(gate, up, {{ limit }}, {{ sharpness }}){% endif %};
 {% else %}
-            y[own_pairs[own] * {{ outputs }}u + output] = {{ biased("sum[0]", "output") }};
+            y[own_pairs[tile_row] * {{ outputs }}u + output] = {{ biased("sum[0]", "output") }};
 {% endif %}
         }
     }

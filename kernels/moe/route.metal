@@ -1,8 +1,10 @@
-// The {{ picked }} of {{ candidates }} experts that a row has, and their weights: scores are a {{ scores }}{{ ", corrected for the choice" if correction else "" }}.
+// The {{ picked }} of {{ candidates }} experts of a row and their weights: scores are a
+// {{ scores }}{{ ", corrected for the selection" if correction else "" }}.
 {% if shared %}
-// After them come {{ shared }} that every row has, {{ "weighed by the sigmoid of the last logit" if gated else "with a weight of 1" }}.
+// They are followed by {{ shared }} shared experts,
+// {{ "weighted by the sigmoid of the last logit" if gated else "with a weight of 1" }}.
 {% endif %}
-// One simdgroup a row. A row of `routes` is the experts, the best first, and then the bits of their weights.
+// One simdgroup per row. A row of `routes` has the experts, best first, and then the bits of their weights.
 struct {{ args }} {
     uint rows;
 };
@@ -30,14 +32,14 @@ kernel void {{ name }}(
 {% include "moe/parts/group_limit" %}
 {% endif %}
 
-    // The best are taken one by one, each with the keys of all lanes at once. Lane s remembers the s-th, lanes past the last one
-    // the first.
-    uint own = take_best(keys, {{ per_lane }}u, lane);
+    // The best experts are selected one by one over the keys of all lanes. Lane s keeps the s-th; further
+    // lanes keep the first.
+    uint lane_expert = take_best(keys, {{ per_lane }}u, lane);
     for (uint s = 1u; s < {{ picked }}u; s++) {
         const uint next = take_best(keys, {{ per_lane }}u, lane);
-        own = lane == s ? next : own;
+        lane_expert = lane == s ? next : lane_expert;
     }
 
-    // A lane weighs its expert.
+    // Each lane computes the weight of its expert.
 {% include "moe/parts/routing_weights" %}
 }

@@ -1,9 +1,9 @@
-{# The sum of what every thread has. #}
-{% macro total(name, own, partials) %}
+{# Sum over all threads. #}
+{% macro total(name, value, partials) %}
 {% if simdgroups > 1 %}
-    {{ own }} = simd_sum({{ own }});
+    {{ value }} = simd_sum({{ value }});
     if (lane == 0u) {
-        {{ partials }}[simdgroup_id] = {{ own }};
+        {{ partials }}[simdgroup_id] = {{ value }};
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float {{ name }} = 0.0f;
@@ -12,10 +12,11 @@
         {{ name }} += {{ partials }}[i];
     }
 {% else %}
-    const float {{ name }} = simd_sum({{ own }});
+    const float {{ name }} = simd_sum({{ value }});
 {% endif %}
 {% endmacro %}
-// y = gain * (x - mean(x)) / sqrt(variance(x) + {{ epsilon }}){{ " + bias" if bias else "" }} of each row of {{ width }}. One threadgroup a row.
+// y = gain * (x - mean(x)) / sqrt(variance(x) + {{ epsilon }}){{ " + bias" if bias else "" }} for each row of
+// {{ width }}. One threadgroup per row.
 struct {{ args }} {
     uint rows;
 };
@@ -54,7 +55,8 @@ kernel void {{ name }}(
 {% endif %}
     device {{ vector }}* target = (device {{ vector }}*)(y + row * {{ width }}u);
 
-    // The mean: each thread its own, then over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
+    // Mean: over a thread's elements, then over
+    // lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
     float sum = 0.0f;
     for (uint i = thread_id; i < {{ count }}u; i += {{ threads }}u) {
 {% if vector == "float4" %}
@@ -66,7 +68,8 @@ kernel void {{ name }}(
     }
 {{ total("all", "sum", "partial_sums") }}    const float mean = all / {{ width_float }};
 
-    // Squares of what is left, in the same way: of numbers far from 0 the squares themselves would leave no digits.
+    // Sum of squares after subtracting the mean. Subtracting from the mean of squares would lose digits for
+    // values far from 0.
     float square = 0.0f;
     for (uint i = thread_id; i < {{ count }}u; i += {{ threads }}u) {
         const {{ vector }} v = source[i] - mean;

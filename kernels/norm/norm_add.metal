@@ -2,10 +2,12 @@
 {% set times = "factor[0] * " if factor else "" %}
 {% set opened = "(" if factor else "" %}
 {% set closed = ")" if factor else "" %}
-// stream = {{ "factor * " if factor else "" }}{{ opened }}stream + {{ "norm_gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}){{ closed }} of each row of {{ width }}. One threadgroup a row.
+// stream = {{ "factor * " if factor else "" }}{{ opened }}stream + {{ "norm_gain * " if gain else "" }}x /
+// sqrt(mean(x * x) + {{ epsilon }}){{ closed }} for each row of {{ width }}. One threadgroup per row.
 {% if squares %}
 //
-// For the norm that follows, the sum of squares of the row is left{{ ", and the row times the norm's gain" if squares.gain else "" }}.
+// For a deferred norm, the sum of squares of the row is
+// written{{ ", and the row times the norm's gain" if squares.gain else "" }}.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -54,7 +56,8 @@ kernel void {{ name }}(
     device {{ vector }}* gained_target = (device {{ vector }}*)(gained + row * {{ width }}u);
 {% endif %}
 
-    // Squares: each thread its own, then over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
+    // Sum of squares: over a thread's elements, then over
+    // lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
     float squares = 0.0f;
     for (uint i = thread_id; i < {{ count }}u; i += {{ threads }}u) {
         squares += {{ "dot(source[i], source[i])" if vector == "float4" else "source[i] * source[i]" }};
@@ -91,7 +94,7 @@ kernel void {{ name }}(
     }
 {% if squares %}
 
-    // The sum's squares the same way: the first partial sum is the whole.
+    // Sum of squares of the result, in the same way: the first partial sum is the total.
     square = simd_sum(square);
 {% if simdgroups > 1 %}
     if (lane == 0u) {

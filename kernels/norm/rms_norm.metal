@@ -1,9 +1,11 @@
 {% set part = " + part" if parts > 1 else "" %}
 {% set product = " * gains[i]" if gain else "" %}
 {% if parts > 1 %}
-// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each part of {{ width }} of rows of {{ row_width }}. One threadgroup a part.
+// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) for each part of {{ width }} of
+// rows of {{ row_width }}. One threadgroup per part.
 {% else %}
-// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each row of {{ width }}. One threadgroup a row.
+// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) for each row of {{ width }}. One
+// threadgroup per row.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -44,9 +46,9 @@ kernel void {{ name }}(
     device {{ vector }}* target = (device {{ vector }}*)(y + group.y * {{ row_width }}u{{ part }});
 
 {% if simdgroups > 1 %}
-    // Squares: each thread its own, then over lanes, then over simdgroups.
+    // Sum of squares: over a thread's elements, then over lanes, then over simdgroups.
 {% else %}
-    // Squares: each thread its own, then over lanes.
+    // Sum of squares: over a thread's elements, then over lanes.
 {% endif %}
     float squares = 0.0f;
     for (uint i = thread_id; i < {{ count }}u; i += {{ threads }}u) {

@@ -1,7 +1,7 @@
-// Of each channel, its last {{ taps }} values, each times the channel's tap for it: those of its slot's rows up to the row's own; then
-// y = {{ result }}. The channels are the first of rows of {{ pitch }}. The tail of a slot is a ring: what the row at position p had
-// lies at p % {{ taps }}. A thread has a channel, and takes the rows one after the other, so that it alone reads and writes the channel's
-// tail.
+// Causal depthwise convolution: for each channel the sum of its last {{ taps }} values in the slot, each
+// times the channel's tap, and y = {{ result }}. The channels are the first of rows of {{ pitch }}. The conv
+// state of a slot is a ring: the value at position p is stored at p % {{ taps }}. A thread has one channel
+// and processes the rows in order, so that it alone reads and writes the channel's conv state.
 struct {{ args }} {
     uint rows;
 };
@@ -30,12 +30,12 @@ kernel void {{ name }}(
         weights[i] = taps[channel * {{ taps }}u + {{ taps - 1 }}u - i];
     }
 
-    // What the rows before had, the nearest first.
+    // Values of the previous rows, most recent first.
     float before[{{ taps - 1 }}];
     for (uint row = 0u; row < args.rows; row++) {
         const uint slot = slots[row];
         const uint position = positions[row];
-        device float* own = tail + ulong(slot) * {{ taps * width }}ul + ulong(channel);
+        device float* conv_state = tail + ulong(slot) * {{ taps * width }}ul + ulong(channel);
         bool follows = false;
         if (row > 0u) {
             follows = slots[row - 1u] == slot && positions[row - 1u] + 1u == position;
@@ -45,7 +45,7 @@ kernel void {{ name }}(
             for (uint i = 0u; i < {{ taps - 1 }}u; i++) {
                 before[i] = 0.0f;
                 if (position > i) {
-                    before[i] = own[(position - i - 1u) % {{ taps }}u * {{ width }}u];
+                    before[i] = conv_state[(position - i - 1u) % {{ taps }}u * {{ width }}u];
                 }
             }
         }
@@ -58,7 +58,7 @@ kernel void {{ name }}(
         }
         y[row * {{ width }}u + channel] = {{ result }};
 
-        own[position % {{ taps }}u * {{ width }}u] = value;
+        conv_state[position % {{ taps }}u * {{ width }}u] = value;
         #pragma unroll
         for (uint i = {{ taps - 2 }}u; i > 0u; i--) {
             before[i] = before[i - 1u];

@@ -1,14 +1,14 @@
 {% set counted = " && counts" if padded else "" %}
 {% set bounded = " && i * 4u + part < " ~ (keys // step) ~ "u" if guarded else "" %}
-// What the memory of each value head says to the queries of rows, each time it has learnt the row's key and value:
-// S = decay * S, then S += k (strength * (v - S k)), and the result is {{ scale }} * S q, where q and k have been divided by
-// sqrt(sum of squares + {{ epsilon }}). Heads: {{ heads }} over {{ key_heads }}. A threadgroup has a head.
-// S lies column by column, one for each of {{ values }} channels of a value. Four lanes share a column, of which each holds every
-// fourth {{ vector }} in registers; it is read where a slot's rows begin, and written where they end.
+// Gated delta rule. For each row the recurrent state S of each value head is updated, S = decay * S, then S
+// += k (beta * (v - S k)), and the result is {{ scale }} * S q, where q and k are divided by sqrt(sum of
+// squares + {{ epsilon }}). Heads: {{ heads }} over {{ key_heads }}. A threadgroup has one head. S is stored
+// column by column, one for each of {{ values }} value channels. Four lanes share a column; each holds every
+// fourth {{ vector }} in registers. The state is read at a slot's first row and written after its last.
 {% if gated %}
 //
-// Queries, keys and values are side by side in `convolved`. In `inputs` gates, strengths and times follow what these were made
-// of. What a head says is normed, and let through by its gate.
+// `convolved` has queries, keys and values side by side. In `inputs` gates, beta logits and dt follow the
+// projections of these. The output of a head is normalized and multiplied by its gate.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -42,13 +42,13 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float partials[{{ 2 * simdgroups }}];  // of one row, and of the next
+    threadgroup float partials[{{ 2 * simdgroups }}];  // for even and odd rows
 {% else %}
     uint thread_id [[thread_index_in_threadgroup]]) {
 {% endif %}
     const uint part = thread_id % 4u;
 {% if padded %}
-    // Lanes beyond the last column compute what nobody looks at.
+    // Lanes past the last column compute unused values.
     const bool counts = thread_id < {{ values * 4 }}u;
     const uint column = min(thread_id / 4u, {{ values - 1 }}u);
 {% else %}
@@ -56,12 +56,12 @@ kernel void {{ name }}(
 {% endif %}
     const uint key_head = head / {{ group }}u;
 
-    {{ vector }} held[{{ chunks }}];
+    {{ vector }} state[{{ chunks }}];
     {{ vector }} keys[{{ chunks }}];
     for (uint row = 0u; row < args.rows; row++) {
         const uint slot = slots[row];
         const uint position = positions[row];
-        device {{ vector }}* own =
+        device {{ vector }}* column_state =
             (device {{ vector }}*)(memory + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
         bool follows = false;
         if (row > 0u) {
@@ -70,27 +70,27 @@ kernel void {{ name }}(
         if (!follows) {
             #pragma unroll
             for (uint i = 0u; i < {{ chunks }}u; i++) {
-                held[i] = {{ vector }}(0.0f);
+                state[i] = {{ vector }}(0.0f);
                 if (position > 0u{{ counted }}{{ bounded }}) {
-                    held[i] = own[i * 4u + part];
+                    state[i] = column_state[i * 4u + part];
                 }
             }
         }
 
 {% if gated %}
         device const float* own_convolved = convolved + row * {{ channels }}u;
-        device const {{ vector }}* asked = (device const {{ vector }}*)(own_convolved + key_head * {{ keys }}u);
-        device const {{ vector }}* told = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u + key_head * {{ keys }}u);
-        const float brought = own_convolved[{{ 2 * key_heads * keys }}u + head * {{ values }}u + column];
+        device const {{ vector }}* query_row = (device const {{ vector }}*)(own_convolved + key_head * {{ keys }}u);
+        device const {{ vector }}* key_row = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u + key_head * {{ keys }}u);
+        const float row_value = own_convolved[{{ 2 * key_heads * keys }}u + head * {{ values }}u + column];
         device const float* gates = inputs + row * {{ pitch }}u + {{ channels }}u;
-        const float force = sigmoid(gates[{{ heads * values }}u + head]);
-        const float elapsed = gates[{{ heads * values + heads }}u + head];
+        const float beta = sigmoid(gates[{{ heads * values }}u + head]);
+        const float dt = gates[{{ heads * values + heads }}u + head];
 {% else %}
-        device const {{ vector }}* asked = (device const {{ vector }}*)(query + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
-        device const {{ vector }}* told = (device const {{ vector }}*)(key + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
-        const float brought = value[(row * {{ heads }}u + head) * {{ values }}u + column];
-        const float force = strength[row * {{ heads }}u + head];
-        const float elapsed = time[row * {{ heads }}u + head];
+        device const {{ vector }}* query_row = (device const {{ vector }}*)(query + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
+        device const {{ vector }}* key_row = (device const {{ vector }}*)(key + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
+        const float row_value = value[(row * {{ heads }}u + head) * {{ values }}u + column];
+        const float beta = strength[row * {{ heads }}u + head];
+        const float dt = time[row * {{ heads }}u + head];
 {% endif %}
 
 {% include "recurrent/parts/state_readout" %}
@@ -104,7 +104,7 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint i = 0u; i < {{ chunks }}u; i++) {
             if (ends{{ counted }}{{ bounded }}) {
-                own[i * 4u + part] = held[i];
+                column_state[i * 4u + part] = state[i];
             }
         }
     }

@@ -1,14 +1,16 @@
 {% set counted = " && counts" if padded else "" %}
 {% set bounded = " && i * 4u + part < " ~ (keys // step) ~ "u" if guarded else "" %}
 {% set kept = (counted ~ bounded)[4:] %}
-// All that one row does to memories, and they to it. `inputs` has queries, keys and values side by side, then gates, strengths
-// and times. First silu of each channel's last {{ taps }} values, those of the slot's tail and the row's own, each times the channel's
-// tap for it. Then S = decay * S, S += k (strength * (v - S k)), and the result is {{ scale }} * S q, where q and k have been divided
-// by sqrt(sum of squares + {{ epsilon }}); it is normed, and let through by its gate.
+// Gated DeltaNet for one row. `inputs` has queries, keys and values side by side, then gates, beta logits and
+// dt. First silu of the causal convolution: the sum of each channel's last {{ taps }} values, from the conv
+// state and the row, each times the channel's tap. Then the recurrent state is updated, S = decay * S, S += k
+// (beta * (v - S k)), and the result is {{ scale }} * S q, where q and k are divided by sqrt(sum of squares +
+// {{ epsilon }}). It is normalized and multiplied by its gate.
 //
-// Heads: {{ heads }} over {{ key_heads }}. A threadgroup has a head. The tail is a ring: what the row at position p had lies at p % {{ taps }},
-// where no row reads that comes so soon after. S lies column by column, one for each of {{ values }} channels of a value; four lanes
-// share a column, of which each holds every fourth {{ vector }} in registers.
+// Heads: {{ heads }} over {{ key_heads }}. A threadgroup has one head. The conv state is a ring: the value at
+// position p is stored at p % {{ taps }}, an entry that no concurrent row reads. S is stored column by
+// column, one for each of {{ values }} value channels. Four lanes share a column; each holds every fourth
+// {{ vector }} in registers.
 struct {{ args }} {
     uint rows;
 };
@@ -36,12 +38,12 @@ kernel void {{ name }}(
 {% else %}
     uint thread_id [[thread_index_in_threadgroup]]) {
 {% endif %}
-    threadgroup {{ vector }} convolved[{{ convolved }}];  // the head's query, key and value
+    threadgroup {{ vector }} convolved[{{ convolved }}];  // query, key and value of the head
     const uint head = group.x;
     const uint row = group.y;
     const uint part = thread_id % 4u;
 {% if padded %}
-    // Lanes beyond the last column compute what nobody looks at.
+    // Lanes past the last column compute unused values.
     const bool counts = thread_id < {{ values * 4 }}u;
     const uint column = min(thread_id / 4u, {{ values - 1 }}u);
 {% else %}
@@ -51,20 +53,20 @@ kernel void {{ name }}(
     const uint slot = slots[row];
     const uint position = positions[row];
 
-    // What the memory holds is under way while queries, keys and values are made.
-    {{ vector }} held[{{ chunks }}];
+    // The state is in flight while queries, keys and values are computed.
+    {{ vector }} state[{{ chunks }}];
     {{ vector }} keys[{{ chunks }}];
-    device {{ vector }}* own =
+    device {{ vector }}* column_state =
         (device {{ vector }}*)(memory + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
     #pragma unroll
     for (uint i = 0u; i < {{ chunks }}u; i++) {
-        held[i] = {{ vector }}(0.0f);
+        state[i] = {{ vector }}(0.0f);
         if (position > 0u{{ counted }}{{ bounded }}) {
-            held[i] = own[i * 4u + part];
+            state[i] = column_state[i * 4u + part];
         }
     }
 
-    // Heads that share a key head all make its query and key; the first of them keeps what these are made of.
+    // Heads that share a key head all compute its query and key; the first of them updates the conv state.
     device const float* own_inputs = inputs + row * {{ pitch }}u;
     threadgroup float* made = (threadgroup float*)convolved;
     for (uint i = thread_id; i < {{ 2 * keys + values }}u; i += {{ threads }}u) {
@@ -94,12 +96,12 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     {
-        threadgroup const {{ vector }}* asked = convolved;
-        threadgroup const {{ vector }}* told = convolved + {{ keys // step }}u;
-        const float brought = made[{{ 2 * keys }}u + column];
+        threadgroup const {{ vector }}* query_row = convolved;
+        threadgroup const {{ vector }}* key_row = convolved + {{ keys // step }}u;
+        const float row_value = made[{{ 2 * keys }}u + column];
         device const float* gates = own_inputs + {{ channels }}u;
-        const float force = sigmoid(gates[{{ heads * values }}u + head]);
-        const float elapsed = gates[{{ heads * values + heads }}u + head];
+        const float beta = sigmoid(gates[{{ heads * values }}u + head]);
+        const float dt = gates[{{ heads * values + heads }}u + head];
 
 {% include "recurrent/parts/state_readout" %}
 
@@ -109,10 +111,10 @@ kernel void {{ name }}(
         for (uint i = 0u; i < {{ chunks }}u; i++) {
 {% if kept %}
             if ({{ kept }}) {
-                own[i * 4u + part] = held[i];
+                column_state[i * 4u + part] = state[i];
             }
 {% else %}
-            own[i * 4u + part] = held[i];
+            column_state[i * 4u + part] = state[i];
 {% endif %}
         }
     }

@@ -1,5 +1,6 @@
-// heads = gain * heads / sqrt(mean(heads * heads) + {{ epsilon }}) * silu(gates) of each of {{ heads }} heads of {{ values }}, in place.
-// Gates are columns of `inputs`, from {{ first }} on. A threadgroup has a row, a simdgroup a head at a time.
+// heads = gain * heads / sqrt(mean(heads * heads) + {{ epsilon }}) * silu(gates) for each of {{ heads }}
+// heads of {{ values }}, in place. Gates are columns of `inputs`, from {{ first }} on. A threadgroup has one
+// row, a simdgroup one head at a time.
 struct {{ args }} {
     uint rows;
 };
@@ -15,19 +16,19 @@ kernel void {{ name }}(
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     device const float* gates = inputs + row * {{ pitch }}u + {{ first }}u;
-    device float* own = heads + row * {{ heads * values }}u;
+    device float* row_heads = heads + row * {{ heads * values }}u;
     for (uint head = simdgroup_id; head < {{ heads }}u; head += {{ simdgroups }}u) {
-        float said[{{ each }}];
+        float head_values[{{ each }}];
         float squares = 0.0f;
         #pragma unroll
         for (uint i = 0u; i < {{ each }}u; i++) {
             const uint c = i * 32u + lane;
 {% if guarded %}
-            said[i] = c < {{ values }}u ? own[head * {{ values }}u + c] : 0.0f;
+            head_values[i] = c < {{ values }}u ? row_heads[head * {{ values }}u + c] : 0.0f;
 {% else %}
-            said[i] = own[head * {{ values }}u + c];
+            head_values[i] = row_heads[head * {{ values }}u + c];
 {% endif %}
-            squares += said[i] * said[i];
+            squares += head_values[i] * head_values[i];
         }
         const float scale = rsqrt(simd_sum(squares) / {{ values_float }} + {{ epsilon }});
         #pragma unroll
@@ -35,10 +36,10 @@ kernel void {{ name }}(
             const uint c = i * 32u + lane;
 {% if guarded %}
             if (c < {{ values }}u) {
-                own[head * {{ values }}u + c] = said[i] * scale * gain[c] * silu(gates[head * {{ values }}u + c]);
+                row_heads[head * {{ values }}u + c] = head_values[i] * scale * gain[c] * silu(gates[head * {{ values }}u + c]);
             }
 {% else %}
-            own[head * {{ values }}u + c] = said[i] * scale * gain[c] * silu(gates[head * {{ values }}u + c]);
+            row_heads[head * {{ values }}u + c] = head_values[i] * scale * gain[c] * silu(gates[head * {{ values }}u + c]);
 {% endif %}
         }
     }

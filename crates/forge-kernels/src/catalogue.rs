@@ -1,4 +1,4 @@
-//! The sources of kernels, embedded: one template per kernel, parts that templates include, and support functions.
+//! Embedded kernel sources: one template per kernel, template parts, and support functions.
 
 use crate::context::LINES;
 use crate::spec::{Rows, Spec};
@@ -6,15 +6,15 @@ use crate::spec::{Rows, Spec};
 /// A file of `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its path under `kernels/`, without `.metal`.
+    /// Path under `kernels/`, without `.metal`.
     pub path: &'static str,
-    /// Its text.
+    /// File content.
     pub text: &'static str,
 }
 
 include!(concat!(env!("OUT_DIR"), "/catalogue.rs"));
 
-/// The path of the template that renders `spec`.
+/// Path of the template that renders `spec`.
 pub fn template_path(spec: &Spec) -> &'static str {
     match spec {
         Spec::Embed(_) => "elementwise/embed",

@@ -1,7 +1,8 @@
-//! Type-checks Metal text with clang: address spaces, overloads and conversions as Apple's compiler has them.
+//! Type-checks Metal source with clang: address spaces, overloads and conversions follow Apple's compiler.
 //!
-//! With [`crate::ptx`] this is what of the crate does I/O: it starts clang and talks to it through pipes. Clang reads the
-//! text as C++14 after `check/metal_check.h`, which declares the part of Metal's library that kernels may use.
+//! This module and [`crate::ptx`] do all I/O of the crate: they start clang and communicate through pipes.
+//! Clang parses the source as C++14 after `check/metal_check.h`, which declares the part of Metal's library
+//! that kernels may use.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,13 +11,13 @@ use std::process::{Command, Stdio};
 
 use crate::decl::{Kind, tokenize};
 
-/// The declarations that stand for `<metal_stdlib>`.
+/// Declarations that replace `<metal_stdlib>`.
 pub const HEADER: &str = include_str!("../check/metal_check.h");
 
-/// The oldest clang that knows what the header uses.
+/// Minimum clang version that supports the header.
 const OLDEST: u32 = 15;
 
-/// What faults are told to be in.
+/// File name in diagnostics.
 pub(crate) const FILE: &str = "kernels.metal";
 
 const OPTIONS: [&str; 17] = [
@@ -39,12 +40,12 @@ const OPTIONS: [&str; 17] = [
     "-",
 ];
 
-/// Something that clang said about a text.
+/// A diagnostic of clang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClangFault {
-    /// The line of the text, from 1; 0 if clang named none.
+    /// Line of the source, from 1; 0 if clang named none.
     pub line: u32,
-    /// What clang said.
+    /// The diagnostic's text.
     pub message: String,
 }
 
@@ -54,31 +55,31 @@ impl fmt::Display for ClangFault {
     }
 }
 
-/// Why a text has not passed.
+/// Why a check failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// Clang refuses the text, or warns.
+    /// Clang reported errors or warnings.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Refused(Vec<ClangFault>),
-    /// Clang could not be run.
-    #[error("{} cannot be run: {source}", .clang.display())]
+    /// Clang could not be started.
+    #[error("cannot run {}: {source}", .clang.display())]
     Run {
-        /// What was run.
+        /// The executable.
         clang: PathBuf,
-        /// Why it failed.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The text is not even tokens.
+    /// The source is not a sequence of tokens.
     #[error("{0}")]
     Text(#[from] crate::decl::DeclError),
 }
 
-/// A clang of version 15 or later, if one is on the path.
+/// A clang of version 15 or later on the search path, if any.
 pub fn find_clang() -> Option<PathBuf> {
     candidates().find(|clang| is_recent(clang))
 }
 
-/// What a clang may be called, best first.
+/// Executable names of clang, best first.
 pub(crate) fn candidates() -> impl Iterator<Item = PathBuf> {
     let versions = (OLDEST..=30).rev();
     let numbered = versions.flat_map(|version| [format!("clang-{version}"), format!("clang++-{version}")]);
@@ -92,20 +93,19 @@ pub(crate) fn is_recent(clang: &Path) -> bool {
     version(&String::from_utf8_lossy(&output.stdout)).is_some_and(|version| version >= OLDEST)
 }
 
-/// The 19 of `Debian clang version 19.1.7 (3)`.
+/// The major version: 19 for `Debian clang version 19.1.7 (3)`.
 fn version(text: &str) -> Option<u32> {
     text.split("version ").nth(1)?.split('.').next()?.trim().parse().ok()
 }
 
-/// Checks the text of a whole file, or of an instance with its support units: what [`crate::assemble`] gives.
-///
-/// Warnings are faults as well.
+/// Checks a whole file, or an instance with its support units as [`crate::assemble`] returns it. Warnings are
+/// errors.
 pub fn check_text(clang: &Path, text: &str) -> Result<(), CheckError> {
     let input = format!("{HEADER}\n#line 1 \"{FILE}\"\n{}", for_clang(text, "static ")?);
     feed(clang, &OPTIONS, &input).map(|_| ())
 }
 
-/// What clang writes to its output where it reads `input`, if it has nothing to say against it.
+/// Runs clang on `input` and returns its output. Diagnostics are an error.
 pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String, CheckError> {
     let run = |source| CheckError::Run { clang: clang.to_owned(), source };
     let mut child = Command::new(clang)
@@ -115,11 +115,11 @@ pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String
         .stderr(Stdio::piped())
         .spawn()
         .map_err(run)?;
-    // Clang reads its input to the end before it says anything, so writing first cannot block for ever.
+    // Clang reads all input before it writes diagnostics, so writing first cannot deadlock.
     let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(run)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let faults: Vec<ClangFault> = said.lines().filter_map(fault).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let faults: Vec<ClangFault> = stderr.lines().filter_map(fault).collect();
     if !faults.is_empty() {
         return Err(CheckError::Refused(faults));
     }
@@ -127,11 +127,12 @@ pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(CheckError::Refused(vec![ClangFault { line: 0, message: said.trim().to_owned() }]))
+    Err(CheckError::Refused(vec![ClangFault { line: 0, message: stderr.trim().to_owned() }]))
 }
 
-/// The text as clang can read it, line for line: Metal's headers are left out, because ours has been read, and
-/// threadgroup arrays are made `storage`, which is static, because C++ allows no automatic variable an address space.
+/// The source as clang can parse it, with unchanged line numbers. Metal's headers are omitted, since
+/// `check/metal_check.h` replaces them. Threadgroup arrays get the storage class `storage` (static), because
+/// C++ has no address spaces for automatic variables.
 pub(crate) fn for_clang(text: &str, storage: &str) -> Result<String, crate::decl::DeclError> {
     let tokens = tokenize(text)?;
     let mut output = String::with_capacity(text.len());
@@ -153,7 +154,7 @@ pub(crate) fn for_clang(text: &str, storage: &str) -> Result<String, crate::decl
     Ok(output)
 }
 
-/// `kernels.metal:12:5: error: message`
+/// Parses `kernels.metal:12:5: error: message`.
 fn fault(line: &str) -> Option<ClangFault> {
     let (place, message) = line.split_once(": error: ").or_else(|| line.split_once(": warning: "))?;
     let mut parts = place.rsplitn(3, ':');

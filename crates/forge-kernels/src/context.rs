@@ -1,5 +1,5 @@
-//! What templates read: a spec's own fields, and what follows from them. Arithmetic is done here, so that templates
-//! only choose and print.
+//! Template contexts: a spec's fields and values derived from them. Arithmetic is done here, so that
+//! templates only select and print.
 
 use forge_ir::{Affine, BLOCK, Bits, Format, Scales};
 use minijinja::Value;
@@ -28,18 +28,20 @@ pub(crate) use crate::recurrent::context::LANES;
 use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Sample, Spec};
 
-/// Threadgroup memory that lets at least two threadgroups share a core.
+/// Threadgroup memory in bytes that allows at least two threadgroups per core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
 
-/// The widest head of which a lane has one packet of channels.
+/// Maximum head width with one packet of channels per lane.
 pub(crate) const WIDEST_HEAD: usize = 256;
 
-/// Threadgroup memory of attention of heads of `width` channels at most: a core of Apple's has room for one threadgroup of wide ones.
+/// Maximum threadgroup memory of attention in bytes, for heads of this width. With wide heads an Apple core
+/// holds one threadgroup.
 pub(crate) fn head_memory(width: usize) -> usize {
     if width <= WIDEST_HEAD { DEFAULT_MEMORY } else { LINES_MEMORY }
 }
 
-/// Columns in a packet, which a lane loads at once: 16 bytes of weights, or a block of what does not divide so.
+/// Columns of a packet, which a lane loads at once: 16 bytes of weights, or a block if the format does not
+/// divide so.
 pub(crate) const fn packet_columns(format: Format) -> usize {
     match (format, format.bits()) {
         (Format::F32, _) => 4,
@@ -49,7 +51,7 @@ pub(crate) const fn packet_columns(format: Format) -> usize {
     }
 }
 
-/// Elements of the codes' plane in a packet.
+/// Elements of the packed values' plane in a packet.
 pub(crate) const fn packet_elements(format: Format) -> usize {
     match format.bits() {
         Some(Bits::Six | Bits::Three) => 3,
@@ -58,7 +60,7 @@ pub(crate) const fn packet_elements(format: Format) -> usize {
     }
 }
 
-/// The variables of a template for a spec that `limits` has passed.
+/// Template variables of a spec that has passed `limits`.
 pub(crate) fn context(name: &str, spec: &Spec) -> Value {
     let base = Base { name, args: format!("{}Args", camel_case(name)) };
     match spec {
@@ -102,7 +104,7 @@ fn value(context: impl Serialize) -> Value {
     Value::from(Serde(context))
 }
 
-/// `qkv_one` -> `QkvOne`.
+/// `qkv_one` to `QkvOne`.
 fn camel_case(name: &str) -> String {
     name.split('_')
         .flat_map(|word| {
@@ -115,18 +117,18 @@ fn camel_case(name: &str) -> String {
 #[derive(Serialize)]
 pub(crate) struct Base<'a> {
     pub(crate) name: &'a str,
-    /// The type of the scalars' struct.
+    /// Type name of the scalars' struct.
     args: String,
 }
 
-/// A plane as a kernel's parameter.
+/// A plane as a kernel parameter.
 #[derive(Serialize)]
 struct Plane {
     name: &'static str,
     element: &'static str,
 }
 
-/// The support unit that decodes packets of a format.
+/// Support unit that dequantizes packets of a format.
 pub(crate) const fn decoder(format: Format) -> &'static str {
     match (format, format.bits()) {
         (Format::Q6K | Format::Q4_0 | Format::Mxfp4, _) | (_, None) => format.name(),
@@ -134,7 +136,7 @@ pub(crate) const fn decoder(format: Format) -> &'static str {
     }
 }
 
-/// The support unit of affine codes.
+/// Support unit of an affine format.
 const fn of_bits(bits: Bits) -> &'static str {
     match bits {
         Bits::Eight => "affine8",
@@ -146,7 +148,7 @@ const fn of_bits(bits: Bits) -> &'static str {
     }
 }
 
-/// The support unit that takes packets from the plane where they are structs of several parts of codes; others are 16 bytes.
+/// Support unit that loads packets from the plane, if they are structs. Other packets are 16 bytes.
 fn loader(format: Format) -> Option<&'static str> {
     format.bits().filter(|bits| !matches!(bits, Bits::Eight | Bits::Four)).map(of_bits)
 }
@@ -154,41 +156,41 @@ fn loader(format: Format) -> Option<&'static str> {
 /// A weight matrix as packets.
 #[derive(Serialize)]
 pub(crate) struct Weight {
-    /// Its format's name.
+    /// Name of the format.
     stored: &'static str,
-    /// What decodes it.
+    /// Support unit that dequantizes it.
     decoder: &'static str,
-    /// Whether a packet is a struct, and which unit takes it from the plane.
+    /// Whether a packet is a struct, and the unit that loads it.
     packed: bool,
     loader: &'static str,
     packet_type: &'static str,
-    /// What makes floats of what is loaded of scales.
+    /// Function that converts loaded scales to floats.
     widened: &'static str,
-    /// What these are.
+    /// Type of the converted scales.
     scale_type: &'static str,
     planes: Vec<Plane>,
     /// Whether groups have scales.
     scaled: bool,
     /// Whether groups have offsets.
     offset: bool,
-    /// Whether each half of a packet has a scale.
+    /// Whether each half of a packet has its own scale.
     halves: bool,
-    /// Whether scales are those of superblocks: then `widened` finds a packet's by its place.
+    /// Whether scales belong to superblocks. Then `widened` selects a packet's scale by its index.
     nested: bool,
-    /// Of a packet.
+    /// Columns of a packet.
     pub(crate) columns: usize,
     packet_bytes: usize,
-    /// Of a packet, as float4.
+    /// float4 vectors of a packet.
     vectors: usize,
-    /// That hold a row's columns.
+    /// Packets that contain a row's columns.
     pub(crate) packets: usize,
     /// Packets of a padded row.
     pub(crate) stride: usize,
-    /// Of a padded row.
+    /// Groups of a padded row.
     groups: usize,
     /// Packets of a group.
     per_group: usize,
-    /// That hold a row's columns.
+    /// Blocks that contain a row's columns.
     pub(crate) blocks: usize,
     /// Packets of a block.
     pub(crate) per_block: usize,
@@ -201,7 +203,8 @@ impl Weight {
         let per_group = format.group() / columns;
         let (offset, halves) = (format.has_offsets(), format == Format::Q6K);
         let loader = loader(format);
-        // What scales are loaded as, a group's scale and offset at once, and what makes floats of it.
+        // Element type of the scales plane (a group's scale and offset together), and the function that
+        // converts it to floats.
         let (scales, widened) = match format {
             Format::Q6K => ("ushort", "q6_k_scales"),
             Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
@@ -260,7 +263,7 @@ struct EmbedContext<'a> {
     spec: &'a Embed,
     #[serde(flatten)]
     weight: Weight,
-    /// The scale as text: strings are put together in the template.
+    /// The scale as text, since the template concatenates strings.
     factor: String,
     threads: usize,
     simdgroups: usize,
@@ -269,7 +272,7 @@ struct EmbedContext<'a> {
 impl<'a> EmbedContext<'a> {
     fn of(base: Base<'a>, spec: &'a Embed) -> EmbedContext<'a> {
         let weight = Weight::of(spec.format, spec.width);
-        // A packet a thread, as far as a threadgroup is worth its barrier.
+        // One packet per thread, up to a size where the barrier still pays off.
         let threads = weight.packets.next_multiple_of(32).min(256);
         let factor = literal(spec.scale);
         EmbedContext { base, spec, weight, factor, threads, simdgroups: threads / 32 }
@@ -288,7 +291,7 @@ struct ArgmaxContext<'a> {
 
 impl<'a> ArgmaxContext<'a> {
     fn of(base: Base<'a>, spec: &'a Argmax) -> ArgmaxContext<'a> {
-        // A power of two of simdgroups, with a few logits a thread.
+        // A power of two of simdgroups, with a few logits per thread.
         let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
         ArgmaxContext { base, spec, threads, simdgroups: threads / 32 }
     }
@@ -300,7 +303,7 @@ struct SampleContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a Sample,
-    /// Bits of the digits that an id has, and the largest number of so many.
+    /// Bits of a token id in whole radix digits, and the largest such number.
     id_bits: u32,
     id_mask: u64,
     threads: usize,
@@ -334,7 +337,7 @@ impl<'a> ArgmaxJoinContext<'a> {
     }
 }
 
-/// A number as a literal of Metal, exact.
+/// Exact Metal literal of a number.
 pub(crate) fn literal(number: f32) -> String {
     format!("{number:?}f")
 }

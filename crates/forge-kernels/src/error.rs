@@ -1,74 +1,70 @@
-//! What can be wrong with a request for a kernel.
+//! Errors of kernel rendering.
 
 use crate::decl::DeclError;
 
-/// A kernel that cannot be rendered: the value that is in the way, and the way out.
+/// A kernel that cannot be rendered, with the offending value and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The name cannot be a kernel's.
+    /// The name is not a valid kernel name.
     #[error(
-        "`{name}` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has"
+        "invalid kernel name `{name}`: use letters, digits and underscores, and no C++ keyword or support function"
     )]
     Name {
-        /// As asked for.
+        /// The requested name.
         name: String,
     },
     /// A dimension is zero.
     #[error("kernel `{kernel}`: {what} is 0; leave the kernel out of the plan")]
     Zero {
-        /// The instance's name.
+        /// Name of the instance.
         kernel: String,
-        /// Which dimension.
+        /// The dimension.
         what: &'static str,
     },
-    /// A dimension is not among those that the kernel can be made for.
+    /// A dimension is out of the kernel's range.
     #[error("kernel `{kernel}`: {what} is {value}, and must be {must}")]
     Dimension {
-        /// The instance's name.
+        /// Name of the instance.
         kernel: String,
-        /// Which dimension.
+        /// The dimension.
         what: &'static str,
         /// Its value.
         value: usize,
-        /// What it may be, and what to do otherwise.
+        /// The allowed values, and what to do otherwise.
         must: String,
     },
-    /// A number that is to be a literal is infinite or not a number.
-    #[error(
-        "kernel `{kernel}`: {what} is {value}, which no literal can say; mend the configuration it comes from"
-    )]
+    /// A number that has to be a literal is infinite or NaN.
+    #[error("kernel `{kernel}`: {what} is {value}: it has to be finite; check the configuration")]
     NotFinite {
-        /// The instance's name.
+        /// Name of the instance.
         kernel: String,
-        /// Which number.
+        /// The number.
         what: &'static str,
         /// Its value.
         value: f32,
     },
-    /// The cache has a format that attention cannot read.
-    #[error(
-        "kernel `{kernel}`: keys and values in {format}; attention reads f32, f16 and q8_0, so choose one of these"
-    )]
+    /// The KV cache has a format that attention does not support.
+    #[error("kernel `{kernel}`: unsupported KV cache format {format}: use f32, f16 or q8_0")]
     Cache {
-        /// The instance's name.
+        /// Name of the instance.
         kernel: String,
-        /// The format asked for.
+        /// The requested format.
         format: forge_ir::Format,
     },
-    /// The template itself failed: a defect of the catalogue.
-    #[error("kernel `{kernel}`: its template does not render: {source:#}")]
+    /// The template failed to render: a bug in the kernel sources.
+    #[error("kernel `{kernel}`: cannot render the template: {source:#}")]
     Template {
-        /// The instance's name.
+        /// Name of the instance.
         kernel: String,
-        /// What minijinja said.
+        /// Error of minijinja.
         source: minijinja::Error,
     },
-    /// The rendered text is not a kernel that we can launch.
-    #[error("kernel `{kernel}`: its text is refused: {source}")]
+    /// The rendered source is not a valid kernel declaration.
+    #[error("kernel `{kernel}`: invalid source: {source}")]
     Declaration {
-        /// The instance's name.
+        /// Name of the instance.
         kernel: String,
-        /// What the parser said.
+        /// Error of the parser.
         source: DeclError,
     },
 }

@@ -1,27 +1,26 @@
-//! The catalogue of kernels: Metal templates, rendered for one shape, and their signatures read back.
+//! Kernel library: Metal templates rendered for one shape, with their signatures parsed back.
 //!
-//! [`render()`] takes a name and a [`Spec`] and gives an [`Instance`]: the text of one Metal kernel in which every shape
-//! is a literal, and the [`KernelDecl`] that was parsed from that very text. Nothing else declares a kernel: bindings,
-//! scalars, threads, grid and threadgroup memory are read from the signature and from the one comment above it.
-//! [`assemble`] puts instances together as one file.
+//! [`render()`] takes a name and a [`Spec`] and returns an [`Instance`]: the source of one Metal kernel with
+//! literal shapes, and the [`KernelDecl`] parsed from that source. There is no other declaration of a kernel:
+//! bindings, scalars, threads, grid and threadgroup memory are read from the signature and the comment above
+//! it. [`assemble`] joins instances to one file.
 //!
-//! # Promises
+//! # Guarantees
 //!
-//! - A spec that cannot be rendered is a [`KernelError`] that names the value and the way out. A limit of the hardware
-//!   is met here or not at all: a rendered kernel has no length cap, at most 32 KiB of threadgroup memory, 31 slots
-//!   and 1024 threads.
-//! - Equal specs and names render equal text.
-//! - A kernel reads nothing outside its arguments for any number of rows, and waits where, and only where, threads
-//!   read what others wrote.
+//! - A spec that cannot be rendered is a [`KernelError`] with the offending value and what to do. All
+//!   hardware limits are checked: a rendered kernel has no length limit, at most 32 KiB of threadgroup
+//!   memory, 31 slots and 1024 threads.
+//! - Equal specs and names render equal source.
+//! - For any number of rows, a kernel reads nothing outside its arguments, and has barriers exactly where
+//!   threads read what other threads wrote.
 //!
-//! This crate does no I/O, except in [`check`] and [`ptx`], which run clang over a text: to check it, and to translate it
-//! for an NVIDIA GPU.
+//! The crate does no I/O, except for [`check`] and [`ptx`], which run clang to check a source or to compile
+//! it for NVIDIA GPUs.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! Templates are files of `kernels/<family>/`, what several kernels share is in `kernels/support/`; [`catalogue`]
-//! lists both. `context` computes what a template needs and the spec does not say, `render` puts the two together,
-//! [`decl`] reads the result.
+//! Templates are in `kernels/<family>/`, shared functions in `kernels/support/`; [`catalogue`] lists both.
+//! `context` computes derived template variables, `render` renders templates, [`decl`] parses the result.
 
 pub(crate) mod attention;
 pub mod catalogue;

@@ -1,4 +1,4 @@
-//! What a kernel can be made for. Whatever passes here renders.
+//! Validates specs. A spec that passes renders.
 
 use forge_ir::{Format, LongContext, Rotation};
 
@@ -12,17 +12,18 @@ pub use crate::mla::limits::prologue_fits as latent_prologue_fits;
 use crate::spec::{Argmax, Attend, AttentionKnobs, Function, HeadNorm, KvSource, Sample, Spec, UnaryOp};
 use crate::support;
 
-/// A head that is wider than others, of two packets a lane: registers hold the sums of four.
+/// The one supported head width above [`WIDEST_HEAD`], with two packets per lane; registers hold the sums of
+/// four heads.
 const DOUBLE_HEAD: usize = 512;
 
-/// The widest result that shares are joined to: a thread has a channel.
+/// Maximum head width for combining KV splits: one thread per channel.
 const WIDEST_JOIN: usize = 1024;
 
-/// Query heads that read one key head: what 8 simdgroups hold in registers.
+/// Maximum query heads per KV head: what 8 simdgroups hold in registers.
 const LARGEST_GROUP: usize = 32;
 
-/// Words that the text of a kernel gives another meaning. A kernel's name has its role in it (`qkv_one`), so this need
-/// only hold words that someone might try.
+/// Names that are reserved in the kernel source. Kernel names contain a role (`qkv_one`), so the list only
+/// needs plausible names.
 const KEYWORDS: [&str; 24] = [
     "args",
     "auto",
@@ -50,12 +51,12 @@ const KEYWORDS: [&str; 24] = [
     "void",
 ];
 
-/// Whether attention of one row can prepare its own queries and key; if not, rotate_append does.
+/// Whether decode attention can prepare its own queries and key; otherwise `rotate_append` does.
 pub fn prologue_fits(query_heads: usize, key_heads: usize, width: usize) -> bool {
     queries_fit(query_heads / key_heads, width)
 }
 
-/// Refuses what cannot be rendered.
+/// Returns an error for a spec that cannot be rendered.
 pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
     let mut characters = name.chars();
     let starts = characters.next().is_some_and(|first| first.is_ascii_alphabetic());
@@ -73,7 +74,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)?;
             let fits = !embed.adds || embed.squares.is_none();
             limits.holds("the width", embed.width, fits, || {
-                "without sums of squares where rows are added to others; leave the norm a step".to_owned()
+                "normalized in a separate step if rows are added".to_owned()
             })?;
             let partials = embed.squares.map_or(1, |squares| squares.partials);
             limits.positive("the number of partial sums of squares", partials)
@@ -84,7 +85,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             let row = norm.parts.saturating_mul(norm.width);
             let pitch = norm.pitch.unwrap_or(row);
             limits.holds("a row of x", pitch, pitch >= row, || {
-                format!("at least as wide as what is normed, which is {row}")
+                format!("at least the normalized width, {row}")
             })?;
             limits.finite("epsilon", norm.epsilon)
         }
@@ -113,12 +114,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache, rotate.width)?;
             limits.ring(rotate.ring, None)?;
-            limits.holds(
-                "the number of key heads of a row",
-                0,
-                rotate.brings != KvSource::Nothing,
-                || "that of the cache; rotate queries alone by rotate".to_owned(),
-            )?;
+            limits.holds("the number of KV heads of a row", 0, rotate.brings != KvSource::Nothing, || {
+                "that of the cache: use `rotate` for queries only".to_owned()
+            })?;
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
@@ -131,7 +129,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.attend_knobs(attend, alone)?;
             let Some(prologue) = &attend.prologue else { return Ok(()) };
             limits.holds("the number of rows that are prepared at once", 8, alone, || {
-                "1; leave the preparation to rotate_append".to_owned()
+                "1: use rotate_append".to_owned()
             })?;
             limits.head_norm(prologue.norm, &prologue.rotation)?;
             limits.rotation(&prologue.rotation, attend.width)?;
@@ -140,14 +138,14 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 "the number of query heads that are prepared at once",
                 group,
                 queries_fit(group, attend.width),
-                || "such that they fill at most 8 KiB; leave the preparation to rotate_append".to_owned(),
+                || "small enough to fit in 8 KiB: use rotate_append".to_owned(),
             )
         }
         Spec::AttendJoin(join) => {
             limits.positive("the number of query heads", join.query_heads)?;
             limits.positive("the head's width", join.width)?;
             limits.holds("the head's width", join.width, join.width <= WIDEST_JOIN, || {
-                format!("at most {WIDEST_JOIN}: a thread has a channel")
+                format!("at most {WIDEST_JOIN}: one thread per channel")
             })
         }
         Spec::EachHead(each) => limits.each_head(each),
@@ -176,19 +174,19 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Take(take) => {
             limits.positive("the width", take.width)?;
             limits.holds("the width", take.width, take.width <= take.of, || {
-                format!("at most that of the rows it is taken from, which is {}", take.of)
+                format!("at most the width of the source rows, {}", take.of)
             })
         }
         &Spec::Argmax(Argmax { vocabulary }) | &Spec::Sample(Sample { vocabulary }) => {
             limits.positive("the vocabulary", vocabulary)?;
             limits.holds("the vocabulary", vocabulary, fits_word(vocabulary), || {
-                "below 2^32, as ids are".to_owned()
+                "below 2^32, the range of token ids".to_owned()
             })
         }
         Spec::ArgmaxJoin(join) => {
             limits.positive("the number of candidates", join.candidates)?;
             limits.holds("the number of candidates", join.candidates, fits_word(2 * join.candidates), || {
-                "below 2^31, as their words are counted in 32 bits".to_owned()
+                "below 2^31, since their words are indexed in 32 bits".to_owned()
             })
         }
     }
@@ -227,7 +225,7 @@ impl Limits<'_> {
         Err(KernelError::NotFinite { kernel: self.kernel.to_owned(), what, value })
     }
 
-    /// Packets of a matrix are counted in 32 bits.
+    /// Packets of a matrix are indexed in 32 bits.
     pub(crate) fn indexable(
         &self,
         what: &'static str,
@@ -239,7 +237,7 @@ impl Limits<'_> {
         let elements = packets.saturating_mul(packet_elements(format));
         self.holds(what, rows, fits_word(elements), || {
             format!(
-                "such that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes; split it"
+                "small enough that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes: split the matrix"
             )
         })
     }
@@ -248,43 +246,43 @@ impl Limits<'_> {
         match format {
             Format::F32 | Format::F16 => Ok(()),
             Format::Q8_0 => self.holds("the head's width", width, width.is_multiple_of(32), || {
-                "a multiple of 32 where keys and values are cached as q8_0; cache them as f16".to_owned()
+                "a multiple of 32 for a q8_0 KV cache: use f16".to_owned()
             }),
             _ => Err(KernelError::Cache { kernel: self.kernel.to_owned(), format }),
         }
     }
 
-    /// A ring holds at least what a row sees; `sees` is what it does where it attends.
+    /// A ring holds at least the window. `sees` is the window of an attention kernel.
     fn ring(&self, ring: Option<usize>, sees: Option<Option<usize>>) -> Result<(), KernelError> {
         let Some(ring) = ring else { return Ok(()) };
         self.positive("the length of a ring", ring)?;
         let fits = fits_word(ring) && sees.is_none_or(|window| window.is_some_and(|window| window <= ring));
         self.holds("the length of a ring", ring, fits, || {
-            "below 2^32, and no less than a row sees: without a window the cache has the whole context"
+            "below 2^32 and at least the window: without a window the cache holds the whole context"
                 .to_owned()
         })
     }
 
     fn heads(&self, query_heads: usize, key_heads: usize, width: usize) -> Result<(), KernelError> {
         self.positive("the number of query heads", query_heads)?;
-        self.positive("the number of key heads", key_heads)?;
+        self.positive("the number of KV heads", key_heads)?;
         self.positive("the head's width", width)?;
         self.holds("the head's width", width, width.is_multiple_of(2), || {
-            "even: channels turn in pairs; pad the head with a channel of zeros".to_owned()
+            "even, since RoPE rotates pairs of channels: pad the head with a zero channel".to_owned()
         })?;
         self.holds("the head's width", width, width <= WIDEST_HEAD || width == DOUBLE_HEAD, || {
             format!("at most {WIDEST_HEAD}, or {DOUBLE_HEAD}")
         })?;
         self.holds("the number of query heads", query_heads, query_heads.is_multiple_of(key_heads), || {
-            format!("a multiple of the key heads, which are {key_heads}")
+            format!("a multiple of the number of KV heads, {key_heads}")
         })?;
         let group = query_heads / key_heads;
-        self.holds("the number of query heads that read one key head", group, group <= LARGEST_GROUP, || {
-            format!("at most {LARGEST_GROUP}: repeat key heads until it is")
+        self.holds("the number of query heads per KV head", group, group <= LARGEST_GROUP, || {
+            format!("at most {LARGEST_GROUP}: repeat KV heads")
         })
     }
 
-    /// `split`: of few rows.
+    /// `split`: the small-batch kernel.
     fn attend_knobs(&self, attend: &Attend, split: bool) -> Result<(), KernelError> {
         let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.knobs;
         if !split {
@@ -293,18 +291,20 @@ impl Limits<'_> {
         let group = attend.query_heads / attend.key_heads;
         if units {
             let fits = AttentionKnobs::can_take_units(group, attend.width, attend.cache);
-            self.holds("units", 1, fits, || "of heads of 64 or 128 channels, cached as halves".to_owned())?;
+            self.holds("units", 1, fits, || {
+                "0 unless heads have 64 or 128 channels and an f16 cache".to_owned()
+            })?;
             self.holds("heads_each", heads_each, heads_each == group.min(UNIT_HEADS), || {
-                format!("{}: units meet {UNIT_HEADS} heads at once", group.min(UNIT_HEADS))
+                format!("{}: MMA processes {UNIT_HEADS} heads at once", group.min(UNIT_HEADS))
             })?;
         } else {
             self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {
-                format!("from 1 to {}: registers hold the sums of as many heads", group.min(4))
+                format!("from 1 to {}, limited by registers", group.min(4))
             })?;
         }
         let parts = group.div_ceil(heads_each);
         self.holds("simdgroups", simdgroups, (parts..=32).contains(&simdgroups), || {
-            format!("from {parts}, each with {heads_each} heads of {group}, to 32")
+            format!("from {parts} (each with {heads_each} of {group} heads) to 32")
         })?;
         self.holds("loads", loads, (1..=16).contains(&loads), || "from 1 to 16".to_owned())?;
         let (bytes, most) = (sums_bytes(simdgroups, attend.width), head_memory(attend.width));
@@ -326,7 +326,7 @@ impl Limits<'_> {
         }
         self.holds("tile", tile, [16, 32].contains(&tile), || "16 or 32".to_owned())?;
         self.holds("the head's width", width, width <= WIDEST_LINE, || {
-            format!("at most {WIDEST_LINE}: registers hold the sums of 16 lines")
+            format!("at most {WIDEST_LINE}: registers hold the sums of 16 query rows")
         })?;
         let bytes = grouped_bytes(tile, width, cache);
         self.memory(what, bytes, LINES_MEMORY)
@@ -345,8 +345,8 @@ impl Limits<'_> {
         if let Some(long) = &rotation.long {
             self.positive("the number of rotated pairs", pairs)?;
             let beyond = long.beyond();
-            self.holds("the longest context that is not long", beyond, fits_word(beyond), || {
-                "below 2^32, as positions are".to_owned()
+            self.holds("the context length of the short frequencies", beyond, fits_word(beyond), || {
+                "below 2^32, the range of positions".to_owned()
             })?;
             match long {
                 LongContext::Other { frequencies, .. } => {
@@ -358,9 +358,9 @@ impl Limits<'_> {
                 }
                 LongContext::Stretched { factor, .. } => {
                     self.finite("the factor of a long context", *factor)?;
-                    self.positive("the longest context that is not long", beyond)?;
+                    self.positive("the context length of the short frequencies", beyond)?;
                     self.holds("the number of rotated pairs", pairs, pairs >= 2, || {
-                        "2 or more where a long context stretches them".to_owned()
+                        "at least 2 for scaled frequencies".to_owned()
                     })?;
                 }
             }
@@ -373,7 +373,7 @@ impl Limits<'_> {
         self.finite("epsilon", norm.epsilon)?;
         let keeps = !norm.turned || rotation.magnitude == 1.0;
         self.holds("the number of rotated pairs", rotation.frequencies.len(), keeps, || {
-            "0 where heads are normed after a rotation that magnifies them; norm them in a kernel of its own"
+            "0 if heads are normalized after RoPE with a magnitude other than 1: use a separate norm"
                 .to_owned()
         })
     }
@@ -382,7 +382,7 @@ impl Limits<'_> {
         self.finite("the scale", scale)?;
         if let Some(window) = window {
             self.holds("the window", window, window > 0 && fits_word(window), || {
-                "at least 1 and below 2^32, as positions are; leave it out where a row sees all".to_owned()
+                "at least 1 and below 2^32, the range of positions: omit it for full attention".to_owned()
             })?;
         }
         softcap.map_or(Ok(()), |cap| self.cap(cap))

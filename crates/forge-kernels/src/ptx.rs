@@ -1,9 +1,9 @@
-//! Translates Metal text to PTX, the assembly that an NVIDIA driver takes, with clang.
+//! Compiles Metal source to PTX with clang, for NVIDIA drivers.
 //!
-//! Clang reads the very text that Metal compiles, between the declarations of `check/metal_check.h` with their bodies in
-//! `ptx/metal_ptx.h`, and one entry for each kernel, which is written from the kernel's signature. An entry has the
-//! kernel's name. Its parameters lie in memory as the host's arguments do: a pointer of 8 bytes for each buffer, slot by
-//! slot, and after them the struct of scalars, words of 4 bytes.
+//! Clang reads the same source as Metal, with the declarations of `check/metal_check.h` and their bodies in
+//! `ptx/metal_ptx.h`, and one entry function per kernel that is generated from its signature. An entry has
+//! the kernel's name. Its parameters are laid out like the host's arguments: an 8-byte pointer per buffer in
+//! slot order, then the struct of 4-byte scalars.
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -13,44 +13,45 @@ use crate::check;
 use crate::check::{CheckError, FILE, candidates, feed, for_clang};
 use crate::decl::{Buffer, DeclError, KernelDecl};
 
-/// What is declared in [`check::HEADER`], with bodies: read before it and after it.
+/// Bodies of the functions declared in [`check::HEADER`]; included before and after it.
 const BODIES: &str = include_str!("../ptx/metal_ptx.h");
 
-/// Matrices, read last.
+/// Matrix functions, included last.
 const MATRICES: &str = include_str!("../ptx/matrices.h");
 
-/// The GPUs that a text is for: those of a compute capability, and newer ones, for which drivers translate it.
+/// Target of a PTX file: GPUs of a compute capability and newer ones, for which the driver compiles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Target {
-    /// The least compute capability, as 70 for 7.0.
+    /// Minimum compute capability, such as 70 for 7.0.
     pub capability: u32,
-    /// Its name in a crate.
+    /// File name in a generated crate.
     pub file: &'static str,
-    /// Whether kernels are begun before what they wait for has ended, and wait themselves.
+    /// Whether programmatic dependent launch is used: kernels start early and wait for their predecessor
+    /// themselves.
     pub waits: bool,
-    /// Options that are its own.
+    /// Clang options for this target.
     #[serde(skip)]
     options: &'static [&'static str],
 }
 
-/// From the least capability to the most.
+/// All targets, in ascending capability.
 pub const TARGETS: [Target; 3] = [
-    // Kernels count on lanes that part and meet at a barrier of the warp, which GPUs before Volta have not. PTX 6.3 is the first
-    // that clang writes for it with everything that is used; drivers since 2018 read it.
+    // Kernels need independent thread scheduling and warp barriers, which start with Volta. PTX 6.3 is the
+    // first version that clang supports with all features used; drivers since 2018 accept it.
     Target {
         capability: 70,
         file: "kernels_70.ptx",
         waits: false,
         options: &["-march=sm_70", "-Xclang", "-target-feature", "-Xclang", "+ptx63"],
     },
-    // Matrix units that take singles come with Ampere, and with PTX 7.0; drivers since 2020 read it.
+    // Tensor cores with TF32 start with Ampere and PTX 7.0; drivers since 2020 accept it.
     Target {
         capability: 80,
         file: "kernels_80.ptx",
         waits: false,
         options: &["-march=sm_80", "-Xclang", "-target-feature", "-Xclang", "+ptx70", "-DMATRIX_UNITS"],
     },
-    // Kernels that are begun before their time come with Hopper, and with PTX 7.8; every driver for such GPUs reads it.
+    // Programmatic dependent launch starts with Hopper and PTX 7.8; every driver for such GPUs accepts it.
     Target {
         capability: 90,
         file: "kernels_90.ptx",
@@ -85,37 +86,37 @@ const OPTIONS: [&str; 15] = [
     "-",
 ];
 
-/// Vectors are loaded from threadgroup arrays of any type.
+/// Vector loads require aligned threadgroup arrays, whatever their type.
 const STORAGE: &str = "static __attribute__((aligned(16))) ";
 
-/// Why there is no PTX.
+/// Why compilation to PTX failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PtxError {
-    /// A signature that cannot be read.
+    /// A signature could not be parsed.
     #[error("kernels.metal: {0}")]
     Declaration(#[from] DeclError),
-    /// Clang refuses the text, or cannot be run.
-    #[error("clang does not translate kernels.metal to PTX: {0}")]
+    /// Clang reported errors, or could not be started.
+    #[error("cannot compile kernels.metal to PTX: {0}")]
     Clang(#[from] CheckError),
-    /// A kernel that clang has not made an entry of.
-    #[error("clang made no entry of kernel `{0}`")]
+    /// Clang generated no entry for a kernel.
+    #[error("clang generated no entry for kernel `{0}`")]
     NoEntry(String),
-    /// A function that has a declaration and no body.
-    #[error("kernels call what has no body for PTX: {0}")]
+    /// A function is declared but has no body.
+    #[error("no PTX body for a called function: {0}")]
     NoBody(String),
 }
 
-/// A clang of version 15 or later that can write PTX, if one is on the path. Apple's own cannot.
+/// A clang of version 15 or later with the NVPTX target on the search path, if any. Apple's clang lacks it.
 pub fn find_clang() -> Option<PathBuf> {
     candidates().find(|clang| check::is_recent(clang) && knows_ptx(clang))
 }
 
 fn knows_ptx(clang: &Path) -> bool {
-    let asked = Command::new(clang).arg("--print-targets").stdin(Stdio::null()).output();
-    asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nvptx64"))
+    let output = Command::new(clang).arg("--print-targets").stdin(Stdio::null()).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nvptx64"))
 }
 
-/// The PTX for every target, in their order, made side by side.
+/// Compiles for all targets in parallel; results are in the order of [`TARGETS`].
 pub fn translate_all(clang: &Path, text: &str) -> Result<Vec<String>, PtxError> {
     std::thread::scope(|scope| {
         let begun = TARGETS.map(|target| scope.spawn(move || translate(clang, text, target)));
@@ -125,7 +126,7 @@ pub fn translate_all(clang: &Path, text: &str) -> Result<Vec<String>, PtxError> 
     })
 }
 
-/// The PTX of every kernel of a file, what [`crate::assemble`] gives, for a target.
+/// Compiles a file as [`crate::assemble`] returns it to PTX for one target.
 pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, PtxError> {
     let kernels = KernelDecl::parse_all(text)?;
     let mut input = format!(
@@ -151,9 +152,9 @@ pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, Ptx
     ))
 }
 
-/// The function that the driver starts: it hands the kernel its buffers, its scalars and what it asks of the launch.
+/// The entry function, which calls the kernel with its buffers, scalars and launch builtins.
 ///
-/// It waits for what comes before, unless the kernel does that when it has loaded what nobody computes.
+/// It waits for the preceding kernel, unless the kernel does so itself after it has loaded constant data.
 fn entry(kernel: &KernelDecl, waits_itself: bool) -> String {
     let KernelDecl { name, buffers, scalars_type, builtins, .. } = kernel;
     let parameter = |buffer: &Buffer| {
@@ -162,7 +163,7 @@ fn entry(kernel: &KernelDecl, waits_itself: bool) -> String {
     };
     let scalars = format!("{scalars_type} scalars");
     let parameters: Vec<String> = buffers.iter().map(parameter).chain([scalars]).collect();
-    // Slots are in the order of the parameters, the scalars after them; what the launch fills in comes last.
+    // Buffers in slot order, then the scalars, then the launch builtins.
     let names = buffers.iter().map(|buffer| buffer.name.clone()).chain(["scalars".to_owned()]);
     let launch = builtins.iter().map(|builtin| format!("{}{{}}", builtin.attribute));
     let arguments: Vec<String> = names.chain(launch).collect();
@@ -174,13 +175,13 @@ fn entry(kernel: &KernelDecl, waits_itself: bool) -> String {
     )
 }
 
-/// Whether the kernel of that name waits for what comes before where it wants to.
+/// Whether the kernel of that name waits for the preceding kernel itself.
 fn waits_itself(text: &str, name: &str) -> bool {
     let body = text.split_once(&format!("kernel void {name}(")).map_or("", |(_, rest)| rest);
     body.split("\nkernel void ").next().unwrap_or_default().contains("wait_for_others();")
 }
 
-/// Where an entry says how many threads its threadgroups have: behind its parameters.
+/// Position for an entry's thread count directive: behind its parameters.
 fn threads_place(ptx: &str, name: &str) -> Option<usize> {
     let start = ptx.find(&format!(".entry {name}("))?;
     Some(start + ptx[start..].find("\n)")? + 2)

@@ -1,4 +1,4 @@
-//! From a spec to text and declaration, and from instances to a file.
+//! Renders specs to source and declaration, and assembles instances to a file.
 
 use std::sync::OnceLock;
 
@@ -14,22 +14,22 @@ use crate::limits;
 use crate::spec::Spec;
 use crate::support;
 
-/// A kernel made for one shape.
+/// A kernel rendered for one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
-    /// The kernel's name in the file.
+    /// Name of the kernel in the file.
     pub name: String,
-    /// What was asked for.
+    /// The spec.
     pub spec: Spec,
-    /// The files of support functions that its text calls, by their paths under `kernels/`.
+    /// Support files that the source calls, as paths under `kernels/`.
     pub support: Vec<&'static str>,
-    /// Its text, from its first comment to its last brace; support units are not in it.
+    /// Source from its first comment to its last brace, without support functions.
     pub text: String,
-    /// What its signature says.
+    /// The parsed signature.
     pub decl: KernelDecl,
 }
 
-/// Renders `spec` as a kernel called `name`.
+/// Renders `spec` as a kernel with this name.
 pub fn render(name: &str, spec: &Spec) -> Result<Instance, KernelError> {
     limits::check(name, spec)?;
     let context = context(name, spec);
@@ -40,9 +40,8 @@ pub fn render(name: &str, spec: &Spec) -> Result<Instance, KernelError> {
     Ok(Instance { name: name.to_owned(), spec: spec.clone(), support: support::called(&text), text, decl })
 }
 
-/// One file of every instance: `header` as its comment, what Metal needs, support units once each, kernels in order.
-///
-/// Instances need names of their own.
+/// Joins instances to one file: `header` as a comment, Metal includes, support functions, and kernels in
+/// order. Names of instances must be unique.
 pub fn assemble(instances: &[Instance], header: &str) -> String {
     let mut file = String::new();
     for line in header.lines() {
@@ -66,7 +65,7 @@ fn render_template(path: &str, variables: Value) -> Result<String, Error> {
     environment()?.get_template(path)?.render(variables)
 }
 
-/// Templates and their parts, compiled once: plans and tests render thousands of kernels.
+/// Compiled templates and parts. They are compiled once, since plans and tests render thousands of kernels.
 fn environment() -> Result<&'static Environment<'static>, Error> {
     static COMPILED: OnceLock<Environment<'static>> = OnceLock::new();
     if let Some(environment) = COMPILED.get() {
@@ -78,7 +77,7 @@ fn environment() -> Result<&'static Environment<'static>, Error> {
     syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
     environment.set_syntax(syntax.build()?);
     environment.set_formatter(format_value);
-    // Buffers that may be absent shift those after them, so a signature asks for its next slot instead of naming it.
+    // Optional buffers shift those after them, so signatures call `slot()` for the next number.
     environment.add_function("slot", |state: &mut State| {
         let slot = state.get_temp("slot").map_or(Ok(0), u32::try_from)?;
         state.set_temp("slot", Value::from(slot + 1));
@@ -90,7 +89,7 @@ fn environment() -> Result<&'static Environment<'static>, Error> {
     Ok(COMPILED.get_or_init(|| environment))
 }
 
-/// Prints floats as literals, names and integers as they are, and nothing else.
+/// Prints floats as literals, and strings and integers unchanged; other values are errors.
 fn format_value(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
     let written = match value.kind() {
         ValueKind::Number if value.is_integer() => write!(out, "{value}"),

@@ -1,11 +1,11 @@
-//! What a kernel instance is asked to be: every shape, format and knob, before any text exists.
+//! Specs of kernel instances: every shape, format and knob.
 //!
-//! A spec says all that a template may know; what follows from it is computed beside its fields. Two equal specs render
-//! the same text, so the planner deduplicates instances by comparing specs.
+//! A spec contains all inputs of a template. Equal specs render equal source, so the planner deduplicates
+//! instances by comparing specs.
 //!
-//! Each spec's documentation names the kernel's scalars and buffers in their order, and its grid: threadgroups along
-//! x, y and z. "Planes" of a weight are `<weight>_values`, or `<weight>_codes` and `<weight>_scales`; values and codes are
-//! read as packets of 16 bytes (`uint4`), scales as `half`.
+//! The documentation of each spec lists the kernel's scalars and buffers in order, and its grid: threadgroups
+//! along x, y and z. The planes of a weight are `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
+//! Values and codes are read as packets of 16 bytes (`uint4`), scales as `half`.
 
 use forge_ir::{Activation, Format};
 use serde::Serialize;
@@ -27,78 +27,78 @@ pub use crate::moe::spec::{
 pub use crate::norm::spec::{LayerNorm, NormAdd, RmsNorm, Squares};
 pub use crate::recurrent::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
-/// A kernel instance to be rendered.
+/// A kernel instance to render.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "family", rename_all = "snake_case")]
 pub enum Spec {
-    /// ids -> rows of the table, widened to f32.
+    /// Embedding lookup: token ids to rows of the table, in f32.
     Embed(Embed),
-    /// Root-mean-square norm of each row.
+    /// RMSNorm of each row.
     RmsNorm(RmsNorm),
-    /// Root-mean-square norm of each row, added to another.
+    /// RMSNorm of each row, added to another row.
     NormAdd(NormAdd),
-    /// Layer norm of each row.
+    /// LayerNorm of each row.
     LayerNorm(LayerNorm),
-    /// y = W x for one row or a few or many, with a bias before and an epilogue after.
+    /// y = W x for one row, a small batch or many rows, with optional norm, bias and epilogue.
     Project(Linear),
-    /// Every head of each row turned by the row's position.
+    /// RoPE on every head of each row.
     Rotate(Rotate),
-    /// Keys and values to the cache.
+    /// Appends keys and values to the KV cache.
     Append(Append),
-    /// Norm and rotate queries and keys, append keys and values to the cache.
+    /// QK-norm and RoPE of queries and keys; appends keys and values to the KV cache.
     RotateAppend(RotateAppend),
-    /// Attention of few rows, split over the cache.
+    /// Split-KV attention for small batches.
     AttendSplit(Attend),
-    /// Joins the splits of [`Spec::AttendSplit`].
+    /// Combines the KV splits of [`Spec::AttendSplit`].
     AttendJoin(AttendJoin),
-    /// Attention of many rows with an online softmax.
+    /// Tiled attention for many rows, with an online softmax.
     AttendTiled(Attend),
-    /// Every head's own matrix times its part of x.
+    /// Per-head matmul: each head's matrix times its part of x.
     EachHead(PerHeadLinear),
-    /// Latents and turned keys to the cache, with what prepares them and queries if there is something.
+    /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
     LatentAppend(LatentAppend),
-    /// Attention over latents that all heads share.
+    /// MLA attention in absorbed form.
     LatentAttend(LatentAttend),
-    /// Lines of a share of a cache as numbers.
+    /// Loads a KV tile of an MLA cache as f32.
     LatentShare(MlaLoadLatents),
-    /// Attention of many rows over keys and values that were made of a share of the latents.
+    /// MLA attention in expanded form, for many rows over one KV tile.
     AttendUnfolded(MlaAttentionExpanded),
-    /// Each channel's last values times its taps.
+    /// Causal depthwise convolution.
     Convolve(CausalConv),
-    /// What memories say to queries when they have learnt keys and values.
+    /// Gated delta rule: updates the recurrent state and reads it out.
     DeltaRule(DeltaRule),
-    /// The same of many rows, by products of matrices, and before heads are normed.
+    /// Chunked delta rule for many rows, by matrix products, without the gated norm.
     DeltaChunks(DeltaChunks),
-    /// Of what heads say, normed, what their gates let through.
+    /// RMSNorm of each head, multiplied by SiLU of the gates.
     LetThrough(GatedRmsNorm),
-    /// The same of one row, with the convolutions before it.
+    /// [`Spec::DeltaRule`] of one row, including the convolutions.
     DeltaStep(DeltaStep),
-    /// The experts of each row and their weights.
+    /// Top-k routing: experts of each row with their weights.
     Route(Route),
-    /// What each of a row's experts makes of it, up to its last projection.
+    /// Expert gate and up projections with their activation.
     ExpertsInner(ExpertsInner),
-    /// The last projections of a row's experts, weighed and summed.
+    /// Expert down projections, weighted and summed.
     ExpertsSum(ExpertsSum),
-    /// The rows of each expert, in tiles.
+    /// Sorts rows by expert and builds tiles.
     ExpertsGroup(ExpertsGroup),
-    /// Experts' products with the rows of tiles.
+    /// Grouped expert GEMM over tiles.
     ExpertsTiles(ExpertsTiles),
-    /// What a row's experts have made of it, weighed and summed.
+    /// Weighted sum of expert outputs.
     ExpertsJoin(ExpertsJoin),
-    /// One function of one or two vectors, element by element.
+    /// Elementwise function of one or two vectors.
     Elementwise(Elementwise),
-    /// Columns of wider rows.
+    /// Column slice of wider rows.
     Take(SliceColumns),
-    /// The id of the largest logit of each row.
+    /// Token id of the largest logit of each row.
     Argmax(Argmax),
-    /// An id of each row, drawn by chance.
+    /// A sampled token id of each row.
     Sample(Sample),
-    /// The best of the candidates that [`Epilogue::Best`] left.
+    /// Argmax of the candidates that [`Epilogue::Best`] wrote.
     ArgmaxJoin(ArgmaxJoin),
 }
 
 impl Spec {
-    /// Whether the kernel adds to what a buffer holds: it reads what it writes.
+    /// Whether the kernel accumulates into a buffer, that is, also reads it.
     pub fn adds_to(&self, buffer: &str) -> bool {
         match (self, buffer) {
             (Spec::NormAdd(_), "stream") => true,
@@ -113,39 +113,42 @@ impl Spec {
         }
     }
 
-    /// Whether the kernel goes on with what its dispatch before has left in a buffer, unless it is the first.
+    /// Whether the kernel continues from what its previous dispatch wrote to a buffer, except in the first.
     pub fn carries(&self, buffer: &str) -> bool {
         matches!((self, buffer), (Spec::AttendUnfolded(_), "heads" | "carried"))
     }
 }
 
-/// See [`Spec::Embed`]. Scalars: rows. Buffers: table planes, ids, \[gain,\] stream\[, gained\]\[, squares\]. Grid: rows.
+/// See [`Spec::Embed`]. Scalars: rows. Buffers: table planes, ids, \[gain,\] stream\[, gained\]\[, squares\].
+/// Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Embed {
-    /// Of the table.
+    /// Format of the table.
     pub format: Format,
-    /// Rows of the table. An id outside reads row 0: the host has refused it already.
+    /// Rows of the table. An out-of-range id reads row 0; the host rejects such ids before.
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
-    /// Multiplies what is looked up; 1 where a model leaves it as it is.
+    /// Factor of the looked-up row.
     pub scale: f32,
-    /// Whether it is added to what `stream` holds, in place.
+    /// Whether rows are added to `stream` in place.
     pub adds: bool,
-    /// What a deferred norm of the rows needs, if one follows. Its first partial sum is the row's whole, the others 0.
+    /// Outputs for a deferred norm of the rows, if one follows. The first partial sum is that of the whole
+    /// row, the others are 0.
     pub squares: Option<Squares>,
 }
 
-/// See [`Spec::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: by 256 threads over all numbers of a row; rows.
+/// See [`Spec::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: a row's elements in groups of 256
+/// threads; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Elementwise {
-    /// Which function.
+    /// The function.
     pub function: Function,
-    /// Numbers a row.
+    /// Elements of a row.
     pub width: usize,
 }
 
-/// A function of one number.
+/// A unary function.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnaryOp {
@@ -157,50 +160,51 @@ pub enum UnaryOp {
     Scale(f32),
 }
 
-/// A function of one or two numbers.
+/// A unary or binary function.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Function {
-    /// `y` is this function of `a`.
+    /// `y` is this unary function of `a`.
     Each(UnaryOp),
     /// `y = a · b`
     Multiply,
-    /// `y = a · b`, where b is one number for each row.
+    /// `y = a · b`, b being a scalar per row.
     Times,
-    /// `y = b · a`, b being one number (f32, `[1]`).
+    /// `y = b · a`, b being a scalar (f32, `[1]`).
     ScaleBy,
     /// `y = a + b`
     Add,
 }
 
-/// See [`Spec::Take`]. Scalars: rows, first. Buffers: x, y. Grid: by 128 threads a row of y; rows.
+/// See [`Spec::Take`]. Scalars: rows, first. Buffers: x, y. Grid: a row of y in groups of 128 threads; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SliceColumns {
-    /// Columns that are taken, from `first` on.
+    /// Columns of the slice, starting at `first`.
     pub width: usize,
-    /// Columns that there are.
+    /// Columns of x.
     pub of: usize,
 }
 
-/// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a
-/// number never does.
+/// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Ties go to the lowest id; NaN never
+/// wins.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Argmax {
-    /// Logits a row.
+    /// Logits of a row.
     pub vocabulary: usize,
 }
 
-/// See [`Spec::Sample`]. Scalars: rows. Buffers: logits, draws, ids. Grid: rows. A draw is words, those of the runtime's `DeviceSampling`.
+/// See [`Spec::Sample`]. Scalars: rows. Buffers: logits, draws, ids. Grid: rows. A row of `draws` contains
+/// the words of the runtime's `DeviceSampling`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    /// Logits a row.
+    /// Logits of a row.
     pub vocabulary: usize,
 }
 
-/// See [`Spec::ArgmaxJoin`]. Scalars: rows. Buffers: candidates, ids. Grid: rows. Of equal keys the lowest id wins; key 0 is
-/// no number.
+/// See [`Spec::ArgmaxJoin`]. Scalars: rows. Buffers: candidates, ids. Grid: rows. Ties go to the lowest id;
+/// key 0 is NaN.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ArgmaxJoin {
-    /// Candidates a row.
+    /// Candidates of a row.
     pub candidates: usize,
 }

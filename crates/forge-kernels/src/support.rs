@@ -1,6 +1,5 @@
-//! Support functions: what several kernels call, defined once in `kernels/support`.
-//!
-//! A kernel does not list what it calls: its text is searched for the names of the functions.
+//! Support functions that several kernels call, defined once in `kernels/support`. The functions that a
+//! kernel calls are found by searching its source for their names.
 
 use crate::catalogue::{SUPPORT, Source};
 use std::sync::OnceLock;
@@ -12,7 +11,7 @@ struct Unit {
     functions: Vec<&'static str>,
 }
 
-/// The files in an order in which each follows those that it calls.
+/// The files in topological order: callees first.
 fn units() -> &'static [Unit] {
     static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
     UNITS.get_or_init(|| {
@@ -24,17 +23,17 @@ fn units() -> &'static [Unit] {
                 rest.iter().any(|other| other.source != unit.source && other.is_called(unit.source.text))
             };
             let next =
-                rest.iter().position(|unit| !calls_another(unit)).expect("support files call in a circle");
+                rest.iter().position(|unit| !calls_another(unit)).expect("support files have cyclic calls");
             ordered.push(rest.remove(next));
         }
         ordered
     })
 }
 
-/// The paths of the files whose functions a kernel calls, directly or not, in the order in which they are defined.
+/// Paths of the files whose functions a kernel calls, directly or indirectly, in definition order.
 pub(crate) fn called(text: &str) -> Vec<&'static str> {
     let mut is_called = vec![false; units().len()];
-    // A file comes after those that it calls.
+    // A file follows the files that it calls.
     for (index, unit) in units().iter().enumerate().rev() {
         let by_another = units()[index + 1..].iter().zip(&is_called[index + 1..]);
         let mut callers = by_another.filter(|(_, is_called)| **is_called).map(|(other, _)| other.source.text);
@@ -49,19 +48,19 @@ pub(crate) fn is_function(name: &str) -> bool {
     units().iter().any(|unit| unit.functions.contains(&name))
 }
 
-/// The texts of these files, in the order in which they are defined.
+/// Contents of these files, in definition order.
 pub(crate) fn texts(paths: &[&str]) -> Vec<&'static str> {
     units().iter().filter(|unit| paths.contains(&unit.source.path)).map(|unit| unit.source.text).collect()
 }
 
 impl Unit {
-    /// Whether a text calls one of its functions.
+    /// Whether a source calls one of its functions.
     fn is_called(&self, text: &str) -> bool {
         self.functions.iter().any(|function| calls(text, function))
     }
 }
 
-/// The names of the functions that a text defines: what stands before `(` on lines that begin at the left margin.
+/// Names of the functions that a source defines: the word before `(` on unindented lines.
 fn functions(text: &'static str) -> Vec<&'static str> {
     let is_definition =
         |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase()) && !line.starts_with("using");
@@ -72,7 +71,7 @@ fn functions(text: &'static str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether a text calls a function, outside its comments.
+/// Whether a source calls a function, outside comments.
 fn calls(text: &str, function: &str) -> bool {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     code.into_iter().any(|line| {

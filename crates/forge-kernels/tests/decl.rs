@@ -92,7 +92,7 @@ fn a_file_has_many_kernels() {
         all.into_iter().map(|decl| format!("{} on line {}", decl.name, decl.line)).collect::<Vec<_>>()
     });
     assert_eq!(names, Ok(vec!["scale on line 13".to_owned(), "other on line 38".to_owned()]));
-    insta::assert_snapshot!(parsed(&format!("{RIGHT}\n{second}")), @r"line 38: `other` is a second kernel; a text has one");
+    insta::assert_snapshot!(parsed(&format!("{RIGHT}\n{second}")), @r"line 38: `other` is a second kernel: expected one");
 }
 
 #[test]
@@ -153,15 +153,15 @@ fn faults_have_lines_and_ways_out() {
         changed(&[("// of a row", "/* of a row")]),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
-    line 1: the text has no kernel
-    line 15: buffer `y` is in slot 2, and the next free slot is 1; slots have no gaps
-    line 16: buffer `args` is in slot 7, and the next free slot is 2; slots have no gaps
-    line 15: buffer `y` comes after the scalars; the struct of scalars takes the last slot
-    line 13: kernel `scale` has no struct of scalars; its last buffer is `constant Args& args`
-    line 13: kernel `scale` has 32 slots; 31 is the most
-    line 16: kernel `scale` takes struct `OtherArgs`, which is not declared above it
-    line 5: scalar `width` is a `float`; scalars are `uint`
-    line 13: kernel `scale` has 32832 bytes of threadgroup memory; 32768 is the most
+    line 1: no kernel found
+    line 15: buffer `y` is in slot 2, but the next slot is 1
+    line 16: buffer `args` is in slot 7, but the next slot is 2
+    line 15: buffer `y` comes after the scalars: the scalars' struct uses the last slot
+    line 13: kernel `scale` has no scalars: add a last parameter `constant Args& args`
+    line 13: kernel `scale` has 32 slots; the maximum is 31
+    line 16: kernel `scale` uses struct `OtherArgs`, which is not declared above it
+    line 5: scalar `width` has type `float`: expected `uint`
+    line 13: kernel `scale` has 32832 bytes of threadgroup memory; the maximum is 32768
     line 19: the size of threadgroup array `tile` is not a number
     line 19: threadgroup array `tile` has elements of `simdgroup_matrix`, whose size is unknown
     line 13: kernel `scale` has no grid: put `// grid: <x>, <y>, <z>` directly above it
@@ -170,14 +170,14 @@ fn faults_have_lines_and_ways_out() {
     line 11: the grid names `columns`, which is not a scalar of kernel `scale`
     line 11: expected `+`, `*` or `,`, found `/`
     line 11: the grid has 4 dimensions; it may have one to three
-    line 12: kernel `scale` does not say its threads: put [[max_total_threads_per_threadgroup(N)]] before it
-    line 12: kernel `scale` has 48 threads; they must be a multiple of 32, and 1024 at most
-    line 12: kernel `scale` has 2048 threads; they must be a multiple of 32, and 1024 at most
-    line 18: `thread_position_in_grid` is not a launch builtin that kernels may use; they are: threadgroup_position_in_grid, thread_index_in_threadgroup, simdgroup_index_in_threadgroup, thread_index_in_simdgroup
-    line 18: builtin `lane` is a `ushort`; `thread_index_in_simdgroup` is a uint
-    line 18: parameter `lane` has no attribute; say [[buffer(N)]] or what it asks of the launch
+    line 12: kernel `scale` has no number of threads: put [[max_total_threads_per_threadgroup(N)]] before it
+    line 12: kernel `scale` has 48 threads; it must be a multiple of 32, at most 1024
+    line 12: kernel `scale` has 2048 threads; it must be a multiple of 32, at most 1024
+    line 18: unsupported launch builtin `thread_position_in_grid`: expected one of threadgroup_position_in_grid, thread_index_in_threadgroup, simdgroup_index_in_threadgroup, thread_index_in_simdgroup
+    line 18: builtin `lane` has type `ushort`: `thread_index_in_simdgroup` is a uint
+    line 18: parameter `lane` has no attribute: add [[buffer(N)]] or a launch builtin
     line 13: expected `void`, found `float`
-    line 18: the comment, the bracket or the parenthesis that opens here is not closed
-    line 5: the comment, the bracket or the parenthesis that opens here is not closed
+    line 18: unclosed comment, bracket or parenthesis
+    line 5: unclosed comment, bracket or parenthesis
     ");
 }

@@ -99,27 +99,27 @@ fn refusals() {
     .into_iter()
     .chain(rotations.map(|rotate| refusal("a", Spec::RotateAppend(rotate))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
-    `2nd` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
-    `half` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
+    invalid kernel name `2nd`: use letters, digits and underscores, and no C++ keyword or support function
+    invalid kernel name `half`: use letters, digits and underscores, and no C++ keyword or support function
     kernel `a`: the vocabulary is 0; leave the kernel out of the plan
     kernel `a`: the vocabulary is 0; leave the kernel out of the plan
-    kernel `a`: the vocabulary is 4294967296, and must be below 2^32, as ids are
-    kernel `a`: the vocabulary is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the vocabulary is 4294967296, and must be below 2^32, the range of token ids
+    kernel `a`: the vocabulary is 1073741824, and must be small enough that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes: split the matrix
     kernel `a`: the width is 0; leave the kernel out of the plan
-    kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: epsilon is NaN: it has to be finite; check the configuration
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: the number of query heads is 0; leave the kernel out of the plan
-    kernel `a`: the head's width is 7, and must be even: channels turn in pairs; pad the head with a channel of zeros
+    kernel `a`: the head's width is 7, and must be even, since RoPE rotates pairs of channels: pad the head with a zero channel
     kernel `a`: the head's width is 384, and must be at most 256, or 512
-    kernel `a`: the number of query heads is 5, and must be a multiple of the key heads, which are 2
-    kernel `a`: the number of query heads that read one key head is 64, and must be at most 32: repeat key heads until it is
-    kernel `a`: keys and values in q4_0; attention reads f32, f16 and q8_0, so choose one of these
-    kernel `a`: the head's width is 80, and must be a multiple of 32 where keys and values are cached as q8_0; cache them as f16
-    kernel `a`: the scale is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of query heads is 5, and must be a multiple of the number of KV heads, 2
+    kernel `a`: the number of query heads per KV head is 64, and must be at most 32: repeat KV heads
+    kernel `a`: unsupported KV cache format q4_0: use f32, f16 or q8_0
+    kernel `a`: the head's width is 80, and must be a multiple of 32 for a q8_0 KV cache: use f16
+    kernel `a`: the scale is inf: it has to be finite; check the configuration
     kernel `a`: the number of rotated pairs is 16, and must be at most half the head's width, which is 16
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
-    kernel `a`: a frequency is inf, which no literal can say; mend the configuration it comes from
-    kernel `a`: the magnitude of a rotation is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: a frequency is inf: it has to be finite; check the configuration
+    kernel `a`: the magnitude of a rotation is NaN: it has to be finite; check the configuration
     ");
 }
 
@@ -172,21 +172,21 @@ fn refusals_of_attention() {
         refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns, pairing: Pairing::Half })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
-    `turn` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
-    kernel `a`: the number of query heads that are prepared at once is 17, and must be such that they fill at most 8 KiB; leave the preparation to rotate_append
-    kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
-    kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of key heads of a row is 0, and must be that of the cache; rotate queries alone by rotate
-    kernel `a`: the window is 0, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
-    kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
+    invalid kernel name `turn`: use letters, digits and underscores, and no C++ keyword or support function
+    kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rotate_append
+    kernel `a`: epsilon is inf: it has to be finite; check the configuration
+    kernel `a`: epsilon is inf: it has to be finite; check the configuration
+    kernel `a`: the number of KV heads of a row is 0, and must be that of the cache: use `rotate` for queries only
+    kernel `a`: the window is 0, and must be at least 1 and below 2^32, the range of positions: omit it for full attention
+    kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, the range of positions: omit it for full attention
     kernel `a`: the cap is 0; leave the kernel out of the plan
-    kernel `a`: the number of rows that are prepared at once is 8, and must be 1; leave the preparation to rotate_append
-    kernel `a`: the cap is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of rows that are prepared at once is 8, and must be 1: use rotate_append
+    kernel `a`: the cap is NaN: it has to be finite; check the configuration
     kernel `a`: the number of parts is 0; leave the kernel out of the plan
-    kernel `a`: keys and values in bf16; attention reads f32, f16 and q8_0, so choose one of these
+    kernel `a`: unsupported KV cache format bf16: use f32, f16 or q8_0
     kernel `a`: the length of a ring is 0; leave the kernel out of the plan
-    kernel `a`: the length of a ring is 64, and must be below 2^32, and no less than a row sees: without a window the cache has the whole context
-    kernel `a`: the length of a ring is 64, and must be below 2^32, and no less than a row sees: without a window the cache has the whole context
+    kernel `a`: the length of a ring is 64, and must be below 2^32 and at least the window: without a window the cache holds the whole context
+    kernel `a`: the length of a ring is 64, and must be below 2^32 and at least the window: without a window the cache holds the whole context
     kernel `a`: the number of rotated pairs is 5, and must be at most half the head's width, which is 8
     ");
 }
@@ -237,32 +237,32 @@ fn refusals_of_projections() {
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of outputs is 0; leave the kernel out of the plan
     kernel `a`: the number of inputs is 0; leave the kernel out of the plan
-    kernel `a`: the number of outputs is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the number of outputs is 1073741824, and must be small enough that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes: split the matrix
     kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
-    kernel `a`: the factor is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: the factor is inf: it has to be finite; check the configuration
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
-    kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
-    kernel `a`: the number of rows of x is 17, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
-    kernel `a`: the number of factors is 63, and must be at least the number of outputs, which is 64
-    kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 16
-    kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
+    kernel `a`: epsilon is NaN: it has to be finite; check the configuration
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of rows of x is 17, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of factors is 63, and must be at least the number of outputs, 64
+    kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, 16
+    kernel `a`: rows_per_simdgroup is 3, and must be even: a simdgroup computes pairs of gate and up
     kernel `a`: rows_per_simdgroup is 0; leave the kernel out of the plan
-    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
-    kernel `a`: split is 3, and must be a divisor of simdgroups, which are 2
+    kernel `a`: rows_per_simdgroup is 33, and must be at most 32: each lane writes one row
+    kernel `a`: split is 3, and must be a divisor of simdgroups, 2
     kernel `a`: split is 0; leave the kernel out of the plan
     kernel `a`: simdgroups is 64, and must be at most 32
-    kernel `a`: packets is 2, and must be 1, or 2 where lanes have a second packet; a row has 16
-    kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, as one simdgroup finishes them; lower simdgroups
-    kernel `a`: rows_per_simdgroup is 4, and must be 8, 16, 24 or 32: matrices are 8 by 8, and registers hold those of 4
-    kernel `a`: the threadgroup memory of rows_per_simdgroup and simdgroups is 32768, and must be at most 16384 bytes; lower either
+    kernel `a`: packets is 2, and must be 1, or 2 if lanes have a second packet: a row has 16
+    kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, which one simdgroup writes: use fewer simdgroups
+    kernel `a`: rows_per_simdgroup is 4, and must be 8, 16, 24 or 32: matrices are 8 by 8, and registers hold 4 rows of them
+    kernel `a`: the threadgroup memory of rows_per_simdgroup and simdgroups is 32768, and must be at most 16384 bytes: reduce either
     kernel `a`: tile_rows is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: tile_outputs is 0; leave the kernel out of the plan
     kernel `a`: tile_outputs is 256, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
-    kernel `a`: split is 4, and must be 1 or 2: one quartet of simdgroups, or two
-    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 36864, and must be at most 32768 bytes; take a smaller tile, or halves
+    kernel `a`: split is 4, and must be 1 or 2 groups of four simdgroups
+    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 36864, and must be at most 32768 bytes: use a smaller tile, or f16
     ");
 }
 
@@ -365,40 +365,40 @@ fn refusals_of_experts() {
     let cases: Vec<String> = cases.into_iter().map(|spec| refusal("a", spec)).collect();
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of experts is 0; leave the kernel out of the plan
-    kernel `a`: the number of experts is 1025, and must be at most 1024, which are 32 a lane
-    kernel `a`: the number of experts of a row is 13, and must be at most 12, one a lane
-    kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
-    kernel `a`: the factor is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of groups of experts is 5, and must be a divisor of the experts, which are 12, and at most 32, one a lane
-    kernel `a`: the number of groups that are kept is 1, and must be at most 6, with 3 experts or more
-    kernel `a`: the number of experts that make a group's worth is 3, and must be 1 or 2, and no more than the experts of a group, which are 3
-    kernel `a`: the number of experts is 1025, and must be at most 1024, which are 32 a lane
-    kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
-    kernel `a`: the number of experts that every row has is 0, and must be 1 or more, as a logit weighs them
+    kernel `a`: the number of experts is 1025, and must be at most 1024, 32 per lane
+    kernel `a`: the number of experts per row is 13, and must be at most 12, one per lane
+    kernel `a`: the number of experts per row is 33, and must be at most 32, one per lane
+    kernel `a`: the factor is NaN: it has to be finite; check the configuration
+    kernel `a`: the number of groups of experts is 5, and must be a divisor of the number of experts, 12, and at most 32, one per lane
+    kernel `a`: the number of kept groups is 1, and must be at most 6, with at least 3 experts in them
+    kernel `a`: the number of experts that score a group is 3, and must be 1 or 2, and at most the group's size, 3
+    kernel `a`: the number of experts is 1025, and must be at most 1024, 32 per lane
+    kernel `a`: the number of experts per row is 33, and must be at most 32, one per lane
+    kernel `a`: the number of shared experts is 0, and must be at least 1, since a logit weights them
     kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
-    kernel `a`: the number of outputs is 8192, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
-    kernel `a`: the bytes from one expert's matrix to the next is 2048, and must be a multiple of 64, and at least those of a matrix, which are 2304
-    kernel `a`: the bytes from one expert's matrix to the next is 4128, and must be a multiple of 64, and at least those of a matrix, which are 2304
+    kernel `a`: the number of outputs is 8192, and must be small enough that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes: split the matrix
+    kernel `a`: the stride of expert matrices in bytes is 2048, and must be a multiple of 64, and at least the size of a matrix, 2304
+    kernel `a`: the stride of expert matrices in bytes is 4128, and must be a multiple of 64, and at least the size of a matrix, 2304
     kernel `a`: rows_per_simdgroup is 3, and must be even: gate and up rows alternate
     kernel `a`: simdgroups is 33, and must be at most 32
-    kernel `a`: the number of experts that are chosen from is 11, and must be 12, for 3 experts of a row, of which every row has 0
-    kernel `a`: the number of experts that every row has is 4, and must be at most those of a row, which are 3
-    kernel `a`: the number of experts that are chosen from is 12, and must be 12, for 3 experts of a row, of which every row has 0
-    kernel `a`: the limit of gates and ups is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the sharpness of gates is inf, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of inputs is 2147483648, and must be such that those of all experts of a row are counted in 32 bits
-    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
-    kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, as one simdgroup finishes them; lower simdgroups
-    kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 8
-    kernel `a`: the number of experts is 1025, and must be at most 1024, which are 32 a lane
+    kernel `a`: the number of routed experts is 11, and must be 12, with 3 experts per row of which 0 are shared
+    kernel `a`: the number of shared experts is 4, and must be at most the number of experts per row, 3
+    kernel `a`: the number of routed experts is 12, and must be 12, with 3 experts per row of which 0 are shared
+    kernel `a`: the clamp limit of gate and up is NaN: it has to be finite; check the configuration
+    kernel `a`: the sharpness of gates is inf: it has to be finite; check the configuration
+    kernel `a`: the number of inputs is 2147483648, and must be small enough that the inputs of all experts of a row are indexed in 32 bits
+    kernel `a`: rows_per_simdgroup is 33, and must be at most 32: each lane writes one row
+    kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, which one simdgroup writes: use fewer simdgroups
+    kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, 8
+    kernel `a`: the number of experts is 1025, and must be at most 1024, 32 per lane
     kernel `a`: tile_rows is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: the number of outputs is 63, and must be even: gate and up rows alternate
-    kernel `a`: the limit of gates and ups is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of outputs is 8192, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the clamp limit of gate and up is NaN: it has to be finite; check the configuration
+    kernel `a`: the number of outputs is 8192, and must be small enough that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes: split the matrix
     kernel `a`: tile_outputs is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
-    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 17408, and must be at most 16384 bytes; take a smaller tile
-    kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
-    kernel `a`: the width is 1073741824, and must be such that the numbers of all experts of a row are counted in 32 bits
+    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 17408, and must be at most 16384 bytes: use a smaller tile
+    kernel `a`: the number of experts per row is 33, and must be at most 32, one per lane
+    kernel `a`: the width is 1073741824, and must be small enough that the elements of all experts of a row are indexed in 32 bits
     ");
 }
 
@@ -546,32 +546,32 @@ fn refusals_of_latents() {
     kernel `a`: the number of heads is 0; leave the kernel out of the plan
     kernel `a`: the number of rows of a head's matrix is 0; leave the kernel out of the plan
     kernel `a`: the number of columns of a head's matrix is 0; leave the kernel out of the plan
-    kernel `a`: a row of x is 95, and must be at least as wide as the parts of all heads, which are 96
-    kernel `a`: a row of x is 63, and must be at least as wide as the parts of all heads, which are 64
-    kernel `a`: the rows of x is 9, and must be 1 to 8 at once, whose sums are in registers
+    kernel `a`: a row of x is 95, and must be at least as wide as the inputs of all heads, 96
+    kernel `a`: a row of x is 63, and must be at least as wide as the inputs of all heads, 64
+    kernel `a`: the rows of x is 9, and must be 1 to 8 at once, limited by registers
     kernel `a`: each is 3, and must be a power of two, at most 4
     kernel `a`: each is 8, and must be a power of two, at most 4
     kernel `a`: the width of a latent is 0; leave the kernel out of the plan
-    kernel `a`: the width of a turned key is 0; leave the kernel out of the plan
-    kernel `a`: the width of a turned key is 63, and must be even: channels turn in pairs
-    kernel `a`: the width of a latent and a turned key is 1064, and must be at most 1024, which 32 lanes hold in registers
-    kernel `a`: the width of a latent and a turned key is 576, and must be cached as f32 or f16, and not as q8_0
-    kernel `a`: the scale is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of heads that are prepared is 128, and must be that of the heads, which is 64
-    kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
-    kernel `a`: a row of queries is 8192, and must be at least 8193 wide, which is where those that turn end
-    kernel `a`: a row of latents is 616, and must be at least 617 wide, which is where the latent ends
-    kernel `a`: a row of keys is 616, and must be at least 617 wide, which is where the key ends
+    kernel `a`: the width of a RoPE key is 0; leave the kernel out of the plan
+    kernel `a`: the width of a RoPE key is 63, and must be even, since RoPE rotates pairs of channels
+    kernel `a`: the width of a latent and a RoPE key is 1064, and must be at most 1024, limited by registers
+    kernel `a`: the width of a latent and a RoPE key is 576, and must be cached as f32 or f16, not q8_0
+    kernel `a`: the scale is NaN: it has to be finite; check the configuration
+    kernel `a`: the number of heads that are prepared is 128, and must be the number of heads, 64
+    kernel `a`: epsilon is inf: it has to be finite; check the configuration
+    kernel `a`: a row of queries is 8192, and must be at least 8193, the end of the RoPE queries
+    kernel `a`: a row of latents is 616, and must be at least 617, the end of the latent
+    kernel `a`: a row of keys is 616, and must be at least 617, the end of the key
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
-    kernel `a`: the width of a turned key is 63, and must be even: channels turn in pairs
+    kernel `a`: the width of a RoPE key is 63, and must be even, since RoPE rotates pairs of channels
     kernel `a`: the width of a value is 0; leave the kernel out of the plan
-    kernel `a`: the scale is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: a row of queries is 511, and must be at least as wide as the queries of all heads, which are 512
+    kernel `a`: the scale is NaN: it has to be finite; check the configuration
+    kernel `a`: a row of queries is 511, and must be at least as wide as the queries of all heads, 512
     kernel `a`: tile is 24, and must be 8, 16 or 32
-    kernel `a`: tile is 16, and must be of singles, and not of halves
+    kernel `a`: tile is 16, and must be f32, not f16
     kernel `a`: the threadgroup memory of a tile is 34688, and must be at most 16384 bytes
-    kernel `a`: the head's width is 1025, and must be at most 1024: a thread has a channel
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
-    kernel `a`: the number of norms of x is 2, and must be 1: its own, or one that is deferred
+    kernel `a`: the head's width is 1025, and must be at most 1024: one thread per channel
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of norms of x is 2, and must be 1: inline or deferred
     ");
 }

@@ -1,32 +1,39 @@
-//! From a graph to a plan: which kernels run, on which bytes, in which order, and what may not overlap.
+//! Planner: turns a graph into a plan of kernels, buffers, dispatch order and barriers.
 //!
 //! # Contract
 //!
-//! [`plan()`] takes a [`forge_ir::Graph`], which is proof that the graph is sound, and returns a [`Plan`] or
-//! diagnostics that name what cannot be done. It knows nothing of files, of the text of generated code, or of how
-//! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
+//! [`plan()`] takes a validated [`forge_ir::Graph`] and returns a [`Plan`], or diagnostics that name what is
+//! unsupported. It does no I/O and contains no Metal or code generation. `forge-kernels` renders the kernels,
+//! and the planner reads their parsed signatures.
 //!
 //! The stages, each a module:
-//! 1. `formats`: what each matrix is stored as; layers that come to differ in it get bodies of their own.
-//! 2. `fused`: a body's nodes become a list of operations, each with a kernel of its own.
-//! 3. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
-//!    leaves the list alone where its precondition fails. From here on there are two programs: a pass of one row has a
-//!    list of its own, since it can be fused further.
-//! 4. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
-//!    weights, scratch, state and batch columns that they are launched on.
-//! 5. `arena`: scratch buffers get offsets from their lifetimes (`lives`), in one allocation.
-//! 6. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
-//! 7. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
-//! `asked` says what a plan as a whole refuses; `layouts`, how kernels are laid over threads; `cache`, what slots remember and in how many bytes; `unfold`,
-//! from how many rows on keys and values are made of latents; `budget` chooses formats for matrices under a budget of bits; `chips`
-//! lists Apple's chips and NVIDIA's cards, and `predict` says how long a pass would take on one.
+//! 1. `formats`: the number format of each matrix. Layers that differ in a format get separate bodies.
+//! 2. `fused`: converts a body's nodes to a list of operations, each with its own kernel.
+//! 3. `rules`: fusion rules. Each file rewrites one pattern into fewer operations, states its algebra as an
+//!    equation, and leaves the list unchanged if its precondition fails. Decode (one row) gets its own list,
+//!    because more rules apply.
+//! 4. `select`: turns every operation into a [`Step`]: kernel instances for one row, small batches and many
+//!    rows, with the weights, scratch, state and batch columns bound to them.
+//! 5. `arena`: assigns scratch buffers offsets in one allocation, from their live ranges (`lives`).
+//! 6. `hazards`: places a barrier where a step touches bytes that were touched since the last barrier.
+//! 7. `cost`: bytes and operations of each step, as functions of batch size and KV length.
 //!
-//! # What a plan promises
+//! Other modules:
 //!
-//! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
-//! the same weights, state and arena; passes of up to 16 rows and of more are the same steps, and differ in kernels, in what takes
-//! experts' rows expert by expert, and in how latents are met ([`MlaExpand`]).
+//! * `asked`: requirements on the plan as a whole
+//! * `layouts`: kernel layouts, that is, the distribution of work over threadgroups and threads
+//! * `cache`: KV cache and recurrent state of a slot, and their size in bytes
+//! * `unfold`: batch size from which MLA expands latents to keys and values
+//! * `budget`: chooses matrix formats for a budget of bits
+//! * `chips`: Apple chips and NVIDIA GPUs
+//! * `predict`: predicted time of a pass on a chip
+//!
+//! # Guarantees of a plan
+//!
+//! Bindings match kernel signatures by name. Scratch buffers that are live at the same time do not overlap.
+//! Both schedules use the same weights, state and arena. Small batches (up to 16 rows) and larger ones run
+//! the same steps, except for their kernels, grouped expert GEMMs, and expanded MLA ([`MlaExpand`]).
 
 mod formats;
 pub(crate) mod fuse;
@@ -62,7 +69,7 @@ pub use crate::predict::{Limit, Prediction, StepTime, Time, predict, predict_pro
 use crate::formats::Formats;
 use forge_ir::{Diagnostic, Graph};
 
-/// Plans the graph, which [`untie`] has been applied to if its head is to have a format of its own.
+/// Plans the graph. If the head needs a format other than the embedding table's, apply [`untie`] first.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
     let formats = Formats::new(graph, options)?.expect_untied()?;
     let graph = &formats.bodies_of_their_own(graph)?;

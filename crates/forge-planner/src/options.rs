@@ -1,4 +1,4 @@
-//! What the user asked of the compiler, as far as plans are concerned.
+//! Planner options.
 
 use crate::formats::Override;
 use crate::fuse::rules::Fusion;
@@ -8,17 +8,17 @@ use forge_ir::Format;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 
-/// The number format of matrices.
+/// Number format for matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quant {
-    /// What the checkpoint has.
+    /// The checkpoint's format.
     Keep,
-    /// This one.
+    /// This format.
     To(Format),
 }
 
 impl Quant {
-    /// `keep` or a format's name.
+    /// Parses `keep` or a format's name.
     pub fn from_name(name: &str) -> Option<Quant> {
         if name == "keep" { Some(Quant::Keep) } else { Format::from_name(name).map(Quant::To) }
     }
@@ -39,26 +39,27 @@ impl std::fmt::Display for Quant {
     }
 }
 
-/// What the user asked for.
+/// Planner options.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Options {
-    /// Of matrices.
+    /// Number format of all matrices.
     pub quant: Quant,
-    /// Of some matrices, by their names; a later one wins.
+    /// Number formats of matrices selected by name. The last match wins.
     pub overrides: Vec<Override>,
-    /// Of cached keys and values: f32, f16 or q8_0; `None`: f32 where every matrix is f32, else f16.
+    /// Number format of the KV cache: f32, f16 or q8_0. `None`: f32 if every matrix is f32, otherwise f16.
     pub cache: Option<Format>,
-    /// Most positions a conversation may have; `None`: what the model was made for.
+    /// Maximum context length in tokens. `None`: the model's own limit.
     pub max_context: Option<usize>,
-    /// Conversations that memory is reckoned for where it is told; a program makes room for as many as it is asked to.
+    /// Parallel sequences assumed in printed memory figures. The program allocates as many as it is started
+    /// with.
     pub slots: usize,
-    /// Most rows of one pass; a longer prompt is fed in several.
+    /// Maximum rows of a pass (prefill chunk). Longer prompts take several passes.
     pub chunk: usize,
-    /// Fusions that are left out.
+    /// Disabled fusions.
     pub disabled: BTreeSet<Fusion>,
-    /// The chip that kernels are laid out for; `None`: a common one.
+    /// Chip that kernels are laid out for. `None`: a generic one.
     pub chip: Option<&'static Chip>,
-    /// Layouts that were measured, in the place of those that rules choose for the chip.
+    /// Measured layouts, which replace the chosen ones.
     pub tuned: Option<Tuned>,
 }
 

@@ -30,7 +30,7 @@ fn codes_need_heads_of_whole_blocks() {
         assert!(cached(width, Format::Q8_0).is_ok(), "{width}");
     }
     for (width, cache, words) in [
-        (80, Format::Q8_0, ["heads of 80 channels", "--kv-cache-type f16"]),
+        (80, Format::Q8_0, ["head size 80", "--kv-cache-type f16"]),
         (64, Format::Q4_0, ["q4_0", "--kv-cache-type f16"]),
     ] {
         let faults = cached(width, cache).expect_err("it is refused");

@@ -161,7 +161,7 @@ fn what_is_no_table_is_refused_with_its_line() {
     let cases = [
         (whole.clone(), ""),
         (attends.clone(), ""),
-        (whole.replace("\"q8_0\"", "\"q9\""), "there is no format q9"),
+        (whole.replace("\"q8_0\"", "\"q9\""), "unknown format q9"),
         (whole.replace("\"one\"", "\"three\""), "unknown variant `three`"),
         (whole.replace("\"projection\"", "\"injection\""), "unknown variant `injection`"),
         // Which of its fields is told first depends on whether maps keep the order of the text.

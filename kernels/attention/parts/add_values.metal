@@ -1,5 +1,5 @@
-{# What a tile adds to sums of values, products of weights and staged values. #}
-        // Sums of values: scale what there is, add what came.
+{# Adds a tile to the sums of values: softmax weights times staged values. #}
+        // Rescale the sums of values and add those of the tile.
         simdgroup_matrix<float, 8, 8> scaling;
         simdgroup_matrix<float, 8, 8> weights[{{ tile // 8 }}];
         simdgroup_load(scaling, decay, 8ul);

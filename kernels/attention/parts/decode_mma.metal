@@ -1,4 +1,4 @@
-{# What a share gives, where matrix units multiply eight heads by eight positions of keys, and sixteen of values. #}
+{# Attention over a KV split with MMA: eight heads by eight positions of keys, and sixteen of values. #}
 {% set strips = width // 32 %}
 {% set parts = width // 64 %}
 {% set place = "min(first + own_head, " ~ (group - 1) ~ "u)" if head_parts > 1 else "min(own_head, " ~ (group - 1) ~ "u)" if group < 8 else "own_head" %}
@@ -6,7 +6,7 @@
 #pragma unroll
 for (uint b = 0u; b < 2u; b++) {
     const uint p = min(start + b * 8u + own_head, end - 1u);
-    device const half* of_position = cached_keys + ulong(p{{ around }}) * {{ width }}ul;
+    device const half* of_position = cached_keys + ulong(p{{ modulo }}) * {{ width }}ul;
     #pragma unroll
     for (uint s = 0u; s < {{ strips }}u; s++) {
         {{ load }}(of_position, s * 32u + quarter * 8u, key + (b * {{ strips }}u + s) * 2u);
@@ -17,28 +17,28 @@ for (uint b = 0u; b < 2u; b++) {
 #pragma unroll
 for (uint v = 0u; v < 4u; v++) {
     const uint p = min(start + v / 2u * 8u + quarter * 2u + v % 2u, end - 1u);
-    device const half* of_position = cached_values + ulong(p{{ around }}) * {{ width }}ul;
+    device const half* of_position = cached_values + ulong(p{{ modulo }}) * {{ width }}ul;
     #pragma unroll
     for (uint part = 0u; part < {{ parts }}u; part++) {
         {{ load }}(of_position, part * 64u + own_head * 8u, value + (part * 4u + v) * 2u);
     }
 }
 {% endmacro %}
-{# What is to be joined of a lane's head. #}
+{# Writes the partial results of a lane's head. #}
 {% macro leave_sums() %}
-threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + own_head{{ " - done" if joined < heads_each else "" }}) * {{ sums_pitch }}u;
+threadgroup float* partial = shared + (simdgroup_id * {{ joined }}u + own_head{{ " - done" if joined < heads_each else "" }}) * {{ sums_pitch }}u;
 #pragma unroll
 for (uint i = 0u; i < {{ parts * 8 }}u; i++) {
     const uint channel = i / 8u * 64u + quarter * 16u + i % 8u;
-    own[channel] = sums[i].x + sums[i].z;
-    own[channel + 8u] = sums[i].y + sums[i].w;
+    partial[channel] = sums[i].x + sums[i].z;
+    partial[channel + 8u] = sums[i].y + sums[i].w;
 }
 if (quarter == 0u) {
-    own[{{ width }}] = maximum;
-    own[{{ width + 1 }}] = total;
+    partial[{{ width }}] = maximum;
+    partial[{{ width + 1 }}] = total;
 }
 {% endmacro %}
-    // This lane's head of eight, whose number is a position's as well, and its quarter of channels or of positions; this
+    // This lane's head (also its position) out of eight, and its quarter of the channels or positions; this
     // simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
     const uint own_head = (lane >> 2u & 4u) | (lane >> 1u & 3u);
     const uint quarter = (lane >> 2u & 2u) | (lane & 1u);
@@ -49,7 +49,7 @@ if (quarter == 0u) {
     const uint own_part = simdgroup_id;
 {% endif %}
 
-    // The first keys and values are under way while queries are prepared. Positions past the last repeat it.
+    // The first keys and values are in flight while queries are prepared. Positions past the last repeat it.
     half4 key[{{ strips * 4 }}];
     half4 value[{{ parts * 8 }}];
     uint start = begin + own_part * 16u;
@@ -60,7 +60,7 @@ if (quarter == 0u) {
     }
 
 {% include "attention/parts/prepare" %}
-    // Queries, scaled: the halves nearest to them, and what these leave. Past the last head they are its own once more.
+    // Scaled queries, split into f16 values and f16 remainders. Heads past the last repeat it.
     threadgroup const float* query = shared + {{ place }} * {{ pitch }}u + quarter * 8u;
     half4 most[{{ strips * 2 }}];
     half4 rest[{{ strips * 2 }}];
@@ -80,7 +80,8 @@ if (quarter == 0u) {
     }
 {% if sinks %}
 
-    // A sink is a score without a value. Totals are added over the lanes of a head in the end, so only one of them has it.
+    // A sink is a score without a value. Totals are summed over the lanes of a head at the end, so only one
+    // lane has it.
     if (split == 0u && own_part == 0u) {
         maximum = {{ base_2 }} * sinks[group.y * {{ group }}u + {{ place }}];
         total = quarter == 0u ? 1.0f : 0.0f;
@@ -88,7 +89,7 @@ if (quarter == 0u) {
 {% endif %}
 {% if appends %}
 
-    // The row's own position: lanes of a head have a quarter of its channels each.
+    // The row's own position: each lane of a head has a quarter of its channels.
     if (newest && own_part == 0u) {
         threadgroup const float* quarter_of_heads = shared + quarter * {{ width // 4 }}u;
         threadgroup const float4* own_query = (threadgroup const float4*)(quarter_of_heads + {{ place }} * {{ pitch }}u);
@@ -124,7 +125,7 @@ if (quarter == 0u) {
 {% endif %}
 
     while (more) {
-        // Two sums each, so that not every product waits for the one before.
+        // Two accumulators each shorten the dependency chain.
         float4 products[4] = {float4(0.0f), float4(0.0f), float4(0.0f), float4(0.0f)};
         #pragma unroll
         for (uint s = 0u; s < {{ strips }}u; s++) {
@@ -135,7 +136,7 @@ if (quarter == 0u) {
             }
         }
 
-        // Whatever has been met makes room for what comes next.
+        // Load the next block in place of the consumed one.
         const uint now = start;
         start += {{ position_parts * 16 }}u;
         more = start < end;
@@ -143,7 +144,7 @@ if (quarter == 0u) {
             {{ load_keys()|indent(12) }}
         }
 
-        // Scores of this lane's four positions, past the last without weight, and weights by how far they are below the maximum.
+        // Scores of this lane's four positions, with weight 0 past the last, and softmax weights.
         const float4 first_eight = products[0] + products[1];
         const float4 last_eight = products[2] + products[3];
         float4 scores = float4(first_eight.xy + first_eight.zw, last_eight.xy + last_eight.zw);
@@ -161,19 +162,19 @@ if (quarter == 0u) {
         }
         highest = max(highest, simd_shuffle_xor(highest, ushort(1)));
         highest = max(highest, simd_shuffle_xor(highest, ushort(8)));
-        const float keep = exp2(maximum - highest);
+        const float rescale = exp2(maximum - highest);
         maximum = highest;
         float4 weight;
         #pragma unroll
         for (uint p = 0u; p < 4u; p++) {
             weight[p] = exp2(scores[p] - highest);
         }
-        total = total * keep + (weight.x + weight.y) + (weight.z + weight.w);
+        total = total * rescale + (weight.x + weight.y) + (weight.z + weight.w);
         const half4 most_of_weight = half4(weight);
         const half4 rest_of_weight = half4(weight - float4(most_of_weight));
         #pragma unroll
         for (uint i = 0u; i < {{ parts * 8 }}u; i++) {
-            sums[i] *= keep;
+            sums[i] *= rescale;
         }
         #pragma unroll
         for (uint part = 0u; part < {{ parts }}u; part++) {
@@ -184,13 +185,13 @@ if (quarter == 0u) {
         }
     }
 
-    // Join the lanes of a head that have other positions, then the simdgroups that do.
+    // Combine the lanes of a head with different positions, then the simdgroups.
     total += simd_shuffle_xor(total, ushort(1));
     total += simd_shuffle_xor(total, ushort(8));
     const bool alone = args.splits == 1u;
     #pragma unroll
     for (uint done = 0u; done < {{ heads_each }}u; done += {{ joined }}u) {
-        // What is in the way here has been read: queries, or other heads.
+        // The memory's previous content (queries or other heads) has been read.
         threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if joined < 8 %}
         if (own_head{{ " - done" if joined < heads_each else "" }} < {{ joined }}u) {

@@ -1,4 +1,4 @@
-{# What a share gives, where lanes have channels of a position and find its scores together. #}
+{# Attention over a KV split with shuffles: lanes have channels of a position and sum its scores. #}
 {% set vector = "float4" if quantised else element ~ "4" %}
 {% set past = lanes * 8 > pitch %}
 {% set place = "place" if past else "channel" %}
@@ -10,14 +10,14 @@
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
 {% if quantised %}
-            device const uchar* record = cached_keys + ulong(p{{ around }}) * {{ record }}ul;
+            device const uchar* record = cached_keys + ulong(p{{ modulo }}) * {{ record }}ul;
 {% for packet, further in packets %}
             key[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
             key[u][{{ 2 * packet + 1 }}] = {{ load }}(record, channel{{ at(further + 4) }}, {{ width }}u);
 {% endfor %}
 {% else %}
 {% for packet, further in packets %}
-            {{ load }}(cached_keys + ulong(p{{ around }}) * {{ width }}ul, channel{{ at(further) }}{{ bound }}, key[u]{{ " + " ~ 2 * packet if packet else "" }});
+            {{ load }}(cached_keys + ulong(p{{ modulo }}) * {{ width }}ul, channel{{ at(further) }}{{ bound }}, key[u]{{ " + " ~ 2 * packet if packet else "" }});
 {% endfor %}
 {% endif %}
         }
@@ -25,22 +25,24 @@
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
 {% if quantised %}
-            device const uchar* record = cached_values + ulong(p{{ around }}) * {{ record }}ul;
+            device const uchar* record = cached_values + ulong(p{{ modulo }}) * {{ record }}ul;
 {% for packet, further in packets %}
             value[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
             value[u][{{ 2 * packet + 1 }}] = {{ load }}(record, channel{{ at(further + 4) }}, {{ width }}u);
 {% endfor %}
 {% else %}
 {% for packet, further in packets %}
-            {{ load }}(cached_values + ulong(p{{ around }}) * {{ width }}ul, channel{{ at(further) }}{{ bound }}, value[u]{{ " + " ~ 2 * packet if packet else "" }});
+            {{ load }}(cached_values + ulong(p{{ modulo }}) * {{ width }}ul, channel{{ at(further) }}{{ bound }}, value[u]{{ " + " ~ 2 * packet if packet else "" }});
 {% endfor %}
 {% endif %}
         }
 {% endmacro %}
 {% if vectors > 2 %}
-    // This lane's first 8 channels, after which it has every {{ lanes * 8 }}th 8, and which of {{ at_once }} neighbouring positions it has; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
+    // This lane's first 8 channels (it has every {{ lanes * 8 }}th group of 8), and its position out of
+    // {{ at_once }} adjacent ones; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
 {% else %}
-    // This lane's 8 channels, and which of {{ at_once }} neighbouring positions it has; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
+    // This lane's 8 channels, and its position out of {{ at_once }} adjacent ones; this simdgroup's
+    // positions{{ " and heads" if head_parts > 1 else "" }}.
 {% endif %}
     const uint channel = lane % {{ lanes }}u * 8u;
     const uint offset = lane / {{ lanes }}u;
@@ -51,7 +53,7 @@
     const uint part = simdgroup_id;
 {% endif %}
 
-    // The first keys and values are under way while queries are prepared. Positions past the last repeat it.
+    // The first keys and values are in flight while queries are prepared. Positions past the last repeat it.
     {{ vector }} key[{{ loads }}][{{ vectors }}];
     {{ vector }} value[{{ loads }}][{{ vectors }}];
     uint start = begin + part * {{ block }}u;
@@ -61,7 +63,7 @@
 
 {% include "attention/parts/prepare" %}
 {% if past and staged %}
-    // Of a query a lane reads channels that exist; what they meet is 0.
+    // Lanes past the last channel read an existing one of the query, which is multiplied by 0.
     const uint place = min(channel, {{ pitch - 8 }}u);
 {% endif %}
     float maximum[{{ heads_each }}];
@@ -77,7 +79,8 @@
     }
 {% if sinks %}
 
-    // A sink is a score without a value. Totals are added over {{ at_once }} lanes in the end, so only one of them has it.
+    // A sink is a score without a value. Totals are summed over {{ at_once }} lanes at the end, so only one
+    // lane has it.
     if (split == 0u && part == 0u) {
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
@@ -128,7 +131,7 @@
     while (more) {
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
-            // Scores: a lane's channels, then those of all that share the position.
+            // Scores: over a lane's channels, then over all lanes of the position.
 {% if staged %}
             threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
 {% else %}
@@ -157,12 +160,12 @@
             highest = max(highest, simd_shuffle_xor(highest, ushort({{ distance }})));
 {% endfor %}
 
-            // Sums of values, weighted by how far a score is below the maximum.
-            const float keep = exp2(maximum[h] - highest);
+            // Sums of values with softmax weights.
+            const float rescale = exp2(maximum[h] - highest);
             maximum[h] = highest;
-            total[h] *= keep;
+            total[h] *= rescale;
 {% for v in range(vectors) %}
-            sums[h][{{ v }}] *= keep;
+            sums[h][{{ v }}] *= rescale;
 {% endfor %}
             #pragma unroll
             for (uint u = 0u; u < {{ loads }}u; u++) {
@@ -181,11 +184,11 @@
         }
     }
 
-    // Join: the lanes that have other positions, then the simdgroups that do.
+    // Combine the lanes with different positions, then the simdgroups.
     const bool alone = args.splits == 1u;
     #pragma unroll
     for (uint done = 0u; done < {{ heads_each }}u; done += {{ joined }}u) {
-        // What is in the way here has been read: queries, or other heads.
+        // The memory's previous content (queries or other heads) has been read.
         threadgroup_barrier(mem_flags::mem_threadgroup);
         #pragma unroll
         for (uint j = 0u; j < {{ joined }}u; j++) {
@@ -199,21 +202,21 @@
 {% endfor %}
             }
 {% endfor %}
-            threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + j) * {{ sums_pitch }}u;
+            threadgroup float* partial = shared + (simdgroup_id * {{ joined }}u + j) * {{ sums_pitch }}u;
 {% if pitch < 256 %}
             if (lane < {{ pitch // 8 }}u) {
-                *(threadgroup float4*)(own + channel) = sums[h][0];
-                *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
+                *(threadgroup float4*)(partial + channel) = sums[h][0];
+                *(threadgroup float4*)(partial + channel + 4u) = sums[h][1];
             }
 {% else %}
 {% for packet, further in packets %}
-            *(threadgroup float4*)(own + channel{{ at(further) }}) = sums[h][{{ 2 * packet }}];
-            *(threadgroup float4*)(own + channel{{ at(further + 4) }}) = sums[h][{{ 2 * packet + 1 }}];
+            *(threadgroup float4*)(partial + channel{{ at(further) }}) = sums[h][{{ 2 * packet }}];
+            *(threadgroup float4*)(partial + channel{{ at(further + 4) }}) = sums[h][{{ 2 * packet + 1 }}];
 {% endfor %}
 {% endif %}
             if (lane == 0u) {
-                own[{{ pitch }}] = maximum[h];
-                own[{{ pitch + 1 }}] = total[h];
+                partial[{{ pitch }}] = maximum[h];
+                partial[{{ pitch + 1 }}] = total[h];
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);

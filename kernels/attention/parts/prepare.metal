@@ -1,23 +1,25 @@
-{# Queries in threadgroup memory, and the row's own key and value, if they are left to this kernel. #}
+{# Stages queries in threadgroup memory, and the row's own key and value if this kernel prepares them. #}
 {% if appends %}
     wait_for_others();
 
 {% endif %}
 {% if prologue %}
 {% if not appends %}
-    // Prepare a head a simdgroup.
+    // Each simdgroup prepares one head at a time.
 {% elif prologue.norm and prologue.norm.values %}
-    // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which does not turn.
+    // Each simdgroup prepares one head at a time: the queries; with the last split, the key and the value,
+    // which has no RoPE.
 {% else %}
-    // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
+    // Each simdgroup prepares one head at a time: the queries; with the last split, the key and the value,
+    // which is copied.
 {% endif %}
 {% if stretched %}
-    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    // For contexts longer than {{ long }} positions pair k is slowed by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
     const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
 {% elif long %}
-    // Where the context's own frequencies begin.
-    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+    // Offset of the frequencies for this context length.
+    const uint table_offset = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
 {% if appends %}
     const uint prepared = newest ? {{ group + 2 }}u : {{ group }}u;
@@ -33,7 +35,7 @@
 {% if prologue.norm %}
         device const float* gain = is_query ? query_gain : key_gain;
 {% endif %}
-        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ around }}) * {{ record }}ul;
+        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ modulo }}) * {{ record }}ul;
 {% else %}
     for (uint h = simdgroup_id; h < {{ group }}u; h += {{ simdgroups }}u) {
         device const float* source = q + (first_head + h) * {{ width }}u;
@@ -118,7 +120,7 @@
 {% endif %}
 {% if appends and not quantised %}
             if (!is_query) {
-                // What the cache has of it, here and there.
+                // The cached (rounded) value, also used here.
                 const {{ element }}2 kept = {{ element }}2(channels[i]);
                 target[one[i]] = kept.x;
                 target[other[i]] = kept.y;
@@ -130,7 +132,7 @@
         }
 {% if appends and quantised %}
         if (!is_query) {
-            // What the cache has of it, here and there.
+            // The cached (rounded) value, also used here.
             simdgroup_barrier(mem_flags::mem_threadgroup);
             for (uint block = 0u; block < {{ width // 32 }}u; block++) {
                 half scale;

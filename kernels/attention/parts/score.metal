@@ -1,4 +1,4 @@
-{# Scores of a tile of positions, products of queries in registers and staged keys. #}
+{# Scores of a tile: queries in registers times staged keys. #}
         // Scores.
         simdgroup_matrix<float, 8, 8> product = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         #pragma unroll

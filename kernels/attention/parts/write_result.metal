@@ -1,5 +1,5 @@
-{# Sums of simdgroups that have different positions are joined, and given to who needs them. #}
-        // A thread finishes a channel of a head.
+{# Combines the sums of simdgroups with different positions, and writes the result or the partial results. #}
+        // A thread writes one channel of a head.
         for (uint i = thread_id; i < {{ head_parts * joined * width }}u; i += {{ threads }}u) {
             const uint c = i % {{ width }}u;
             const uint of = i / {{ width }}u;
@@ -28,7 +28,8 @@
                 continue;
             }
 {% endif %}
-            // The only share is the result{{ ", gated" if gates else "" }}; one of several is written with what joining them needs.
+            // With one split write the result{{ ", gated" if gates else "" }}; otherwise write sums, maximum
+            // and denominator.
             if (alone) {
 {% if gates %}
                 const float gate = gates[row * {{ gates.pitch }}u + {{ gates.first }}u + (group.y * {{ group }}u + head) * {{ width }}u + c];

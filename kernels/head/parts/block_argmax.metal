@@ -1,5 +1,5 @@
-{# The largest of a row's logits as a key, `highest`, and the lowest id that has it, for all threads. #}
-    // Each thread's best. Its ids ascend, so the first of equals is the lowest.
+{# Key of a row's largest logit, `highest`, and the lowest id with it, in all threads. #}
+    // Best logit of each thread. Its ids ascend, so the first of equal logits has the lowest id.
     uint best = 0u;
     uint best_id = 0xffffffffu;
     for (uint id = thread_id; id < {{ vocabulary }}u; id += {{ threads }}u) {
@@ -10,7 +10,7 @@
         }
     }
 
-    // The best over lanes, then over simdgroups.
+    // Best over lanes, then over simdgroups.
     uint highest = simd_max(best);
     uint lowest_id = simd_min(best == highest ? best_id : 0xffffffffu);
     if (lane == 0u) {
@@ -19,7 +19,7 @@
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if simdgroups < 32 %}
-    // Lanes past the last simdgroup look at the first ones again.
+    // Lanes past the last simdgroup repeat the first ones.
     const uint shared_key = best_keys[lane % {{ simdgroups }}u];
     const uint shared_id = best_ids[lane % {{ simdgroups }}u];
 {% else %}

@@ -1,9 +1,9 @@
-{# 32 columns of a tile's rows of W, decoded to threadgroup memory. `of_planes` is what the planes of W are called. #}
+{# Dequantizes 32 columns of a tile's rows of W to threadgroup memory. `of_planes` is the prefix of W's planes. #}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
 {% set low_by = " * scale.x + scale.y" if offset else " * scale.x" if halves else " * scale" if scaled else "" %}
 {% set high_by = " * scale.y" if halves else low_by %}
-        // Decode 32 columns of {{ tile_outputs }} rows of W.
+        // Dequantize 32 columns of {{ tile_outputs }} rows of W.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -40,7 +40,7 @@
                 *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("weights[v]" ~ low_by) }};
             }
 {% else %}
-            // Half a packet: 8 columns, and those 16 further.
+            // Half a packet: 8 columns, and 8 more 16 columns further.
 {% if packed %}
             const {{ packet_type }} codes = {{ loader }}_half({{ of_planes }}_{{ planes[0].name }}, row * {{ stride }}u + block, part);
 {% else %}

@@ -1,13 +1,13 @@
-{# Sums over columns, four blocks of 32 at a time, whose codes matrix units multiply by those of x. #}
+{# Dot products with integer MMA, four blocks of 32 columns at a time. #}
 {% set stretches = (blocks + 3) // 4 %}
 {% set tiles = rows_per_simdgroup // 16 %}
 {% set pieces = per_block * 2 * tiles %}
 {% set from_zero = " ^ uint2(0x80808080u)" if offset else "" %}
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
-{# The packets of a stretch that a lane takes of its rows, and scales. #}
+{# Loads a lane's packets and scales of four blocks. #}
 {% macro take(codes, scales, stretch) %}
 {% if blocks % 4 != 0 %}
-// Past the last block x is zero, whatever it meets.
+// Past the last block x is zero, and W repeats that block.
 const uint block = min({{ stretch }} * 4u + quarter, {{ blocks - 1 }}u);
 {% else %}
 const uint block = {{ stretch }} * 4u + quarter;
@@ -34,23 +34,24 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
 {% endif %}
 }
 {% endmacro %}
-    // A lane has a block of the four, of row `own_row` of each eight.
+    // A lane has one of the four blocks, for row `own_row` of each eight.
     const uint own_row = (lane >> 2u & 4u) | (lane >> 1u & 3u);
     const uint quarter = (lane >> 2u & 2u) | (lane & 1u);
 
-    // Codes of x: the words of a block's upper bytes and those of its lower ones, block by block, and what codes are worth.
+    // Quantized x: for each block the words of the upper bytes, then those of the lower bytes; and the
+    // blocks' scales.
     threadgroup uint staged_codes[{{ simdgroups * 64 }}];
     threadgroup float staged_units[{{ simdgroups * 4 }}];
     threadgroup uint* x_codes = staged_codes + simdgroup_id * 64u;
     threadgroup float* x_units = staged_units + simdgroup_id * 4u;
 {% if offset %}
-    // Their sums, which offsets meet.
+    // Sums of quantized x, for the weights' offsets.
     threadgroup int staged_sums[{{ simdgroups * 4 }}];
     threadgroup int* x_sums = staged_sums + simdgroup_id * 4u;
 {% endif %}
 
 {% if ahead %}
-    // The first packets, which nobody computes. In the loop the next are under way while these are computed with.
+    // The first packets. In the loop the next packets are in flight while the current ones are multiplied.
     uint4 next[{{ pieces }}];
     {{ scale_type }} next_scales[{{ 2 * tiles }}];
     {
@@ -80,11 +81,11 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
         }
         {{ take("next", "next_scales", "following")|indent(8) }}
 {% else %}
-        // Weights first: all loads are under way before the first is needed.
+        // Weights first: all loads are in flight before the first is used.
         {{ take("codes", "scales", "stretch")|indent(8) }}
 {% endif %}
 
-        // Four columns of x a lane, eight lanes a block.
+        // Four columns of x per lane, eight lanes per block.
         float4 xs = {{ load }}(x, stretch * 128u + lane * 4u{{ bound }});
 {% if own_norm %}
         squared += dot(xs, xs);
@@ -114,7 +115,7 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
         simdgroup_barrier(mem_flags::mem_threadgroup);
         const float own_unit = x_units[quarter];
 {% if offset %}
-        // Bytes are codes without what makes them have signs, half of their range.
+        // 8-bit weights are unsigned; half of their range is subtracted as an offset.
         const int taken_away = 128 * x_sums[quarter];
         const float own_sum = float({{ "16 * " if per_block == 1 else "" }}x_sums[quarter]);
 {% endif %}

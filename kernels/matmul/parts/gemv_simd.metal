@@ -1,12 +1,12 @@
-{# Sums over columns, a packet of a row at a time, of which a lane has its own. #}
+{# Dot products over columns; each lane dequantizes its own packets of a row. #}
 {% set begin = "part * 32u + lane" if split > 1 else "lane" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# The scales of a packet of a row. #}
+{# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
-{# A packet of the matrix. #}
+{# Loads a packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% if ahead %}
-    // The first packets, which nobody computes. In the loop the next are under way while these are computed with.
+    // The first packets. In the loop the next packets are in flight while the current ones are multiplied.
 {% if ragged %}
     // Rows past the last repeat it.
 {% endif %}
@@ -40,7 +40,7 @@
 {% if ahead %}
         const uint following = min(packet + {{ 32 * split }}u, {{ packets - 1 }}u);
 {% else %}
-        // Weights first: all loads are under way before the first is needed.
+        // Weights first: all loads are in flight before the first is used.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -71,7 +71,7 @@
 {% endif %}
         }
 
-        // The part of x that these packets meet.
+        // The part of x that these packets are multiplied by.
         float4 xs[{{ vectors }}];
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
@@ -85,7 +85,7 @@
         }
 {% if offset %}
 
-        // A group's offset meets the sum of x, which is the same for all rows.
+        // A group's offset is multiplied by the sum of x, which is the same for all rows.
         float4 quarters = xs[0];
         #pragma unroll
         for (uint v = 1u; v < {{ vectors }}u; v++) {
@@ -99,7 +99,7 @@
             float4 weights[{{ vectors }}];
             {{ decoder }}_decode(codes[r], weights);
 {% if halves %}
-            // The packet's halves have scales of their own.
+            // The packet's halves have separate scales.
             float sum = 0.0f;
             float further = 0.0f;
             #pragma unroll

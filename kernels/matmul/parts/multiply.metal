@@ -1,4 +1,4 @@
-{# The products of what is staged, added to this simdgroup's quarter of the tile. #}
+{# Multiplies the staged blocks and accumulates this simdgroup's quarter of the tile. #}
         // Multiply.
         #pragma unroll
         for (uint k = 0u; k < 32u; k += 8u) {

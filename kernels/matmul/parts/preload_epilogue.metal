@@ -1,9 +1,9 @@
-{# What is loaded of what was computed before, for the end. #}
+{# Loads epilogue operands early. #}
 {% if leaves %}
 
-    // What the first simdgroup finishes with: loaded now, needed at the end.
-    const uint own = lane;
-    const uint output = group * {{ group_outputs }}u + own;
+    // Epilogue operands of the first simdgroup, loaded early.
+    const uint local_output = lane;
+    const uint output = group * {{ group_outputs }}u + local_output;
     float before = 0.0f;
 {% if leaves.gain %}
     float own_gain = 0.0f;
@@ -17,7 +17,7 @@
 {% endif %}
 {% if norm and squares_count <= 32 %}
 
-    // Squares of x: loaded now, needed at the end.
+    // Squares of x, loaded early.
 {% if squares_count < 32 %}
     const {{ squares_vector }} squared = lane < {{ squares_count }}u ? {{ squares_source }}[lane] : {{ squares_vector }}(0.0f);
 {% else %}

@@ -1,4 +1,4 @@
-{# What a packet of a row adds to the sums of its columns, times the number of x that is the row's own. #}
+{# Adds a packet of a row, times the row's element of x, to the sums of its columns. #}
 {% if scaled %}
         const {{ scale_type }} factor = value * scale;
 {% endif %}
@@ -7,7 +7,7 @@
 {% if offset %}
             {{ sums }}[v] += weights[v] * factor.x + factor.y;
 {% elif halves %}
-            // The packet's halves have scales of their own.
+            // The packet's halves have separate scales.
             {{ sums }}[v] += weights[v] * (v < {{ vectors // 2 }}u ? factor.x : factor.y);
 {% elif scaled %}
             {{ sums }}[v] += weights[v] * factor;

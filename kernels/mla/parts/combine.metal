@@ -1,4 +1,4 @@
-{# The sums of threads that have the same columns, added up and to y. #}
+{# Combines the sums of threads with the same columns, and writes y. #}
     #pragma unroll
     for (uint v = 0u; v < {{ vectors }}u; v++) {
         *(threadgroup float4*)(shared + thread_id * {{ columns }}u + 4u * v) = {{ sums }}[v];

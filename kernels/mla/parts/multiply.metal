@@ -1,4 +1,4 @@
-{# What packets of a head's matrix and the part of x that they meet add to the sums of rows. #}
+{# Adds the products of packets of a head's matrix and their part of x to the sums of rows. #}
         float4 xs[{{ vectors }}];
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {

@@ -1,4 +1,4 @@
-{# The row's own latent, normed, and its key, turned, as the cache has them: to `line`. #}
+{# Writes the row's normalized latent and RoPE key, rounded as in the cache, to `line`. #}
     device const float* source = latent + row * {{ latent_pitch }}u + {{ latent_first }}u;
     float squares = 0.0f;
     for (uint c = thread_id; c < {{ width }}u; c += {{ threads }}u) {

@@ -1,4 +1,4 @@
-{# The sums of rows of a head's matrix, over lanes and to y. #}
+{# Sums rows of a head's matrix over lanes, and writes y. #}
     float own_sum = 0.0f;
     #pragma unroll
     for (uint r = 0u; r < {{ each }}u; r++) {
@@ -7,20 +7,20 @@
         sum += simd_shuffle_xor(sum, ushort({{ distance }}));
 {% endfor %}
 {% if each > 1 %}
-        own_sum = own == r ? sum : own_sum;
+        own_sum = lane_in_row == r ? sum : own_sum;
 {% else %}
         own_sum = sum;
 {% endif %}
     }
-    const uint output = first + {{ at_once }}u * own;
+    const uint output = first + {{ at_once }}u * lane_in_row;
 {% set exists = " && output < " ~ rows ~ "u" if ragged else "" %}
 {% if together > 1 %}
     const uint row_of_y = group.z * {{ together }}u + t;
-    if (own < {{ each }}u{{ exists }} && row_of_y < args.rows) {
+    if (lane_in_row < {{ each }}u{{ exists }} && row_of_y < args.rows) {
         y[(row_of_y * {{ heads }}u + group.y) * {{ rows }}u + output] = own_sum;
     }
 {% else %}
-    if (own < {{ each }}u{{ exists }}) {
+    if (lane_in_row < {{ each }}u{{ exists }}) {
         y[(group.z * {{ heads }}u + group.y) * {{ rows }}u + output] = own_sum;
     }
 {% endif %}

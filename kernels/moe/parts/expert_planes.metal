@@ -1,4 +1,4 @@
-{# The planes of a seat's matrix. #}
+{# Base pointers of the matrix in a cache slot. #}
     const ulong before = ulong(seat) * {{ record }}ul;
 {% for plane in planes %}
     device const {{ plane.element }}* own_{{ plane.name }} = (device const {{ plane.element }}*)((device const uchar*)weight_{{ plane.name }} + before);

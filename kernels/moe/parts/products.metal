@@ -1,7 +1,7 @@
-{# What packets and the part of x that they meet add to the sums of rows. #}
+{# Adds the products of packets and their part of x to the sums of rows. #}
 {% if offset %}
 
-        // A group's offset meets the sum of x, which is the same for all rows.
+        // A group's offset is multiplied by the sum of x, which is the same for all rows.
         float4 quarters = xs[0];
         #pragma unroll
         for (uint v = 1u; v < {{ vectors }}u; v++) {
@@ -15,7 +15,7 @@
             float4 weights[{{ vectors }}];
             {{ decoder }}_decode(codes[r], weights);
 {% if halves %}
-            // The packet's halves have scales of their own.
+            // The packet's halves have separate scales.
             float sum = 0.0f;
             float further = 0.0f;
             #pragma unroll

@@ -1,11 +1,11 @@
-{# The weights of the row's experts, of which lane s has the s-th as `own`, and lanes past those that were chosen the first, to `own_routes`. #}
+{# Writes the row's experts and weights to `own_routes`. Lane s has the s-th expert as `lane_expert`; further lanes have the first. #}
 {% if ranked and scores == "softmax" %}
-    float weight = exp(own_logits[own] - largest) / total;
+    float weight = exp(own_logits[lane_expert] - largest) / total;
 {% elif scores == "sigmoid" %}
-    float weight = sigmoid(own_logits[own]);
+    float weight = sigmoid(own_logits[lane_expert]);
 {% else %}
-    const float largest = simd_max(own_logits[own]);
-    float weight = exp(own_logits[own] - largest);
+    const float largest = simd_max(own_logits[lane_expert]);
+    float weight = exp(own_logits[lane_expert] - largest);
 {% if not shares %}
     float total = 0.0f;
     for (uint expert = lane; expert < {{ candidates }}u; expert += 32u) {
@@ -21,15 +21,15 @@
     weight *= {{ factor }};
 {% endif %}
 {% if scale %}
-    weight *= scale[own];
+    weight *= scale[lane_expert];
 {% endif %}
 {% if shared %}
-    // Those that every row has follow.
+    // Shared experts follow.
     const bool is_chosen = lane < {{ picked }}u;
-    own = is_chosen ? own : lane + {{ candidates - picked }}u;
+    lane_expert = is_chosen ? lane_expert : lane + {{ candidates - picked }}u;
     weight = is_chosen ? weight : {{ "sigmoid(own_logits[" ~ candidates ~ "u])" if gated else "1.0f" }};
 {% endif %}
     if (lane < {{ chosen }}u) {
-        own_routes[lane] = own;
+        own_routes[lane] = lane_expert;
         own_routes[{{ chosen }}u + lane] = as_type<uint>(weight);
     }

@@ -1,6 +1,6 @@
-{# The keys of this lane's experts, by which they are chosen. `own_logits` are the row's. #}
+{# Sort keys of this lane's experts. `own_logits` are the row's logits. #}
 {% if ranked and scores == "softmax" %}
-    // What makes scores of logits.
+    // Scores from logits.
     float largest = own_logits[0];
     for (uint expert = lane; expert < {{ candidates }}u; expert += 32u) {
         largest = max(largest, own_logits[expert]);
@@ -13,7 +13,8 @@
     total = simd_sum(total);
 
 {% endif %}
-    // Keys that order as the {{ "ranks" if ranked else "logits" }} of experts do: a lane has every 32nd.
+    // Order-preserving keys of the experts' {{ "rankings" if ranked else "logits" }}: a lane has every 32nd
+    // expert.
     uint keys[{{ per_lane }}];
     #pragma unroll
     for (uint i = 0u; i < {{ per_lane }}u; i++) {

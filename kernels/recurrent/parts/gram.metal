@@ -1,4 +1,4 @@
-        // How alike keys are, and queries and keys: products that simdgroups share, those of keys first.
+        // Dot products of keys with keys, and of queries with keys, divided among simdgroups.
 {% if simdgroups > 1 %}
         for (uint n = simdgroup_id; n < {{ blocks * (blocks + 1) }}u; n += {{ simdgroups }}u) {
 {% else %}
@@ -36,11 +36,11 @@
             }
             #pragma unroll
             for (uint e = 0u; e < 2u; e++) {
-                const float alike = exp(sums[e]) * product.thread_elements()[e];
+                const float decayed_dot = exp(sums[e]) * product.thread_elements()[e];
                 if (of_keys) {
-                    taught[i * {{ line_pitch }}u + j + e] = j + e < i ? -strengths[i] * alike : 0.0f;
+                    k_dot_k[i * {{ line_pitch }}u + j + e] = j + e < i ? -betas[i] * decayed_dot : 0.0f;
                 } else {
-                    asked[i * {{ line_pitch }}u + j + e] = j + e <= i ? alike : 0.0f;
+                    q_dot_k[i * {{ line_pitch }}u + j + e] = j + e <= i ? decayed_dot : 0.0f;
                 }
             }
         }
@@ -52,6 +52,6 @@
                 before += k <= thread_id ? logs[k] : 0.0f;
                 after += k > thread_id ? logs[k] : 0.0f;
             }
-            since[thread_id] = exp(before);
-            until[thread_id] = exp(after);
+            decay_before[thread_id] = exp(before);
+            decay_after[thread_id] = exp(after);
         }

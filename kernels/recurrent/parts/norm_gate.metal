@@ -1,7 +1,7 @@
 {% set counted = " && counts" if padded else "" %}
 {% if gated %}
-        // The norm of the head's answers, and what its gate lets through.
-        float squares = simd_sum(part == 0u{{ counted }} ? answer * answer : 0.0f);
+        // Gated norm of the head's output.
+        float squares = simd_sum(part == 0u{{ counted }} ? readout * readout : 0.0f);
 {% if simdgroups > 1 %}
         threadgroup float* sums = partials + row % 2u * {{ simdgroups }}u;
         if (lane == 0u) {
@@ -14,11 +14,11 @@
         }
 {% endif %}
         if (part == 0u{{ counted }}) {
-            const float normed = answer * rsqrt(squares / {{ values_float }} + {{ gated }}) * gain[column];
+            const float normed = readout * rsqrt(squares / {{ values_float }} + {{ gated }}) * gain[column];
             heads[(row * {{ heads }}u + head) * {{ values }}u + column] = normed * silu(gates[head * {{ values }}u + column]);
         }
 {% else %}
         if (part == 0u{{ counted }}) {
-            heads[(row * {{ heads }}u + head) * {{ values }}u + column] = answer;
+            heads[(row * {{ heads }}u + head) * {{ values }}u + column] = readout;
         }
 {% endif %}

@@ -8,17 +8,17 @@
             const uint row = first + min(r, count - 1u);
 {% if gated %}
             device const float* own_convolved = convolved + row * {{ channels }}u + key_head * {{ keys }}u;
-            device const {{ vector }}* queried = (device const {{ vector }}*)own_convolved;
-            device const {{ vector }}* told = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u);
-            device const float* ends = inputs + row * {{ input_pitch }}u + {{ channels + heads * values }}u;
-            const float force = sigmoid(ends[head]);
-            const float elapsed = ends[{{ heads }}u + head];
+            device const {{ vector }}* query_row = (device const {{ vector }}*)own_convolved;
+            device const {{ vector }}* key_row = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u);
+            device const float* last_inputs = inputs + row * {{ input_pitch }}u + {{ channels + heads * values }}u;
+            const float beta = sigmoid(last_inputs[head]);
+            const float dt = last_inputs[{{ heads }}u + head];
 {% else %}
             const uint place = (row * {{ key_heads }}u + key_head) * {{ keys }}u;
-            device const {{ vector }}* queried = (device const {{ vector }}*)(query + place);
-            device const {{ vector }}* told = (device const {{ vector }}*)(key + place);
-            const float force = strength[row * {{ heads }}u + head];
-            const float elapsed = time[row * {{ heads }}u + head];
+            device const {{ vector }}* query_row = (device const {{ vector }}*)(query + place);
+            device const {{ vector }}* key_row = (device const {{ vector }}*)(key + place);
+            const float beta = strength[row * {{ heads }}u + head];
+            const float dt = time[row * {{ heads }}u + head];
 {% endif %}
             {{ vector }} q[{{ each }}];
             {{ vector }} k[{{ each }}];
@@ -31,12 +31,12 @@
                 q[i] = {{ vector }}(0.0f);
                 k[i] = {{ vector }}(0.0f);
                 if (c < {{ keys // step }}u) {
-                    q[i] = queried[c];
-                    k[i] = told[c];
+                    q[i] = query_row[c];
+                    k[i] = key_row[c];
                 }
 {% else %}
-                q[i] = queried[c];
-                k[i] = told[c];
+                q[i] = query_row[c];
+                k[i] = key_row[c];
 {% endif %}
                 query_squares += {{ dotted | replace("A", "q[i]") }};
                 key_squares += {{ dotted | replace("A", "k[i]") }};
@@ -60,9 +60,9 @@
                 *(threadgroup {{ vector }}*)(keys + r * {{ pitch }}u + c * {{ step }}u) = k[i] * key_scale;
 {% endif %}
             }
-            // Rows past the last learn nothing, and nothing is forgotten at them.
+            // Rows past the last do not update the state, and do not decay it.
             if (part == 0u) {
-                logs[r] = r < count ? -exp(rate[head]) * softplus(elapsed + bias[head]) : 0.0f;
-                strengths[r] = r < count ? force : 0.0f;
+                logs[r] = r < count ? -exp(rate[head]) * softplus(dt + bias[head]) : 0.0f;
+                betas[r] = r < count ? beta : 0.0f;
             }
         }

@@ -1,5 +1,6 @@
-// A packet of affine codes of 2 bits: 8 bytes, 32 columns. The weight is the code times its group's scale, plus its group's
-// offset. Byte j of word k holds, from its lowest bits on, columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20.
+// A packet of 2-bit affine weights: 8 bytes, 32 columns. A weight is the quantized value times its group's
+// scale, plus the group's offset. Byte j of word k holds, from the lowest bits on, columns 8k + j, 8k + j +
+// 16, 8k + j + 4 and 8k + j + 20.
 struct Affine2 {
     uint2 pairs;
 };
@@ -10,7 +11,7 @@ inline Affine2 affine2_at(device const uint2* codes, uint packet) {
     return found;
 }
 
-// The packet's half that holds words 0 and 1 of it, or words 2 and 3, in the place of words 0 and 1.
+// Half a packet: words 0 and 1, or words 2 and 3 in their place.
 inline Affine2 affine2_half(device const uint2* codes, uint packet, uint part) {
     Affine2 found;
     const uint2 pairs = codes[packet];

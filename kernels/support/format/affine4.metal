@@ -1,7 +1,8 @@
-// A word of affine codes of 4 bits: 4 bytes, 8 columns. The weight is the code times its group's scale, plus its group's
-// offset. Of 32 columns, byte j holds column j in its low nibble and column j + 16 in its high one.
+// A word of 4-bit affine weights: 4 bytes, 8 columns. A weight is the quantized value times its group's
+// scale, plus the group's offset. Of 32 columns, byte j holds column j in its low nibble and column j + 16 in
+// its high one.
 //
-// Nibbles are masked in place and set as the low bits of the half 1024.0, as those of q4_0 are.
+// Nibbles are masked in place and set as the low bits of the half 1024.0, as in q4_0.
 inline void affine4_word(uint even, thread float4& low, thread float4& high) {
     const uint odd = even >> 8u;
     const half2 low_even = as_type<half2>((even & 0x000f000fu) | 0x64006400u) - half2(1024.0h);
@@ -12,7 +13,7 @@ inline void affine4_word(uint even, thread float4& low, thread float4& high) {
     high = float4(half4(high_even.x, high_odd.x, high_even.y, high_odd.y));
 }
 
-// A packet of affine codes of 4 bits: 16 bytes, 32 columns.
+// A packet of 4-bit affine weights: 16 bytes, 32 columns.
 inline void affine4_decode(uint4 packet, thread float4* codes) {
     #pragma unroll
     for (uint i = 0u; i < 4u; i++) {

@@ -1,6 +1,6 @@
-// A packet of affine codes of 5 bits: 20 bytes, 32 columns. The weight is the code times its group's scale, plus its group's
-// offset. Four words hold the lower bits as those of affine4 lie; of the fifth, bit 2i + h of byte j is the highest bit of
-// column 4i + j + 16h.
+// A packet of 5-bit affine weights: 20 bytes, 32 columns. A weight is the quantized value times its group's
+// scale, plus the group's offset. Four words hold the lower bits in the layout of affine4. Bit 2i + h of byte
+// j of the fifth is the highest bit of column 4i + j + 16h.
 struct Affine5 {
     uint4 nibbles;
     uint singles;
@@ -14,7 +14,7 @@ inline Affine5 affine5_at(device const uint* codes, uint packet) {
     return found;
 }
 
-// The packet's half that holds words 0 and 1 of it, or words 2 and 3, in the place of words 0 and 1.
+// Half a packet: words 0 and 1, or words 2 and 3 in their place.
 inline Affine5 affine5_half(device const uint* codes, uint packet, uint part) {
     device const uint* words = codes + 5u * packet;
     Affine5 found;

@@ -1,5 +1,6 @@
-// A packet of affine codes of 6 bits: 24 bytes, 32 columns. The weight is the code times its group's scale, plus its group's
-// offset. Four words hold the lower bits as those of affine4 lie, two the higher ones as those of affine2 do.
+// A packet of 6-bit affine weights: 24 bytes, 32 columns. A weight is the quantized value times its group's
+// scale, plus the group's offset. Four words hold the lower bits in the layout of affine4, two the higher
+// bits in that of affine2.
 struct Affine6 {
     uint4 nibbles;
     uint2 pairs;
@@ -15,7 +16,7 @@ inline Affine6 affine6_at(device const uint2* codes, uint packet) {
     return found;
 }
 
-// The packet's half that holds words 0 and 1 of it, or words 2 and 3, in the place of words 0 and 1.
+// Half a packet: words 0 and 1, or words 2 and 3 in their place.
 inline Affine6 affine6_half(device const uint2* codes, uint packet, uint part) {
     device const uint2* words = codes + 3u * packet;
     const uint2 nibbles = words[part];
@@ -26,7 +27,7 @@ inline Affine6 affine6_half(device const uint2* codes, uint packet, uint part) {
     return found;
 }
 
-// Word i, a byte a code: columns 4i .. 4i + 3, and those 16 further.
+// Word i, one byte per value: columns 4i .. 4i + 3, and those 16 further.
 inline uint2 affine6_bytes(Affine6 packet, uint i) {
     const uint nibbles = packet.nibbles[i];
     const uint pairs = (i < 2u ? packet.pairs.x : packet.pairs.y) >> (4u * (i & 1u));

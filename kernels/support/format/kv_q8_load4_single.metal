@@ -1,4 +1,5 @@
-// Four numbers of a record of a width that is no multiple of 64, so that codes are aligned to nothing. See record4_whole.
+// Loads four values of a q8_0 KV record whose width is not a multiple of 64, so that its values are
+// unaligned. See `record4_whole`.
 inline float4 record4_single(device const uchar* record, uint channel, uint width) {
     if (channel >= width) {
         return float4(0.0f);

@@ -1,5 +1,5 @@
-// Four numbers of a record, from `channel`: codes times the scale of their 32, which stands after all codes; zeros past the
-// width, which is a multiple of 64.
+// Loads four values of a q8_0 KV record from `channel` on: quantized values times the scale of their 32,
+// which follows all values. Past the width, a multiple of 64, they are zeros.
 inline float4 record4_whole(device const uchar* record, uint channel, uint width) {
     if (channel >= width) {
         return float4(0.0f);

@@ -1,13 +1,14 @@
-// The scale of an exponent of mxfp4, 2^(exponent - 127), times 2^14: what is taken from it of floats below. An exponent of 255 is no
-// number, and the compiler refuses it; from 240 on no float but 0 has a weight that it takes.
+// Converts an mxfp4 exponent to the scale 2^(exponent - 127), times 2^14 to compensate for the values below.
+// The compiler rejects exponent 255 (NaN). Exponents from 240 on only occur with zeros.
 inline float mxfp4_scale(uchar exponent) {
     return as_type<float>(min(uint(exponent) + 14u, 254u) << 23u);
 }
 
-// A word of mxfp4 codes: 4 bytes, 8 columns. The weight is the float of a code times its block's scale. Columns lie as those of q4_0.
+// A word of mxfp4 weights: 4 bytes, 8 columns, in the layout of q4_0. A weight is a 4-bit float times its
+// block's scale.
 //
-// A float has a sign, two bits of exponent and one of fraction. Set as those of a half, whose exponents are above their numbers by 14
-// more, it is the same number times 2^-14, the smallest ones included, and widening a half is exact.
+// A 4-bit float has a sign, two exponent bits and one fraction bit. Set as the bits of a half, whose exponent
+// bias is larger by 14, it is the same number times 2^-14, subnormals included. Widening a half is exact.
 inline void mxfp4_word(uint even, thread float4& low, thread float4& high) {
     const uint odd = even >> 8u;
     const half2 low_even = as_type<half2>((even & 0x00070007u) << 9u | (even & 0x00080008u) << 12u);
@@ -18,7 +19,7 @@ inline void mxfp4_word(uint even, thread float4& low, thread float4& high) {
     high = float4(half4(high_even.x, high_odd.x, high_even.y, high_odd.y));
 }
 
-// A packet of mxfp4 codes: 16 bytes, 32 columns, one block.
+// A packet of mxfp4 weights: 16 bytes, 32 columns, one block.
 inline void mxfp4_decode(uint4 packet, thread float4* weights) {
     #pragma unroll
     for (uint i = 0u; i < 4u; i++) {

@@ -1,9 +1,10 @@
-// A word of q4_0 codes: 4 bytes, 8 columns. The weight is (code - 8) times its block's scale. Byte j of a block's 16 holds
-// column j in its low nibble and column j + 16 in its high one: word i holds columns 4i .. 4i + 3, and those 16 further.
+// A word of q4_0 weights: 4 bytes, 8 columns. A weight is (value - 8) times its block's scale. Byte j of a
+// block's 16 holds column j in its low nibble and column j + 16 in its high one; word i holds columns 4i ..
+// 4i + 3, and those 16 further.
 //
-// Converting an integer costs four times what masking does. So nibbles are masked in place and set as the low bits
-// of the half 1024.0, whose last bit is worth 1. A low nibble gives 1024 + code, a high one 1024 + 16 * code; the
-// subtraction that takes 1024 away takes the 8 along, and every step is exact.
+// Integer conversion costs four times as much as masking. Therefore nibbles are masked in place and set as
+// the low bits of the half 1024.0, whose last bit is worth 1. A low nibble gives 1024 + value, a high one
+// 1024 + 16 * value. Subtracting 1024 also subtracts the 8, and every step is exact.
 inline void q4_0_word(uint even, thread float4& low, thread float4& high) {
     const uint odd = even >> 8u;
     const half2 low_even = as_type<half2>((even & 0x000f000fu) | 0x64006400u) - half2(1032.0h);
@@ -14,7 +15,7 @@ inline void q4_0_word(uint even, thread float4& low, thread float4& high) {
     high = float4(half4(high_even.x, high_odd.x, high_even.y, high_odd.y));
 }
 
-// A packet of q4_0 codes: 16 bytes, 32 columns, one block.
+// A packet of q4_0 weights: 16 bytes, 32 columns, one block.
 inline void q4_0_decode(uint4 packet, thread float4* weights) {
     #pragma unroll
     for (uint i = 0u; i < 4u; i++) {

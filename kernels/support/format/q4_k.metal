@@ -1,7 +1,8 @@
-// The scale and the offset of a packet of q4_k or q5_k, counted through superblocks of 8 packets. A superblock has 5 words: the
-// halves d and dmin, and two bytes for each packet, s and m. The weight is the code times d * s, minus dmin * m.
+// Scale and offset of a packet of q4_k or q5_k; packets are counted through superblocks of 8. A superblock
+// has 5 words: the halves d and dmin, and two bytes s and m for each packet. A weight is the quantized value
+// times d * s, minus dmin * m.
 //
-// Bytes are set as the low bits of the half 1024.0, as codes are. The products are exact in f32.
+// Bytes are set as the low bits of the half 1024.0. The products are exact in f32.
 inline float2 q4_k_scales(device const uint* scales, uint packet) {
     device const uint* words = scales + packet / 8u * 5u;
     const float2 units = float2(as_type<half2>(words[0]));

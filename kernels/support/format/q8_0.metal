@@ -1,7 +1,8 @@
-// A word of q8_0 codes: 4 bytes, 4 columns. The weight is the code times its block's scale.
+// A word of q8_0 weights: 4 bytes, 4 columns. A weight is the quantized value times its block's scale.
 //
-// Converting an integer costs four times what masking does. So codes are made unsigned (code + 128) and set as the
-// low bits of the half 1024.0, whose last bit is worth 1: that half is 1024 + 128 + code, and 1152 is subtracted.
+// Integer conversion costs four times as much as masking. Therefore values are made unsigned (value + 128)
+// and set as the low bits of the half 1024.0, whose last bit is worth 1. The half is 1024 + 128 + value, and
+// 1152 is subtracted.
 inline float4 q8_0_word(uint word) {
     const uint codes = word ^ 0x80808080u;
     const half2 even = as_type<half2>((codes & 0x00ff00ffu) | 0x64006400u) - half2(1152.0h);
@@ -9,7 +10,7 @@ inline float4 q8_0_word(uint word) {
     return float4(half4(even.x, odd.x, even.y, odd.y));
 }
 
-// A packet of q8_0 codes: 16 bytes, 16 columns, half a block.
+// A packet of q8_0 weights: 16 bytes, 16 columns, half a block.
 inline void q8_0_decode(uint4 packet, thread float4* weights) {
     #pragma unroll
     for (uint i = 0u; i < 4u; i++) {

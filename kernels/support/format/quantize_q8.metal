@@ -1,5 +1,5 @@
-// The code of x, one of 32 numbers that the lanes of a simdgroup have, and the scale that they share: the largest takes 127. Zeros
-// have a scale of 0, and whatever they are divided by they stay zeros.
+// Quantizes x, one of 32 values in the lanes of a simdgroup, to 8 bits with a shared scale: the largest
+// becomes 127. A block of zeros has scale 0 and stays zero.
 inline char encode32(float x, thread half* scale) {
     *scale = half(simd_max(fabs(x)) / 127.0f);
     const float step = float(*scale);

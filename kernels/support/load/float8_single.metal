@@ -1,4 +1,4 @@
-// Eight floats of a row of any width, so of any alignment, from `channel`; zeros past it.
+// Loads eight floats of a row of any width and alignment, from `channel` on; zeros past the width.
 inline void float8_single(device const float* row, uint channel, uint width, thread float4* to) {
     #pragma unroll
     for (uint c = 0u; c < 8u; c++) {

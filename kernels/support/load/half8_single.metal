@@ -1,4 +1,4 @@
-// Eight halves of a row of any width, so of any alignment, from `channel`; zeros past it.
+// Loads eight halves of a row of any width and alignment, from `channel` on; zeros past the width.
 inline void half8_single(device const half* row, uint channel, uint width, thread half4* to) {
     #pragma unroll
     for (uint c = 0u; c < 8u; c++) {

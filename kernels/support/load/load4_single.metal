@@ -1,4 +1,4 @@
-// Four columns of a row of any width, so of any alignment; zeros past it.
+// Loads four columns of a row of any width and alignment; zeros past the width.
 inline float4 load4_single(device const float* row, uint column, uint width) {
     float4 values = float4(0.0f);
     #pragma unroll

@@ -1,4 +1,5 @@
-// A sum of 64 bits in two words, to which threads add in any order: whoever makes the lower word go round adds what it carries.
+// Adds to a 64-bit sum in two words, from threads in any order. A thread whose addition overflows the lower
+// word adds the carry to the upper word.
 inline void add_to(threadgroup atomic_uint* low, threadgroup atomic_uint* high, ulong value) {
     const uint added = uint(value);
     const uint before = atomic_fetch_add_explicit(low, added, memory_order_relaxed);
@@ -10,13 +11,13 @@ inline void add_to(threadgroup atomic_uint* low, threadgroup atomic_uint* high, 
     }
 }
 
-// What has been added, behind a barrier.
+// The sum, after a barrier.
 inline ulong sum_of(threadgroup atomic_uint* low, threadgroup atomic_uint* high) {
     const ulong upper = atomic_load_explicit(high, memory_order_relaxed);
     return (upper << 32u) | atomic_load_explicit(low, memory_order_relaxed);
 }
 
-// The upper half of a product of 128 bits.
+// Upper 64 bits of a 128-bit product.
 inline ulong high_word(ulong a, ulong b) {
     const ulong a_low = a & 0xfffffffful;
     const ulong b_low = b & 0xfffffffful;
@@ -25,13 +26,13 @@ inline ulong high_word(ulong a, ulong b) {
     return (a >> 32u) * (b >> 32u) + (middle >> 32u) + (other >> 32u);
 }
 
-// So many parts of 2^32 of a sum, rounded up.
+// `parts` / 2^32 of a sum, rounded up.
 inline ulong share_of(ulong sum, uint parts) {
     const ulong lower = (sum & 0xfffffffful) * parts;
     return (sum >> 32u) * parts + (lower >> 32u) + ulong(uint(lower) != 0u);
 }
 
-// 64 random bits of a seed, those of a number: SplitMix64.
+// 64 random bits from a seed and an index (SplitMix64).
 inline ulong random_bits(uint seed_low, uint seed_high, uint index) {
     const ulong seed = (ulong(seed_high) << 32u) | seed_low;
     ulong z = seed + (ulong(index) + 1ul) * 0x9e3779b97f4a7c15ul;

@@ -1,6 +1,7 @@
-// x times the normal distribution's share below x: max(x, 0) - |x| q, where q is the share beyond |x|. That is a polynomial
-// times exp(-x^2 / 2), to 2 units in the seventh place. Beyond 12 it is less than any f32 nearby can tell from 0, and exp
-// stays finite.
+// GELU: x times the normal distribution function. Computed as max(x, 0) - |x| q, where q is the upper tail
+// probability at
+// |x|: a polynomial times exp(-x^2 / 2), accurate to 2 units in the seventh digit. Beyond 12 it is negligible in f32, and
+// exp stays finite.
 inline float gelu(float x) {
     const float far = min(fabs(x), 12.0f);
     const float t = 1.0f / (1.0f + 0.23164189f * far);

@@ -1,4 +1,4 @@
-// Two channels turned by an angle. Angles grow with positions, beyond what the fast sine and cosine know.
+// Rotates two channels by an angle. Angles grow with positions, beyond the range of the fast sine and cosine.
 inline float2 turn(float2 pair, float angle, float magnitude) {
     const float cosine = precise::cos(angle) * magnitude;
     const float sine = precise::sin(angle) * magnitude;

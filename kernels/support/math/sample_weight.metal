@@ -1,25 +1,25 @@
-// 0 in the place of a number that is smaller than any normal one: some devices know none, others would count it.
+// Flushes subnormal numbers to 0, so that devices with and without subnormals agree.
 inline float normal(float number) {
     const bool is_normal = (as_type<uint>(number) & 0x7f800000u) != 0u;
     return is_normal ? number : 0.0f;
 }
 
-// The upper half of a product.
+// Upper half of a product.
 inline uint high_half(uint a, uint b) {
     return uint((ulong(a) * ulong(b)) >> 32u);
 }
 
-// 2^31 · 2^(-scale · (top - logit)), as a whole number: what an id weighs. Each step is one that all devices round alike, as
-// `draw.rs` of the runtime does it. What is not a number weighs nothing.
+// Sampling weight of a token: 2^31 · 2^(-scale · (top - logit)) as an integer. All steps round identically on
+// all devices, and match `draw.rs` of the runtime. NaN has weight 0.
 inline uint weight_of(float logit, float top, float scale) {
     const bool is_number = (as_type<uint>(logit) & 0x7fffffffu) <= 0x7f800000u;
-    // Of two infinities there is no difference.
+    // The difference of two infinities is undefined.
     const bool is_top = normal(logit) == normal(top);
     const float powers = normal(normal(top) - normal(logit)) * scale;
     const bool is_near = is_number && powers < 32.0f;
     const uint steps = is_near ? uint(powers * 67108864.0f) : 0u;
 
-    // A polynomial of what is left of the exponent, and a shift that rounds.
+    // A polynomial of the exponent's fraction, and a rounding shift.
     const uint fraction = steps << 6u;
     uint sum = 639488u - high_half(48550u, fraction);
     sum = 5712048u - high_half(sum, fraction);

@@ -1,5 +1,5 @@
-// cap * tanh(x / cap). tanh is a quotient of polynomials, to 3 units in the last place: nothing in it overflows, and where x
-// is small no digits cancel. From 7.9 on tanh is 1 in f32.
+// cap * tanh(x / cap). tanh is a quotient of polynomials, accurate to 3 units in the last place, without
+// overflow or cancellation for small x. From 7.9 on tanh is 1 in f32.
 inline float softcap(float x, float cap) {
     const float t = clamp(x / cap, -7.9053111f, 7.9053111f);
     const float s = t * t;

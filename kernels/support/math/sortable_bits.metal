@@ -1,5 +1,5 @@
-// A number as bits that compare like it, in integers because fast arithmetic may not know a NaN. The two zeros are
-// equal; a NaN is 0, below every number.
+// Converts a float to bits with the same order, in integer arithmetic, since fast math may ignore NaN. The
+// two zeros are equal; NaN is 0, below every number.
 inline uint ordered(float number) {
     uint bits = as_type<uint>(number);
     bits = bits == 0x80000000u ? 0u : bits;

@@ -1,5 +1,6 @@
-// a / (1 + exp(-sharpness * a)) * (b + 1), where a is the gate but at most the limit, and b the up but at most the limit either way.
-// Below -80 exp stays finite. What is not a number stays so, which is seen in its bits, as fast arithmetic may not know it.
+// Clamped SwiGLU: a / (1 + exp(-sharpness * a)) * (b + 1), where a is the gate clamped from above by the
+// limit, and b is up clamped to the limit on both sides. Below -80 exp stays finite. NaN is preserved; it is
+// detected in the bits, since fast math may ignore it.
 inline float gate_clamped(float gate, float up, float limit, float sharpness) {
     const float a = min(gate, limit);
     const float b = clamp(up, -limit, limit);

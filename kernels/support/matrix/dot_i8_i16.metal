@@ -1,7 +1,8 @@
-// Products of codes, added up: those that a lane has of a block of two rows, eight words of four bytes with signs each, with the
-// block's codes of 16 bits. Of these threadgroup memory has four blocks, each the words of its upper bytes and then those of
-// its lower ones; the lane's block is number `quarter`. Pairs of words are 16 columns apart. Eight rows of lanes, `row`, have four
-// blocks each. A target that knows bytes has a body of its own.
+// Integer dot products of a lane's block of two weight rows, eight words of four signed bytes each, with the
+// block's 16-bit quantized activations. Threadgroup memory has four blocks of activations: for each the words
+// of the upper bytes, then those of the lower bytes. The lane's block is `quarter`. Pairs of words are 16
+// columns apart. Each of eight rows of lanes, `row`, has four blocks. Targets with integer MMA replace this
+// body.
 #ifndef OWN_BLOCK_PRODUCTS
 inline int byte_products(uint a, uint b) {
     const char4 left = as_type<char4>(a);

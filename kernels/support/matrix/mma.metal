@@ -1,6 +1,6 @@
-// Products of matrices, added up. Of two at once that share their right factor, `upper` and `lower`; `ranged` ones are of singles that
-// are singles for their range alone, so that a product may lose what one of halves loses. A target whose matrix units know more
-// than these operations has bodies of its own.
+// Multiply-accumulate of 8 by 8 matrices. One variant multiplies two left factors, `upper` and `lower`, by
+// one right factor. The `ranged` variants use f32 for range only, so products may be rounded as in f16.
+// Targets with other MMA instructions replace these bodies.
 #ifndef OWN_PRODUCTS
 template <class T>
 inline void add_products(

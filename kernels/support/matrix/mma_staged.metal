@@ -1,6 +1,7 @@
-// 16 columns of two left factors, by as many rows of a right factor that lies in threadgroup memory, are added to `upper` and
-// `lower`. Rows there are of `pitch` elements; where the factor is `turned` they are its columns. Halves are met by singles.
-// `ranged` are singles that are so for their range alone. A target may have bodies of its own.
+// Multiplies 16 columns of two left factors by rows of a right factor in threadgroup memory, and accumulates
+// in `upper` and `lower`. Rows are `pitch` elements apart; with `turned` the factor is transposed. f16 right
+// factors are multiplied by f32. The `ranged` variants use f32 for range only. Targets may replace these
+// bodies.
 #ifndef OWN_STRIPS
 template <class T>
 inline void add_strip(

@@ -1,5 +1,6 @@
-// A word of eight nibbles as bytes with signs, 16 · (nibble - 8) each: those of its low nibbles, and those of its high ones, 16 columns
-// further. 8 less turns a nibble's highest bit, where it is the byte's.
+// Converts a word of eight nibbles to signed bytes, 16 · (nibble - 8) each: those of the low nibbles, and
+// those of the high nibbles, 16 columns further. Subtracting 8 flips a nibble's highest bit, which is the
+// byte's.
 inline uint2 nibbles_as_bytes(uint word) {
     return uint2((word << 4u & 0xf0f0f0f0u) ^ 0x80808080u, (word & 0xf0f0f0f0u) ^ 0x80808080u);
 }

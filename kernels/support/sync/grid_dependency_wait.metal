@@ -1,5 +1,5 @@
-// Where a device begins a kernel before those have ended whose results it reads, it waits for them here, once, before it reads or
-// writes anything of theirs. Metal begins none early.
+// With programmatic dependent launch, waits for the preceding kernels; called once, before their results are
+// read or overwritten. Metal does not start kernels early.
 #ifndef OWN_WAIT
 inline void wait_for_others() {}
 #endif

@@ -1,4 +1,4 @@
-//! What the templates of attention read.
+//! Template contexts of attention kernels.
 
 use forge_ir::Format;
 use serde::Serialize;
@@ -8,12 +8,12 @@ use crate::attention::rope::Turn;
 use crate::context::Base;
 use crate::spec::{Attend, AttendJoin, AttentionKnobs, KvSource, Prologue};
 
-/// The largest of 4 and 2 that divides an even width: elements moved at once.
+/// Elements moved at once: 4 if it divides the width, otherwise 2. The width is even.
 pub(crate) fn step(width: usize) -> usize {
     if width.is_multiple_of(4) { 4 } else { 2 }
 }
 
-/// The Metal type of a cached element, and bytes of registers that a number takes.
+/// Metal type of a cached element, and bytes of registers per element.
 pub(crate) fn element(cache: Format) -> (&'static str, usize) {
     match cache {
         Format::F32 => ("float", 4),
@@ -22,13 +22,13 @@ pub(crate) fn element(cache: Format) -> (&'static str, usize) {
     }
 }
 
-/// How a cache keeps a head of a position, as templates print it.
+/// Layout of one head at one position of the KV cache, as template variables.
 #[derive(Serialize)]
 pub(crate) struct Kept {
     element: &'static str,
-    /// Elements of a head of a position.
+    /// Elements of one head at one position.
     record: usize,
-    /// Whether they are codes, and then the scales of each 32 of them.
+    /// Whether the cache is quantized: q8 values, followed by a scale for each 32.
     quantised: bool,
 }
 
@@ -40,12 +40,12 @@ impl Kept {
     }
 }
 
-/// The support unit that loads four numbers of a record.
+/// Support unit that loads four values of a q8_0 record.
 pub(crate) fn load_record(width: usize) -> &'static str {
     if width.is_multiple_of(64) { "record4_whole" } else { "record4_single" }
 }
 
-/// Distances by which a value is shuffled to be combined over lanes: from `first`, doubling, below `end`.
+/// Lane distances of a shuffle reduction: from `first`, doubling, below `end`.
 pub(crate) fn distances(first: usize, end: usize) -> Vec<usize> {
     std::iter::successors(Some(first), |distance| Some(distance * 2))
         .take_while(|&distance| distance < end)
@@ -55,61 +55,63 @@ pub(crate) fn distances(first: usize, end: usize) -> Vec<usize> {
 /// Channels that a lane of `attend_split` loads at once: 16 bytes in f16.
 const PACKET: usize = 8;
 
-/// Lanes of `attend_split` that share a position of a head.
+/// Lanes of `attend_split` per position of a head.
 fn lanes(width: usize) -> usize {
     width.div_ceil(PACKET).next_power_of_two().min(32)
 }
 
-/// Packets of a head of a position that a lane of `attend_split` has, one every so many lanes.
+/// Packets of a head per lane of `attend_split`, strided by the number of lanes.
 fn packets(width: usize) -> usize {
     width.div_ceil(PACKET * lanes(width))
 }
 
-/// Channels of a head that a lane of `attend_split` has.
+/// Channels of a head per lane of `attend_split`.
 pub(crate) fn channels(width: usize) -> usize {
     PACKET * packets(width)
 }
 
-/// Threadgroup memory for the query heads of a threadgroup of `attend_split`.
+/// Threadgroup memory in bytes for the query heads of a threadgroup of `attend_split`.
 const QUERY_MEMORY: usize = 8 * 1024;
 
-/// Threadgroup memory for the sums of simdgroups of `attend_split`.
+/// Threadgroup memory in bytes for the partial sums of simdgroups in `attend_split`.
 const SUMS_MEMORY: usize = 9 * 1024;
 
-/// The same where matrix units meet a cache: registers leave room for one threadgroup or two.
+/// [`SUMS_MEMORY`] of the MMA variant, whose register use allows only one or two threadgroups per core.
 const UNIT_SUMS_MEMORY: usize = 18 * 1024;
 
-/// Floats between heads in the threadgroup memory of `attend_split`: the width in whole lanes.
+/// Stride of heads in `attend_split`'s threadgroup memory, in floats: the width in whole packets.
 fn query_pitch(width: usize) -> usize {
     width.next_multiple_of(PACKET)
 }
 
-/// Whether `attend_split` has room for the query heads that read one key head.
+/// Whether the query heads of one KV head fit in `attend_split`'s threadgroup memory.
 pub(crate) fn queries_fit(group: usize, width: usize) -> bool {
     group * query_pitch(width) * 4 <= QUERY_MEMORY
 }
 
-/// Floats between the sums of one simdgroup and those of the next in `attend_split`: those of a head, its maximum and its total.
+/// Stride of the simdgroups' partial sums in `attend_split`, in floats: sums of a head, maximum and
+/// denominator.
 fn sums_pitch(width: usize) -> usize {
     query_pitch(width) + 4
 }
 
-/// Bytes that the sums of so many simdgroups of `attend_split` take at least: of a head of each.
+/// Minimum bytes for the partial sums of this many simdgroups of `attend_split`: one head each.
 pub(crate) fn sums_bytes(simdgroups: usize, width: usize) -> usize {
     simdgroups * sums_pitch(width) * 4
 }
 
-/// Floats between the rows that `attend_tiled` stages.
+/// Stride of the rows that `attend_tiled` stages, in floats.
 pub(crate) fn staged_pitch(width: usize) -> usize {
     width.next_multiple_of(8) + 4
 }
 
-/// Bytes of threadgroup memory of `attend_tiled` with so many positions staged at once: those, scores, and a diagonal.
+/// Threadgroup memory of `attend_tiled` in bytes with a tile of this many positions: keys or values, scores,
+/// and a diagonal matrix.
 pub(crate) fn tile_bytes(tile: usize, width: usize) -> usize {
     4 * (tile * staged_pitch(width) + 288 + 64)
 }
 
-/// Bytes of threadgroup memory of `attend_unfolded` with so many positions staged at once, keys or values.
+/// Threadgroup memory of `attend_unfolded` in bytes with a tile of this many positions, keys or values.
 pub(crate) fn unfolded_bytes(tile: usize, keys: usize, values: usize) -> usize {
     tile_bytes(tile, keys.max(values))
 }
@@ -125,58 +127,58 @@ pub(crate) struct SplitContext<'a> {
     #[serde(flatten)]
     kept: Kept,
     width_float: f32,
-    /// What turns scores of powers of e to those of powers of 2, and as well what scales them.
+    /// log2(e), which converts scores to powers of 2; also multiplied by the scale.
     base_2: f32,
     scale_base_2: f32,
-    /// Query heads that read one key head.
+    /// Query heads per KV head.
     group: usize,
-    /// Heads of a row before it is prepared.
+    /// Heads of a row of the input, before preparation.
     row_heads: usize,
-    /// Whether it prepares the row's own key and value, too, and appends them.
+    /// Whether the kernel also prepares and appends the row's own key and value.
     appends: bool,
-    /// Whether values are made of what keys are made of.
+    /// Whether values are computed from the keys' projection.
     values_are_keys: bool,
-    /// Heads of a simdgroup.
+    /// Heads per simdgroup.
     heads_each: usize,
-    /// Simdgroups that have different heads.
+    /// Number of simdgroups with different heads.
     head_parts: usize,
-    /// Simdgroups that have different positions.
+    /// Number of simdgroups with different positions.
     position_parts: usize,
-    /// Whether the last of `head_parts` has heads past the last.
+    /// Whether the last of `head_parts` has fewer heads.
     idle_heads: bool,
     simdgroups: usize,
     threads: usize,
-    /// Lanes that share a position.
+    /// Lanes per position.
     lanes: usize,
-    /// The packets of a lane: each one's number, and how far its first channel is from that of the first.
+    /// Packets of a lane: index, and channel offset from the first packet.
     packets: Vec<[usize; 2]>,
     /// Positions that a simdgroup loads at once.
     at_once: usize,
-    /// How often it does in a block.
+    /// Loads per block.
     loads: usize,
     /// Positions of a block.
     block: usize,
-    /// The support function that loads a lane's channels from the cache.
+    /// Support function that loads a lane's channels from the cache.
     load: &'static str,
-    /// Its argument, where it has a bound.
+    /// Bound argument of `load`, if any.
     bound: String,
     /// Whether queries are in threadgroup memory.
     staged: bool,
-    /// The support function that loads a lane's channels of a query that is not.
+    /// Support function that loads a lane's channels of an unstaged query.
     query_load: &'static str,
     /// Elements moved at once while queries are staged.
     query_step: usize,
-    /// Floats between heads in threadgroup memory.
+    /// Stride of heads in threadgroup memory, in floats.
     pitch: usize,
-    /// Heads that simdgroups join at once.
+    /// Heads that simdgroups combine at once.
     joined: usize,
-    /// Floats between sums of values that are to be joined, each with its maximum and total.
+    /// Stride of the partial sums that are combined, each with maximum and denominator, in floats.
     sums_pitch: usize,
-    /// Floats of threadgroup memory.
+    /// Threadgroup memory in floats.
     shared: usize,
-    /// Distances of the lanes that share a position.
+    /// Shuffle distances among lanes of one position.
     within: Vec<usize>,
-    /// Distances of the lanes that have the same channels of other positions.
+    /// Shuffle distances among lanes with the same channels of different positions.
     across: Vec<usize>,
 }
 
@@ -200,7 +202,7 @@ impl<'a> SplitContext<'a> {
             (false, true) => group,
             (false, false) => 0,
         };
-        // Of halves and of floats.
+        // For f16 and for f32.
         let (loads_of, bound) = if spec.width == channels(spec.width) * lanes {
             (["half8_whole", "float8_whole"], String::new())
         } else if spec.width.is_multiple_of(PACKET) {
@@ -260,14 +262,14 @@ pub(crate) struct JoinContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a AttendJoin,
-    /// Threads that have a share: the width, up to whole simdgroups.
+    /// Threads per KV split: the width, rounded up to whole simdgroups.
     padded: usize,
-    /// Shares that are read at once.
+    /// KV splits read at once.
     parts: usize,
     threads: usize,
 }
 
-/// Threads that join the shares of a head.
+/// Threads that combine the KV splits of a head.
 const JOINED_AT_ONCE: usize = 512;
 
 impl<'a> JoinContext<'a> {
@@ -286,17 +288,17 @@ pub(crate) struct TiledContext<'a> {
     spec: &'a Attend,
     #[serde(flatten)]
     kept: Kept,
-    /// The support unit that loads four numbers of a record.
+    /// Support unit that loads four values of a q8_0 record.
     load: Option<&'static str>,
-    /// Whether singles are singles for their range alone.
+    /// Whether f32 is used for range only, so that products may be rounded.
     ranged: bool,
-    /// Query heads that read one key head.
+    /// Query heads per KV head.
     group: usize,
-    /// Positions staged at once.
+    /// Positions of a tile.
     tile: usize,
-    /// The width, up to a multiple of 8.
+    /// The width, rounded up to a multiple of 8.
     padded: usize,
-    /// Floats between staged rows.
+    /// Stride of staged rows, in floats.
     pitch: usize,
     /// Elements loaded at once.
     step: usize,
@@ -305,9 +307,9 @@ pub(crate) struct TiledContext<'a> {
     value_matrices: usize,
     /// Simdgroups that share the channels of one score.
     parts: usize,
-    /// Matrices of queries of a simdgroup.
+    /// Query matrices per simdgroup.
     queries_each: usize,
-    /// Matrices of the result of a simdgroup.
+    /// Result matrices per simdgroup.
     sums_each: usize,
     distances: Vec<usize>,
 }

@@ -1,4 +1,4 @@
-//! What the template of attention reads whose threadgroups have the rows of all heads that share a key head.
+//! Template context of tiled GQA attention, whose threadgroups process all query heads of a KV head.
 
 use forge_ir::Format;
 use serde::Serialize;
@@ -8,21 +8,22 @@ use crate::attention::context::{Kept, load_record, step};
 use crate::context::Base;
 use crate::spec::Attend;
 
-/// Lines of a threadgroup of `attend_grouped`.
+/// Query rows (row and head pairs) of a threadgroup of `attend_grouped`.
 pub(crate) const LINES: usize = 64;
 
-/// Channels of the widest head that `attend_grouped` takes: a lane holds 64 sums, and 64 numbers of queries.
+/// Maximum head width of `attend_grouped`: a lane holds 64 sums and 64 query values.
 pub(crate) const WIDEST_LINE: usize = 128;
 
-/// Bytes of threadgroup memory of `attend_grouped` at most: a core of Apple's has room for one such threadgroup, of lines enough.
+/// Maximum threadgroup memory of `attend_grouped` in bytes. An Apple core holds one such threadgroup, which
+/// is enough.
 pub(crate) const LINES_MEMORY: usize = 32 * 1024;
 
-/// Elements between the positions that `attend_grouped` stages, so that neighbours start in other banks.
+/// Stride of staged positions in elements. The padding moves adjacent positions to different memory banks.
 fn grouped_pitch(width: usize, cache: Format) -> usize {
     width.next_multiple_of(16) + if cache == Format::F16 { 8 } else { 4 }
 }
 
-/// Bytes of threadgroup memory of `attend_grouped` with so many positions staged at once, keys and values.
+/// Threadgroup memory of `attend_grouped` in bytes with a tile of this many positions, keys and values.
 pub(crate) fn grouped_bytes(tile: usize, width: usize, cache: Format) -> usize {
     let bytes = if cache == Format::F16 { 2 } else { 4 };
     2 * tile * grouped_pitch(width, cache) * bytes
@@ -36,28 +37,28 @@ pub(crate) struct GroupedContext<'a> {
     spec: &'a Attend,
     #[serde(flatten)]
     kept: Kept,
-    /// The support unit that loads four numbers of a record.
+    /// Support unit that loads four values of a q8_0 record.
     load: Option<&'static str>,
-    /// The Metal type of what is staged.
+    /// Metal type of staged elements.
     staged: &'static str,
-    /// What turns scores of powers of e to those of powers of 2, and as well what scales them.
+    /// log2(e), which converts scores to powers of 2; also multiplied by the scale.
     base_2: f32,
     scale_base_2: f32,
-    /// Query heads that read one key head, and how many of them a threadgroup has.
+    /// Query heads per KV head, and how many of them a threadgroup processes.
     group: usize,
     heads_each: usize,
-    /// Rows of a threadgroup, and lines.
+    /// Rows of a threadgroup, and query rows.
     rows_each: usize,
     lines: usize,
-    /// Positions staged at once.
+    /// Positions of a tile.
     tile: usize,
-    /// The width, up to a multiple of 16.
+    /// The width, rounded up to a multiple of 16.
     padded: usize,
-    /// Elements between staged positions.
+    /// Stride of staged positions, in elements.
     pitch: usize,
     /// Elements loaded at once.
     step: usize,
-    /// 8 by 8 matrices in 8 lines.
+    /// 8 by 8 matrices in 8 query rows.
     matrices: usize,
 }
 

@@ -1,6 +1,8 @@
-//! How attention is laid over threads: the rule, and what lies around it. Derived; nobody has measured these kernels on Apple's chips.
+//! Attention layouts: the default, and the candidates for tuning. Derived; these kernels have not been
+//! measured on Apple chips.
 //!
-//! Nothing else of a plan depends on it. A share of a row's cache is computed by one threadgroup, however many simdgroups that has.
+//! The rest of the plan does not depend on the layout. One threadgroup computes a KV split, whatever its
+//! number of simdgroups.
 
 use crate::context::{
     LINES, LINES_MEMORY, WIDEST_LINE, channels, element, grouped_bytes, head_memory, queries_fit, sums_bytes,
@@ -10,34 +12,36 @@ use crate::layout::Family;
 use crate::spec::{AttentionKnobs, Rows};
 use forge_ir::Format;
 
-/// The most heads that a simdgroup of few rows serves: registers hold the sums of as many.
+/// Maximum heads per simdgroup for small batches, limited by registers.
 const HEADS_EACH: usize = 4;
 
-/// Heads that matrix units meet at once.
+/// Heads per MMA.
 pub(crate) const UNIT_HEADS: usize = 8;
 
-/// Heads of a key head that a card's shuffles are faster for than its matrix units, which meet eight as fast as two. Measured on an H100 in
-/// q4_0, ids a second after 4,096 positions: of 2 heads (0.6B) 1,361 by lanes and 1,227 by units, of 4 (8B) 393 and 430.
+/// Query heads per KV head up to which shuffles are faster than MMA on NVIDIA GPUs; MMA takes the same time
+/// for two heads as for eight. Measured on an H100 in q4_0, decode tok/s at 4,096 positions: 2 heads (0.6B)
+/// 1,361 with shuffles and 1,227 with MMA; 4 heads (8B) 393 and 430.
 const FEW_HEADS: usize = 2;
 
-/// Simdgroups of a threadgroup of few rows.
+/// Simdgroups per threadgroup for small batches.
 const SIMDGROUPS: usize = 8;
 
-/// The same on NVIDIA's GPUs where more heads read a key head than a simdgroup serves: each part of them has as many as where there
-/// is one. Measured on an H200, among all that is tried, with 32 heads over 8 and over 4 of 128 channels, at 521 and 4,105 positions: 16
-/// simdgroups of 2 heads take 3% longer for one row, and 28% for eight. (Of 16 heads over 8 a token at 4,096 takes 11% less with 8
-/// simdgroups than with 16.)
+/// [`SIMDGROUPS`] on NVIDIA GPUs when the query heads of a KV head are divided among simdgroups. Measured on
+/// an H200 among all candidates, with 32 heads, 8 and 4 KV heads, 128 channels, at 521 and 4,105 positions:
+/// 16 simdgroups of 2 heads take 3% longer for one row, and 28% for eight. (With 16 heads over 8 KV heads a
+/// token at 4,096 positions takes 11% less with 8 simdgroups than with 16.)
 const OF_PARTS: usize = 16;
 
-/// Bytes of a lane's keys that are under way at once, and of values as many, where it has sums of several heads. Those of one head
-/// leave room for twice that.
+/// Bytes of keys, and of values, in flight per lane when it has sums of several heads. With one head there
+/// are registers for twice that.
 const UNDER_WAY: usize = 64;
 
 impl AttentionKnobs {
-    /// Knobs for query heads that read key heads of `width` channels, on a chip or a card, by the kernel for so many rows.
+    /// Knobs for a GPU family and batch-size class.
     ///
-    /// Many rows: on NVIDIA's GPUs all heads that share a key head together, as many positions at once as there is room for. Measured on
-    /// an H200 with 32 heads over 8 of 128 channels: at 32,768 positions some 200 TFLOP a second, and 11 by 8 rows of a head.
+    /// For many rows NVIDIA GPUs use tiled GQA attention: all query heads of a KV head together, with the
+    /// largest tile that fits. Measured on an H200 with 32 heads, 8 KV heads, 128 channels at 32,768
+    /// positions: about 200 TFLOP/s, compared with 11 for tiles of 8 rows of one head.
     pub fn for_chip(
         family: Family,
         rows: Rows,
@@ -63,7 +67,7 @@ impl AttentionKnobs {
         if has_parts && fits { AttentionKnobs { simdgroups: OF_PARTS, ..rule } } else { rule }
     }
 
-    /// Knobs for query heads that read key heads of `width` channels, by either kernel.
+    /// Default knobs for query heads over KV heads of `width` channels.
     pub fn for_heads(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttentionKnobs {
         let group = (query_heads / key_heads.max(1)).max(1);
         let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
@@ -78,12 +82,13 @@ impl AttentionKnobs {
         }
     }
 
-    /// Whether matrix units can meet a cache for `group` query heads of a key head: eight positions with 32 channels at once, and 16 with 64.
+    /// Whether MMA can be used for `group` query heads per KV head: eight positions with 32 channels at once,
+    /// or 16 with 64.
     pub fn can_take_units(group: usize, width: usize, cache: Format) -> bool {
         cache == Format::F16 && [64, 128].contains(&width) && queries_fit(group, width)
     }
 
-    /// Layouts that are worth a try for so many rows. What does not matter for these is as the rule has it.
+    /// Candidate layouts for a batch-size class. Irrelevant knobs have their default.
     pub fn tried(
         rows: Rows,
         query_heads: usize,
@@ -133,13 +138,13 @@ impl AttentionKnobs {
     }
 }
 
-/// Positions that 64 lines may be met by at once.
+/// Tile sizes in positions for 64 query rows.
 fn grouped_tiles(width: usize, cache: Format) -> impl DoubleEndedIterator<Item = usize> {
     let fits = move |tile: &usize| width <= WIDEST_LINE && grouped_bytes(*tile, width, cache) <= LINES_MEMORY;
     [16, 32].into_iter().filter(fits)
 }
 
-/// How often registers have room for what a simdgroup loads.
+/// Loads per block that fit in registers.
 fn most_loads(heads_each: usize, width: usize, cache: Format) -> usize {
     let bytes = if heads_each == 1 { 2 * UNDER_WAY } else { UNDER_WAY };
     (bytes / (channels(width) * element(cache).1)).max(1)

@@ -1,4 +1,4 @@
-//! What the templates of rotation and of appending to the cache read.
+//! Template contexts of RoPE and KV append.
 
 use forge_ir::{Format, LongContext, Pairing, Rotation};
 use serde::Serialize;
@@ -7,40 +7,40 @@ use crate::attention::context::{Kept, step};
 use crate::context::{Base, literal};
 use crate::spec::{Append, KvSource, Rotate, RotateAppend};
 
-/// A rotation of heads, as templates print it.
+/// RoPE parameters, as template variables.
 #[derive(Serialize)]
 pub(crate) struct Turn {
     magnitude: f32,
-    /// The frequencies, and after them those of a long context where it has its own, six a line.
+    /// The frequencies, followed by those of a long context if there are any, six per line.
     table: Vec<String>,
     table_size: usize,
-    /// The longest context that is not long, where a long one turns otherwise.
+    /// Maximum context length of the short frequencies, if long contexts have others.
     long: Option<usize>,
-    /// How it turns otherwise, where that depends on its length.
+    /// Frequency scaling that depends on the context length, if any.
     stretched: Option<Stretched>,
-    /// The frequency of pair k.
+    /// Expression of the frequency of pair k.
     frequency: String,
-    /// Frequencies.
+    /// Number of frequencies.
     pairs: usize,
-    /// Pairs of channels of a head.
+    /// Channel pairs of a head.
     half: usize,
-    /// Pairs of a lane, where a simdgroup has a head.
+    /// Pairs per lane, if a simdgroup processes a head.
     pairs_each: usize,
-    /// Whether some lanes have pairs past the last.
+    /// Whether some lanes have fewer pairs.
     idle_pairs: bool,
-    /// The channels of pair k.
+    /// Channels of pair k.
     one: String,
     other: String,
 }
 
-/// How a context of more than so many positions stretches waves.
+/// Scaling of wavelengths for contexts longer than `beyond` positions.
 #[derive(Serialize)]
 struct Stretched {
     factor: f32,
-    /// The factor less 1.
+    /// The factor minus 1.
     less: f32,
     beyond: f32,
-    /// Pairs that turn slower than the first: of so many the last is stretched by all of it.
+    /// Number of pairs after the first. The last one is scaled by the full factor.
     slower: f32,
 }
 
@@ -54,7 +54,7 @@ impl Turn {
         let lists = [Some(&rotation.frequencies), own];
         let table: Vec<String> = lists.iter().flatten().flat_map(|list| list.chunks(6).map(line)).collect();
         let (pairs, half) = (rotation.frequencies.len(), width / 2);
-        // Channels that do not turn stay where they are, whichever way they are paired.
+        // Channels without RoPE keep their index, whatever the pairing.
         let (one, other) = match pairing {
             Pairing::Interleaved => ("2u * k".to_owned(), "2u * k + 1u".to_owned()),
             Pairing::Half if pairs == half => ("k".to_owned(), format!("k + {pairs}u")),
@@ -78,7 +78,7 @@ impl Turn {
             },
             frequency: match rotation.long {
                 None => format!("{name}_frequencies[k]"),
-                Some(LongContext::Other { .. }) => format!("{name}_frequencies[own + k]"),
+                Some(LongContext::Other { .. }) => format!("{name}_frequencies[table_offset + k]"),
                 Some(LongContext::Stretched { .. }) => {
                     format!("({name}_frequencies[k] * precise::exp(slope * k))")
                 }
@@ -101,7 +101,7 @@ pub(crate) struct RotateContext<'a> {
     turn: Turn,
     heads: usize,
     width: usize,
-    /// Pairs of channels of a row.
+    /// Channel pairs of a row.
     row_pairs: usize,
     threads: usize,
 }
@@ -129,14 +129,14 @@ pub(crate) struct AppendContext<'a> {
     kept: Kept,
     /// Elements moved at once.
     step: usize,
-    /// Moves that a row needs.
+    /// Moves per row.
     count: usize,
     threads: usize,
 }
 
 impl<'a> AppendContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &'a Append) -> AppendContext<'a> {
-        // A thread has a channel where 32 of them make codes.
+        // For q8_0 a thread has one channel, and 32 threads quantize a block.
         let step = if spec.cache == Format::Q8_0 { 1 } else { step(spec.width) };
         AppendContext {
             base,
@@ -158,29 +158,29 @@ pub(crate) struct RotateAppendContext<'a> {
     query_heads: usize,
     key_heads: usize,
     width: usize,
-    /// Whether heads are normed.
+    /// Whether heads are normalized.
     norm: bool,
-    /// Whether a simdgroup has a head: where it is normed, or becomes codes.
+    /// Whether a simdgroup processes a head: if it is normalized or quantized.
     by_head: bool,
-    /// Whether that is after they have been turned.
+    /// Whether the norm follows RoPE.
     turned: bool,
-    /// Whether value heads are normed, too.
+    /// Whether value heads are normalized too.
     values: bool,
-    /// Whether values are made of what keys are made of.
+    /// Whether values are computed from the keys' projection.
     values_are_keys: bool,
     epsilon: f32,
     width_float: f32,
     #[serde(flatten)]
     kept: Kept,
     ring: Option<usize>,
-    /// Heads that are made of a row: queries, keys and values.
+    /// Heads computed per row: queries, keys and values.
     made: usize,
-    /// Pairs of their channels.
+    /// Channel pairs of these heads.
     made_pairs: usize,
-    /// Of a row of qkv.
+    /// Elements of a row of qkv.
     row_width: usize,
     threads: usize,
-    /// That have a head each.
+    /// Simdgroups, one head each.
     simdgroups: usize,
 }
 
@@ -189,7 +189,7 @@ impl<'a> RotateAppendContext<'a> {
         let made = spec.query_heads + 2 * spec.key_heads;
         let norm = spec.norm.is_some();
         let by_head = norm || spec.cache == Format::Q8_0;
-        // As many as leave none without a head.
+        // The largest number that divides the heads.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
         RotateAppendContext {
             turn: Turn::of(base.name, &spec.rotation, spec.pairing, spec.width),

@@ -1,73 +1,75 @@
-//! What kernels of attention over keys and values are asked to be: how a row is prepared, what goes to the cache, and how it
-//! attends. A cache has a head of keys and one of values for each position of a slot.
+//! Specs of attention kernels over a KV cache: preparation of rows, append, and attention. The cache has a
+//! key head and a value head for each KV head and position of a slot.
 
 use forge_ir::{Format, Pairing, Rotation};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::Rows;
 
-/// See [`crate::spec::Spec::Rotate`]. Scalars: rows\[, context\], the latter where a long context has frequencies of its own. Buffers: x, positions, y. Grid: by 128 threads a row; rows.
+/// See [`crate::spec::Spec::Rotate`]. Scalars: rows\[, context\], the latter if frequencies depend on the context
+/// length. Buffers: x, positions, y. Grid: a row in groups of 128 threads; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {
     /// Heads of a row.
     pub heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
-    /// Of every head.
+    /// RoPE of every head.
     pub rotation: Rotation,
-    /// `rotation.pairing`, where the template can branch on it.
+    /// `rotation.pairing`, for the template.
     pub pairing: Pairing,
 }
 
-/// See [`crate::spec::Spec::Append`]. Scalars: rows, context\[, capacity\]. Buffers: key, value, slots, positions, keys, values. Grid: by 128
-/// threads a row; rows. `key` and `value` are `[row, head, width]`; see [`RotateAppend`] for the cache.
+/// See [`crate::spec::Spec::Append`]. Scalars: rows, context\[, capacity\]. Buffers: key, value, slots, positions,
+/// keys, values. Grid: a row in groups of 128 threads; rows. `key` and `value` are `[row, head, width]`; see
+/// [`RotateAppend`] for the cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Append {
-    /// Key and value heads.
+    /// KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
-    /// Of keys and values in the cache.
+    /// Format of the KV cache.
     pub cache: Format,
-    /// R, where the cache is a ring, in which position p lies at p % R; `None`: it has room for every position of the
-    /// context, and p lies at p. A ring adds the scalar `capacity`: the positions that a slot has room for, R of them or,
-    /// in a shorter context, as many as that has.
+    /// Capacity R of a ring buffer, in which position p is stored at p % R. `None`: the cache holds the whole
+    /// context, and position p is stored at p. A ring adds the scalar `capacity`: the positions of a slot, R
+    /// or the context length if that is less.
     pub ring: Option<usize>,
 }
 
-/// The norm of every query head and every key head, before it is rotated or after.
+/// QK-norm: norm of every query head and key head, before or after RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeadNorm {
     /// Added to the mean of squares.
     pub epsilon: f32,
-    /// Whether it is of heads that have been turned. A rotation leaves the mean of squares as it is, if its magnitude is 1:
-    /// only the gain comes later.
+    /// Whether the norm follows RoPE. RoPE with magnitude 1 preserves the mean of squares, so only the gain
+    /// is applied later.
     pub turned: bool,
-    /// Whether value heads are normed, too, without a gain.
+    /// Whether value heads are normalized too, without a gain.
     pub values: bool,
 }
 
-/// What a row has for the cache, beside its query heads.
+/// What a row of the input contains besides query heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvSource {
     /// Key heads, then value heads.
     KeysAndValues,
-    /// Key heads, then value heads, then the gates of query heads.
+    /// Key heads, then value heads, then gates of the query heads.
     KeysValuesAndGates,
-    /// Key heads, of which value heads are made, too: these are neither turned nor multiplied by a gain.
+    /// Key heads, which are also the source of value heads. Values have no RoPE and no gain.
     Keys,
-    /// Nothing: its key and value are in the cache.
+    /// Nothing: key and value are already in the cache.
     Nothing,
 }
 
 impl KvSource {
-    /// Heads of a row, query heads included.
+    /// Heads of an input row, query heads included.
     pub fn row_heads(self, query_heads: usize, key_heads: usize) -> usize {
         query_heads + self.cached_heads(key_heads) + if self.has_gates() { query_heads } else { 0 }
     }
 
-    /// Heads of a row that are for the cache, or made into what is.
+    /// Heads of an input row that keys and values are computed from.
     pub fn cached_heads(self, key_heads: usize) -> usize {
         match self {
             KvSource::KeysAndValues | KvSource::KeysValuesAndGates => 2 * key_heads,
@@ -76,137 +78,140 @@ impl KvSource {
         }
     }
 
-    /// Whether a row has gates, too.
+    /// Whether a row contains gates.
     pub fn has_gates(self) -> bool {
         self == KvSource::KeysValuesAndGates
     }
 }
 
 impl Attend {
-    /// Whether it prepares the key and the value of its row, and appends them.
+    /// Whether the kernel prepares and appends the key and value of its row.
     pub fn appends(&self) -> bool {
         self.prologue.as_ref().is_some_and(|prologue| prologue.brings != KvSource::Nothing)
     }
 }
 
-/// Where the gates of a row's heads are, of which sigmoids multiply what attention gives.
+/// Location of the gates, whose sigmoids multiply the attention output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gates {
-    /// Numbers of a row.
+    /// Elements per row of the buffer.
     pub pitch: usize,
-    /// The first gate of its first head.
+    /// Column of the first gate of the first head.
     pub first: usize,
 }
 
-/// See [`crate::spec::Spec::RotateAppend`]. Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
-/// values. Grid: threadgroups that a row needs; rows.
+/// See [`crate::spec::Spec::RotateAppend`]. Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain,
+/// key_gain,\] slots, positions, q, keys, values. Grid: threadgroups of a row; rows.
 ///
-/// A row of qkv is query heads, then what it brings. `keys` and `values` are
-/// `[slot, head, context or capacity, width]` of one layer; the row's key and value go to its slot and position. Gains are
-/// `[width]`, and there if there is a norm of heads.
+/// A row of qkv has query heads, then what `brings` says. `keys` and `values` are `[slot, head, context or
+/// capacity, width]` of one layer; the row's key and value are written at its slot and position. Gains are
+/// `[width]`, with QK-norm only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RotateAppend {
     /// Query heads.
     pub query_heads: usize,
-    /// Key and value heads.
+    /// KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
-    /// Of keys and values in the cache.
+    /// Format of the KV cache.
     pub cache: Format,
     /// As in [`Append`].
     pub ring: Option<usize>,
-    /// What a row of qkv has beside queries; not nothing.
+    /// What a row of qkv has besides queries; not [`KvSource::Nothing`].
     pub brings: KvSource,
-    /// Of queries and keys.
+    /// QK-norm.
     pub norm: Option<HeadNorm>,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub rotation: Rotation,
-    /// `rotation.pairing`, where the template can branch on it.
+    /// `rotation.pairing`, for the template.
     pub pairing: Pairing,
 }
 
-/// Attention's own preparation of its row: what [`crate::spec::Spec::RotateAppend`] does, as the first thing that [`crate::spec::Spec::AttendSplit`]
-/// does. Right where no two rows of a pass are of one slot; used for one row.
+/// Preparation of its row that [`crate::spec::Spec::AttendSplit`] performs first, like
+/// [`crate::spec::Spec::RotateAppend`]. Only correct if no two rows of a pass belong to one slot; used for one row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
-    /// What its row has beside queries.
+    /// What its row has besides queries.
     pub brings: KvSource,
-    /// Of queries and keys.
+    /// QK-norm.
     pub norm: Option<HeadNorm>,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub rotation: Rotation,
-    /// `rotation.pairing`, where the template can branch on it.
+    /// `rotation.pairing`, for the template.
     pub pairing: Pairing,
 }
 
-/// Attention, by either kernel. A row attends to the positions `first..=position`, where first is 0 or, with a window,
-/// `position + 1 - window` if that is more. Scores are scale · q·k, then capped. A sink is one more score of its head (f32,
-/// `[query heads]`) that has no value.
+/// Attention, by one of two kernels. A row attends to the positions `first..=position`. `first` is 0 or, with
+/// a window, `position + 1 - window` if that is more. Scores are scale · q·k, with an optional softcap. A
+/// sink is one additional score per head (f32, `[query heads]`) without a value.
 ///
-/// [`crate::spec::Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] \[gates,\] slots,
-/// positions, partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written; where its row
-/// brings nothing: q\[, query_gain\], and they are read. Grid: splits, key heads, rows.
+/// [`crate::spec::Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values,
+/// \[sinks,\] \[gates,\] slots, positions, partials, heads. With a prologue: qkv\[, query_gain, key_gain\]
+/// instead of q, and keys and values are written. With a prologue of queries only: q\[, query_gain\], and
+/// keys and values are read. Grid: splits, KV heads, rows.
 ///
-/// Split s of a row attends to the s-th of `splits` even shares of its positions; a sink counts in split 0's maximum and sum of
-/// weights. With one split it writes `heads` (`[row, query head, width]`), else `partials`:
-/// `[row, query head, split, width + 2]`, of which the first `width` are sums weighted by exp(score - maximum), then the
-/// maximum, then the sum of weights. A share may be empty: its sums are 0 and its maximum is below -1e37.
+/// Split s of a row attends to the s-th of `splits` even ranges of its positions; a sink counts in split 0's
+/// maximum and denominator. With one split the kernel writes `heads` (`[row, query head, width]`), otherwise
+/// `partials`: `[row, query head, split, width + 2]`, which contains `width` sums weighted by exp(score -
+/// maximum), the maximum, and the denominator. An empty split has sums of 0 and a maximum below -1e37.
 ///
-/// [`crate::spec::Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] \[gates,\] slots, positions,
-/// heads. Grid: tiles of 8 rows, query heads; or tiles of rows that have 64 lines with the heads that share a key head, and such heads.
+/// [`crate::spec::Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\]
+/// \[gates,\] slots, positions, heads. Grid: tiles of 8 rows, query heads; or tiles of 64 query rows (all
+/// query heads of a KV head for some rows), and KV heads.
 ///
-/// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot. It prepares no rows.
+/// Rows of one slot are adjacent; a tile of rows that spans two slots is computed slot by slot. This kernel
+/// has no prologue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Attend {
     /// Query heads.
     pub query_heads: usize,
-    /// Key and value heads.
+    /// KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
-    /// Of keys and values in the cache.
+    /// Format of the KV cache.
     pub cache: Format,
     /// As in [`Append`].
     pub ring: Option<usize>,
-    /// Multiplies q·k.
+    /// Factor of q·k.
     pub scale: f32,
-    /// Positions that a row sees, itself included; `None`: all so far.
+    /// Sliding window in positions, the row's own included; `None`: full attention.
     pub window: Option<usize>,
-    /// c, where a score s becomes c · tanh(s / c).
+    /// Softcap c: a score s becomes c · tanh(s / c).
     pub softcap: Option<f32>,
     /// Whether heads have sinks.
     pub sinks: bool,
-    /// What multiplies the heads that it gives.
+    /// Gates that multiply the output.
     pub gates: Option<Gates>,
-    /// What prepares the row, if that is left to this kernel.
+    /// Preparation of the row, if this kernel performs it.
     pub prologue: Option<Prologue>,
-    /// How the work is laid over threads.
+    /// Kernel layout.
     pub knobs: AttentionKnobs,
 }
 
-/// Threadgroups of attention of few rows that a core is given where no kernel says otherwise.
+/// Default number of small-batch attention threadgroups per core in one wave.
 pub const AT_ONCE: usize = 3;
 
-/// The knobs of attention. Which of them matter depends on the kernel: how a cache is shared out among threadgroups is none of them,
-/// as a program decides that in each pass.
+/// Knobs of attention kernels. Which ones matter depends on the kernel. The number of KV splits is not a
+/// knob, since the program chooses it in each pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionKnobs {
-    /// Simdgroups of a threadgroup, or a few less where those that have different heads are no divisor of it (split).
+    /// Simdgroups per threadgroup, rounded down to a multiple of those with different heads (split).
     pub simdgroups: usize,
-    /// Query heads that a simdgroup serves with what it loads (split).
+    /// Query heads per simdgroup, which share its loads (split).
     pub heads_each: usize,
-    /// Whether matrix units meet the cache, eight heads and eight positions at once, and the halves nearest to queries and weights
-    /// and what these leave are multiplied by themselves (split).
+    /// Whether MMA is used, eight heads and eight positions at once. Queries and weights are each split into
+    /// an f16 value and an f16 remainder, which are multiplied separately (split).
     #[serde(default)]
     pub units: bool,
-    /// How often a simdgroup loads positions before it computes (split).
+    /// Loads of positions by a simdgroup before it computes (split).
     pub loads: usize,
-    /// Positions staged at once (tiled): 8, 16 or 32.
+    /// Positions of a tile (tiled): 8, 16 or 32.
     pub tile: usize,
-    /// Lines of a threadgroup (tiled), each a row of one head: 8 of one head, as in older tables, or 64 of the heads that share a key
-    /// head. The two are texts of their own.
+    /// Query rows of a threadgroup (tiled), each one row of one head: 8 of one head, the default for older
+    /// tables, or 64 of the query heads of a KV head. These are separate templates.
     #[serde(default = "lines_of_one_head")]
     pub lines: usize,
 }
@@ -216,10 +221,10 @@ fn lines_of_one_head() -> usize {
 }
 
 impl AttentionKnobs {
-    /// Threadgroups of few rows of heads so wide that run side by side on a core. Where matrix units meet a cache registers leave
-    /// a multiprocessor room for one, and for two of narrow heads. Measured on an H100, ids a second after 32,768 positions with one,
-    /// two and three: a 30B of 8 heads a key, 128 wide, 296, 273 and 255, an 8B of 4 285, 273 and 266, a 1B of 4 heads a key, 64 wide,
-    /// 1,116, 1,133 and 1,078.
+    /// Small-batch threadgroups of this head width per core in one wave. With MMA, registers limit a
+    /// multiprocessor to one, or two with narrow heads. Measured on an H100, decode tok/s at 32,768 positions
+    /// with one, two and three: 30B with 8 query heads per KV head of width 128: 296, 273, 255; 8B with 4:
+    /// 285, 273, 266; 1B with 4 of width 64: 1,116, 1,133, 1,078.
     pub fn at_once(&self, width: usize) -> usize {
         match self.units {
             true if width > 64 => 1,
@@ -228,7 +233,7 @@ impl AttentionKnobs {
         }
     }
 
-    /// What they are, in a kernel's name: those that matter for so many rows.
+    /// Suffix of a kernel's name, with the knobs that matter for this batch-size class.
     pub fn name(&self, rows: Rows) -> String {
         let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = self;
         match rows {
@@ -240,12 +245,13 @@ impl AttentionKnobs {
     }
 }
 
-/// See [`crate::spec::Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query heads, rows.
+/// See [`crate::spec::Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query
+/// heads, rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttendJoin {
     /// Query heads.
     pub query_heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
     /// As in [`Attend`].
     pub gates: Option<Gates>,

@@ -1,11 +1,11 @@
-//! A place among tokens, and the steps that every parser takes.
+//! Token cursor with the basic steps of all parsers.
 
 use crate::decl::token::{Kind, Token};
 use crate::decl::{DeclError, DeclFault};
 
 pub(crate) type Result<T> = std::result::Result<T, DeclError>;
 
-/// Reads tokens from the first to the last.
+/// Reads tokens from first to last.
 pub(crate) struct Cursor<'a> {
     pub(crate) tokens: &'a [Token<'a>],
     pub(crate) at: usize,
@@ -21,7 +21,7 @@ impl<'a> Cursor<'a> {
         token.is_some_and(|token| token.kind == Kind::Symbol && token.text == symbol)
     }
 
-    /// The line that a fault at this place is told to be on.
+    /// Line number for errors at this position.
     pub(crate) fn line(&self) -> u32 {
         self.peek().or(self.tokens.last().copied()).map_or(1, |token| token.line)
     }
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The tokens inside the brackets that open here; goes behind them.
+    /// The tokens inside the bracket that opens here. Moves behind the closing one.
     pub(crate) fn bracketed(&mut self) -> Result<&'a [Token<'a>]> {
         let opening = self.line();
         let start = self.at + 1;
@@ -91,7 +91,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A literal integer, whatever its suffix.
+/// Value of an integer literal, with any suffix.
 fn integer(text: &str) -> Option<u32> {
     let text = text.trim_end_matches(['u', 'U', 'l', 'L']);
     match text.strip_prefix("0x").or(text.strip_prefix("0X")) {

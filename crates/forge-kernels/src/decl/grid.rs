@@ -1,4 +1,5 @@
-//! Launch geometry: expressions of integers and scalars, evaluated by planners and printed as Rust into programs.
+//! Launch geometry: integer expressions of scalars. The planner evaluates them, and the code generator prints
+//! them as Rust.
 
 use std::fmt;
 
@@ -6,10 +7,10 @@ use crate::decl::cursor::{Cursor, Result};
 use crate::decl::token::{Kind, Token, tokenize};
 use crate::decl::{DeclError, DeclFault};
 
-/// Threadgroups along one axis, in terms of a kernel's scalars. Sums and products of literals are folded.
+/// Threadgroups along one axis, in terms of a kernel's scalars. Constant subexpressions are folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
-    /// A number.
+    /// An integer.
     Literal(u32),
     /// A scalar of the kernel.
     Scalar(String),
@@ -37,12 +38,13 @@ impl Expr {
         Expr::CeilDivide(Box::new(left), Box::new(right)).folded()
     }
 
-    /// The literal that it is, if it names no scalar; `None` if that literal has no value.
+    /// The literal value if it contains no scalar; `None` if evaluation fails.
     fn folded(self) -> Option<Expr> {
         if self.scalars().is_empty() { self.eval(&[]).map(Expr::Literal) } else { Some(self) }
     }
 
-    /// Its value for scalars given by name; `None` if one is missing, a divisor is zero or 32 bits are too few.
+    /// Value for named scalars. `None` if a scalar is missing, a divisor is zero or the result exceeds 32
+    /// bits.
     pub fn eval(&self, scalars: &[(&str, u32)]) -> Option<u32> {
         match self {
             Expr::Literal(value) => Some(*value),
@@ -56,7 +58,7 @@ impl Expr {
         }
     }
 
-    /// The scalars that it names, in order of appearance, repeated where they are.
+    /// Scalars in order of appearance, with repetitions.
     pub fn scalars(&self) -> Vec<&str> {
         match self {
             Expr::Literal(_) => Vec::new(),
@@ -69,7 +71,7 @@ impl Expr {
         }
     }
 
-    /// How tightly its parts hold together in Rust.
+    /// Operator precedence in Rust.
     fn precedence(&self) -> u8 {
         match self {
             Expr::Add(..) => 0,
@@ -86,7 +88,7 @@ impl Expr {
     }
 }
 
-/// Rust, where scalars are variables of type `u32`.
+/// Rust source; scalars are variables of type `u32`.
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -103,7 +105,7 @@ impl fmt::Display for Expr {
                 right.print(f, 2)
             }
             Expr::CeilDivide(left, right) => {
-                // A literal needs its type before a method can be called on it.
+                // A method call on a literal needs its type.
                 match left.as_ref() {
                     Expr::Literal(value) => write!(f, "{value}_u32")?,
                     left => left.print(f, 2)?,
@@ -114,12 +116,12 @@ impl fmt::Display for Expr {
     }
 }
 
-/// What follows `// grid:`.
+/// Text after `// grid:`.
 pub(crate) fn grid_text(comment: &str) -> Option<&str> {
     comment.strip_prefix("//")?.trim_start().strip_prefix("grid:")
 }
 
-/// Reads `// grid: x, y, z`; what is left out is 1.
+/// Parses `// grid: x, y, z`. Missing dimensions are 1.
 pub(crate) fn parse_grid(comment: &Token<'_>) -> Result<[Expr; 3]> {
     let moved = |error: DeclError| DeclError { line: comment.line, ..error };
     let tokens = tokenize(grid_text(comment.text).unwrap_or_default()).map_err(moved)?;

@@ -1,15 +1,15 @@
-//! Adds up the threadgroup memory that a kernel's body declares.
+//! Computes the threadgroup memory of a kernel body.
 
 use crate::decl::cursor::{Cursor, Result};
 use crate::decl::token::{Kind, Token};
 use crate::decl::{DeclError, DeclFault};
 
-/// Adds up the threadgroup arrays that a kernel's body declares, each rounded up to 16 bytes.
+/// Total size in bytes of the threadgroup arrays in a kernel body, each rounded up to 16 bytes.
 pub(crate) fn threadgroup_bytes(body: &[Token<'_>]) -> Result<u64> {
     let mut bytes = 0_u64;
     for (at, token) in body.iter().enumerate() {
         let [_, element, name, next, ..] = &body[at..] else { break };
-        // A pointer's type has an asterisk where an array has its name.
+        // A pointer type has an asterisk in place of an array's name.
         let declares = token.text == "threadgroup"
             && element.kind == Kind::Word
             && name.kind == Kind::Word
@@ -36,7 +36,7 @@ pub(crate) fn threadgroup_bytes(body: &[Token<'_>]) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The value of an array's length: integers, `+` and `*`.
+/// Value of an array length: integers, `+` and `*`.
 fn array_length(tokens: &[Token<'_>]) -> Option<u64> {
     let mut cursor = Cursor { tokens, at: 0 };
     let length = cursor.sum().ok()?;
@@ -46,7 +46,7 @@ fn array_length(tokens: &[Token<'_>]) -> Option<u64> {
     length.eval(&[]).map(u64::from)
 }
 
-/// Bytes of a scalar or vector type.
+/// Size in bytes of a scalar or vector type.
 fn element_bytes(element: &str) -> Option<u64> {
     let digits = element.len() - element.trim_end_matches(['2', '3', '4']).len();
     let (scalar, lanes) = element.split_at(element.len() - digits);

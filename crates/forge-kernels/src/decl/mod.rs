@@ -1,12 +1,12 @@
-//! What a kernel's signature says. The text is the only declaration; everything that the host must know is read here.
+//! Parses kernel signatures. The Metal source is the only declaration of a kernel; all host-side information
+//! is read from it.
 //!
-//! A kernel that can be read looks like this:
+//! An example of a kernel:
 //!
 //! ```metal
 //! struct ScaleArgs {
 //!     uint rows;
 //! };
-//!
 //! // grid: ceil(rows * 64 / 256)
 //! [[max_total_threads_per_threadgroup(256)]]
 //! kernel void scale(
@@ -17,8 +17,8 @@
 //!     uint thread_id [[thread_index_in_threadgroup]]) { .. }
 //! ```
 //!
-//! Buffers take slots 0, 1, 2 ... in order and the scalars the slot after them; `const` tells what is only read. The
-//! grid counts threadgroups, and each has exactly the threads of its attribute.
+//! Buffers use slots 0, 1, 2 and so on, and the scalars use the next slot. `const` marks read-only buffers.
+//! The grid counts threadgroups, and each has exactly the number of threads of its attribute.
 
 pub(crate) mod cursor;
 pub(crate) mod grid;
@@ -32,45 +32,45 @@ use std::fmt;
 pub use crate::decl::grid::Expr;
 pub(crate) use crate::decl::token::{Kind, tokenize};
 
-/// One kernel, as its signature declares it.
+/// A kernel as declared by its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelDecl {
-    /// Its name in the file.
+    /// Name in the source.
     pub name: String,
-    /// The line of the text on which its name stands, from 1.
+    /// Line of the name, from 1.
     pub line: u32,
-    /// Its buffers, slot by slot.
+    /// Buffers in slot order.
     pub buffers: Vec<Buffer>,
-    /// The fields of its struct of scalars, all `uint`, in order; the struct takes the slot after the buffers.
+    /// Fields of the scalars' struct in order, all `uint`. The struct uses the slot after the buffers.
     pub scalars: Vec<String>,
-    /// The name of that struct.
+    /// Name of the scalars' struct.
     pub scalars_type: String,
-    /// What it asks of the launch, in order.
+    /// Launch builtins, in order.
     pub builtins: Vec<Builtin>,
-    /// Threads of a threadgroup.
+    /// Threads per threadgroup.
     pub threads: u32,
-    /// Bytes of threadgroup memory.
+    /// Threadgroup memory in bytes.
     pub threadgroup_bytes: u32,
     /// Threadgroups along x, y and z, in terms of scalars.
     pub grid: [Expr; 3],
 }
 
 impl KernelDecl {
-    /// Threadgroup memory above which fewer than two threadgroups share a core of some chips.
+    /// Threadgroup memory in bytes above which some chips run fewer than two threadgroups per core.
     pub const DEFAULT_THREADGROUP_BYTES: u32 = 16 * 1024;
-    /// Threadgroup memory that no chip exceeds.
+    /// Maximum threadgroup memory of any chip, in bytes.
     pub const MOST_THREADGROUP_BYTES: u32 = 32 * 1024;
-    /// Slots of a kernel.
+    /// Maximum slots of a kernel.
     pub const MOST_SLOTS: usize = 31;
-    /// Threads of a threadgroup.
+    /// Maximum threads of a threadgroup.
     pub const MOST_THREADS: u32 = 1024;
 
-    /// Whether it has more threadgroup memory than [`KernelDecl::DEFAULT_THREADGROUP_BYTES`]: allowed, and slow.
+    /// Whether it uses more than [`KernelDecl::DEFAULT_THREADGROUP_BYTES`], which is allowed but slow.
     pub fn is_crowded(&self) -> bool {
         self.threadgroup_bytes > KernelDecl::DEFAULT_THREADGROUP_BYTES
     }
 
-    /// Reads a text that holds one kernel.
+    /// Parses a source that contains exactly one kernel.
     pub fn parse(text: &str) -> Result<KernelDecl, DeclError> {
         let mut kernels = KernelDecl::parse_all(text)?.into_iter();
         match (kernels.next(), kernels.next()) {
@@ -82,13 +82,13 @@ impl KernelDecl {
         }
     }
 
-    /// Reads every kernel of a file.
+    /// Parses every kernel of a file.
     pub fn parse_all(text: &str) -> Result<Vec<KernelDecl>, DeclError> {
         crate::decl::parse::kernels(text)
     }
 }
 
-/// The declaration as people read it.
+/// Human-readable declaration.
 impl fmt::Display for KernelDecl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let KernelDecl { name, threads, threadgroup_bytes, grid: [x, y, z], .. } = self;
@@ -100,51 +100,51 @@ impl fmt::Display for KernelDecl {
     }
 }
 
-/// One buffer of a kernel.
+/// A buffer of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// The parameter's name.
+    /// Parameter name.
     pub name: String,
-    /// The type of its elements as Metal spells it, `uint4`.
+    /// Element type in Metal, such as `uint4`.
     pub element: String,
     /// Whether the kernel may write it.
     pub written: bool,
-    /// Its place among the arguments.
+    /// Slot number.
     pub slot: u32,
 }
 
-/// A parameter that the launch fills in.
+/// A parameter with a launch builtin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// The parameter's name.
+    /// Parameter name.
     pub name: String,
-    /// Its type, `uint` or a vector of it.
+    /// Type: `uint` or a vector of it.
     pub element: String,
-    /// What it asks for, `thread_index_in_threadgroup`.
+    /// Attribute, such as `thread_index_in_threadgroup`.
     pub attribute: String,
 }
 
-/// Why a text is refused, and where.
+/// A rejected source, with the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct DeclError {
-    /// The line of the text, from 1.
+    /// Line of the source, from 1.
     pub line: u32,
-    /// What is wrong there.
+    /// The error.
     pub fault: DeclFault,
 }
 
-/// What can be wrong with a signature.
+/// Errors of a signature.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each variant is its message")]
 pub enum DeclFault {
-    #[error("the text has no kernel")]
+    #[error("no kernel found")]
     NoKernel,
-    #[error("`{name}` is a second kernel; a text has one")]
+    #[error("`{name}` is a second kernel: expected one")]
     SecondKernel { name: String },
     #[error("expected {expected}, found {found}")]
     Syntax { expected: String, found: String },
-    #[error("the comment, the bracket or the parenthesis that opens here is not closed")]
+    #[error("unclosed comment, bracket or parenthesis")]
     Unclosed,
     #[error("kernel `{kernel}` has no grid: put `// grid: <x>, <y>, <z>` directly above it")]
     NoGrid { kernel: String },
@@ -155,33 +155,33 @@ pub enum DeclFault {
     #[error("the grid names `{name}`, which is not a scalar of kernel `{kernel}`")]
     GridScalar { kernel: String, name: String },
     #[error(
-        "kernel `{kernel}` does not say its threads: put [[max_total_threads_per_threadgroup(N)]] before it"
+        "kernel `{kernel}` has no number of threads: put [[max_total_threads_per_threadgroup(N)]] before it"
     )]
     NoThreads { kernel: String },
-    #[error("kernel `{kernel}` has {threads} threads; they must be a multiple of 32, and 1024 at most")]
+    #[error("kernel `{kernel}` has {threads} threads; it must be a multiple of 32, at most 1024")]
     Threads { kernel: String, threads: u32 },
-    #[error("parameter `{name}` has no attribute; say [[buffer(N)]] or what it asks of the launch")]
+    #[error("parameter `{name}` has no attribute: add [[buffer(N)]] or a launch builtin")]
     NoAttribute { name: String },
-    #[error("buffer `{name}` is in slot {slot}, and the next free slot is {expected}; slots have no gaps")]
+    #[error("buffer `{name}` is in slot {slot}, but the next slot is {expected}")]
     Slot { name: String, slot: u32, expected: u32 },
-    #[error("kernel `{kernel}` has {slots} slots; 31 is the most")]
+    #[error("kernel `{kernel}` has {slots} slots; the maximum is 31")]
     Slots { kernel: String, slots: usize },
-    #[error("buffer `{name}` comes after the scalars; the struct of scalars takes the last slot")]
+    #[error("buffer `{name}` comes after the scalars: the scalars' struct uses the last slot")]
     AfterScalars { name: String },
-    #[error("kernel `{kernel}` has no struct of scalars; its last buffer is `constant Args& args`")]
+    #[error("kernel `{kernel}` has no scalars: add a last parameter `constant Args& args`")]
     NoScalars { kernel: String },
-    #[error("kernel `{kernel}` takes struct `{name}`, which is not declared above it")]
+    #[error("kernel `{kernel}` uses struct `{name}`, which is not declared above it")]
     NoStruct { kernel: String, name: String },
-    #[error("scalar `{name}` is a `{element}`; scalars are `uint`")]
+    #[error("scalar `{name}` has type `{element}`: expected `uint`")]
     Scalar { name: String, element: String },
-    #[error("`{attribute}` is not a launch builtin that kernels may use; they are: {known}")]
+    #[error("unsupported launch builtin `{attribute}`: expected one of {known}")]
     Builtin { attribute: String, known: String },
-    #[error("builtin `{name}` is a `{element}`; `{attribute}` is {must}")]
+    #[error("builtin `{name}` has type `{element}`: `{attribute}` is {must}")]
     BuiltinType { name: String, element: String, attribute: String, must: &'static str },
     #[error("the size of threadgroup array `{name}` is not a number")]
     ArraySize { name: String },
     #[error("threadgroup array `{name}` has elements of `{element}`, whose size is unknown")]
     ArrayElement { name: String, element: String },
-    #[error("kernel `{kernel}` has {bytes} bytes of threadgroup memory; 32768 is the most")]
+    #[error("kernel `{kernel}` has {bytes} bytes of threadgroup memory; the maximum is 32768")]
     ThreadgroupMemory { kernel: String, bytes: u64 },
 }

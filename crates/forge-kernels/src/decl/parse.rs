@@ -1,4 +1,5 @@
-//! Finds kernels in a text, with what stands directly above them. Other functions are passed over.
+//! Finds kernels in a source, with the grid and attributes directly above them. Other declarations are
+//! skipped.
 
 use crate::decl::cursor::{Cursor, Result};
 use crate::decl::grid::Expr;
@@ -10,13 +11,13 @@ use crate::decl::{DeclError, DeclFault, KernelDecl};
 
 const THREADS: &str = "max_total_threads_per_threadgroup";
 
-/// Reads every kernel of a text.
+/// Parses every kernel of a source.
 pub(crate) fn kernels(text: &str) -> Result<Vec<KernelDecl>> {
     let tokens = tokenize(text)?;
     let mut cursor = Cursor { tokens: &tokens, at: 0 };
     let mut structs: Vec<Struct<'_>> = Vec::new();
     let mut kernels = Vec::new();
-    // What stands directly above the next declaration.
+    // Grid and threads directly above the next declaration.
     let mut grid: Option<Token<'_>> = None;
     let mut threads: Option<(u32, u32)> = None;
     while let Some(token) = cursor.peek() {
@@ -49,15 +50,15 @@ pub(crate) fn kernels(text: &str) -> Result<Vec<KernelDecl>> {
     Ok(kernels)
 }
 
-/// A struct, which may be a kernel's scalars.
+/// A struct that may contain a kernel's scalars.
 pub(crate) struct Struct<'a> {
     pub(crate) name: &'a str,
-    /// Type, name and line.
+    /// Type, name and line of each field.
     pub(crate) fields: Vec<(&'a str, &'a str, u32)>,
 }
 
 impl<'a> Cursor<'a> {
-    /// Goes behind a declaration that is of no interest: to its semicolon, or behind its braces.
+    /// Skips a declaration: moves behind its semicolon or its braces.
     fn pass_over(&mut self) -> Result<()> {
         while let Some(token) = self.peek() {
             match token.text {
@@ -80,7 +81,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The threads that `[[...]]` states, if it does.
+    /// Number of threads in a `[[...]]` attribute, if it is that attribute.
     fn function_attribute(&mut self) -> Result<Option<u32>> {
         let inside = self.bracketed()?;
         let mut inner = Cursor { tokens: inside, at: 1 };

@@ -1,11 +1,11 @@
-//! Reads what is between the parentheses of a kernel.
+//! Parses the parameter list of a kernel.
 
 use crate::decl::cursor::{Cursor, Result};
 use crate::decl::parse::Struct;
 use crate::decl::token::Token;
 use crate::decl::{Buffer, Builtin, DeclError, DeclFault};
 
-/// The launch builtins that kernels may use, and whether they are positions, which may be vectors.
+/// Supported launch builtins, and whether they are positions, which may be vectors.
 const BUILTINS: [(&str, bool); 4] = [
     ("threadgroup_position_in_grid", true),
     ("thread_index_in_threadgroup", false),
@@ -21,7 +21,7 @@ pub(crate) struct Signature {
     pub(crate) builtins: Vec<Builtin>,
 }
 
-/// Reads what is between the parentheses of a kernel.
+/// Parses the parameter list of a kernel.
 pub(crate) fn signature(
     tokens: &[Token<'_>],
     kernel: &str,
@@ -90,7 +90,7 @@ fn scalar_names(name: &str, kernel: &str, line: u32, structs: &[Struct<'_>]) -> 
 }
 
 impl Cursor<'_> {
-    /// `device const float*`: the element, and whether it is constant.
+    /// Parses `device const float*`; returns the element type and whether it is constant.
     fn pointee(&mut self, sign: &'static str) -> Result<(String, bool)> {
         self.at += 1;
         let constant = self.accept("const");

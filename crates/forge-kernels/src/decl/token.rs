@@ -1,34 +1,34 @@
-//! Metal's text as tokens, each with its line. Comments are tokens too, since one of them is part of a declaration.
+//! Metal lexer. Tokens have line numbers. Comments are tokens, since `// grid:` is part of a declaration.
 
 use crate::decl::{DeclError, DeclFault};
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A name or a keyword.
     Word,
-    /// A literal number, suffix included.
+    /// A number literal with its suffix.
     Number,
-    /// One character of punctuation.
+    /// One punctuation character.
     Symbol,
-    /// `// ...`, to the end of its line, or `/* ... */`.
+    /// `// ...` to the end of the line, or `/* ... */`.
     Comment,
-    /// `#...`, to the end of its line.
+    /// `#...` to the end of the line.
     Directive,
 }
 
-/// A piece of text.
+/// A token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
     pub(crate) kind: Kind,
     pub(crate) text: &'a str,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: u32,
-    /// In the text, in bytes.
+    /// Byte offset in the source.
     pub(crate) offset: usize,
 }
 
-/// Splits a text.
+/// Splits a source into tokens.
 pub(crate) fn tokenize(text: &str) -> Result<Vec<Token<'_>>, DeclError> {
     let mut tokens = Vec::new();
     let mut offset = 0;
@@ -66,7 +66,7 @@ fn end_of(text: &str, within: impl Fn(char) -> bool) -> usize {
     text.find(|c| !within(c)).unwrap_or(text.len())
 }
 
-/// `12u`, `0x7fu`, `1.5f`, `1e-5f`: a sign belongs to a number only after its exponent's `e`.
+/// `12u`, `0x7fu`, `1.5f`, `1e-5f`: a sign is part of a number only after its exponent's `e`.
 fn end_of_number(text: &str) -> usize {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let mut end = 0;
@@ -103,7 +103,7 @@ mod tests {
             ("#pragma unroll\nx", "Directive:1:#pragma unroll Word:2:x"),
             ("1e-5f-2", "Number:1:1e-5f Symbol:1:- Number:1:2"),
             ("0xeu+1", "Number:1:0xeu Symbol:1:+ Number:1:1"),
-            ("a /* b", "line 1: the comment, the bracket or the parenthesis that opens here is not closed"),
+            ("a /* b", "line 1: unclosed comment, bracket or parenthesis"),
         ];
         for (text, expected) in cases {
             assert_eq!(shown(text), expected, "{text}");

@@ -1,13 +1,12 @@
-//! Layouts that are worth a try where a device is asked which is fastest: what rules choose, and what lies around it.
-//!
-//! Which of them a kernel can have is a matter of its limits.
+//! Candidate layouts for tuning: the defaults and their neighborhood. A kernel's limits may exclude some.
 
 use crate::layout::packet_columns;
 use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
 use forge_ir::Format;
 
 impl Knobs {
-    /// Layouts of a projection of so many columns. `leaves`: its epilogue leaves something for each threadgroup.
+    /// Candidate layouts of a linear layer with this many columns. `leaves`: the epilogue writes a partial
+    /// result per threadgroup.
     pub fn tried(rows: Rows, format: Format, inputs: usize, leaves: bool) -> Vec<Knobs> {
         match rows {
             Rows::One => {
@@ -24,7 +23,8 @@ impl Knobs {
 }
 
 impl ExpertsKnobs {
-    /// Layouts of a product of experts. `leaves`: its kernel leaves something for each threadgroup, whose outputs one simdgroup finishes.
+    /// Candidate layouts of an expert kernel. `leaves`: the kernel writes a partial result per threadgroup,
+    /// whose outputs one simdgroup writes.
     pub fn tried(rows: Rows, leaves: bool) -> Vec<ExpertsKnobs> {
         if rows == Rows::Many {
             let tile = |tile_outputs| ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs };
@@ -43,7 +43,7 @@ impl ExpertsKnobs {
     }
 }
 
-/// No split leaves a lane without a packet. Large threadgroups are of use where each leaves something to be read.
+/// Every lane has at least one packet. Large threadgroups only pay off with partial results.
 fn one(packets: usize, leaves: bool) -> Vec<Knobs> {
     let mut tried = Vec::new();
     for rows_per_simdgroup in [1, 2, 4, 8] {
@@ -62,7 +62,7 @@ fn one(packets: usize, leaves: bool) -> Vec<Knobs> {
     tried
 }
 
-/// Of those that take x as codes.
+/// Candidates with quantized activations.
 fn coded(stretches: usize) -> Vec<Knobs> {
     let mut tried = Vec::new();
     for rows_per_simdgroup in [16, 32] {

@@ -1,8 +1,9 @@
-//! How a projection is laid over threads, by chip, format and shape, with the reason of each choice.
+//! Kernel layouts of linear layers by chip, format and shape, with the reason for each choice.
 //!
-//! Nobody has measured these kernels on Apple's chips. What comes from measurements that others published of kernels built
-//! alike is marked *published*; the rest is *derived* from what hardware is known to do, and marked so. For NVIDIA's GPUs
-//! there are measurements: [`nvidia`]. What a user has measured on a device of theirs takes the place of both; [`tried`] says of what.
+//! These kernels have not been measured on Apple chips. Choices based on others' measurements of similar
+//! kernels are marked *published*; choices derived from hardware properties are marked *derived*. For NVIDIA
+//! GPUs there are measurements, see [`nvidia`]. Measurements on a user's device override both; [`tried`]
+//! lists the candidates.
 
 pub(crate) mod candidates;
 pub(crate) mod nvidia;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use crate::context::packet_columns;
 use crate::spec::{ExpertsTiles, Knobs, PerHeadLinear, Rows};
 
-/// A family of GPUs.
+/// GPU family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -25,12 +26,12 @@ pub enum Family {
     Apple9,
     /// M5.
     Apple10,
-    /// Those of NVIDIA that `--target cuda` is for.
+    /// NVIDIA GPUs supported by `--target cuda`.
     Nvidia,
 }
 
 impl Family {
-    /// Its name, for people; of Apple's the one that Apple's tables use.
+    /// Name of the family; for Apple the name in Apple's feature tables.
     pub const fn name(self) -> &'static str {
         match self {
             Family::Apple7 => "Apple7",
@@ -42,14 +43,14 @@ impl Family {
     }
 }
 
-/// Formats that are read alike.
+/// Formats with the same access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// Numbers of 2 or 4 bytes.
+    /// Floats of 2 or 4 bytes.
     Plain,
-    /// Codes of a byte.
+    /// 8-bit quantized weights.
     Bytes,
-    /// Codes of half a byte.
+    /// Quantized weights of fewer bits.
     Nibbles,
 }
 
@@ -63,36 +64,36 @@ impl Class {
     }
 }
 
-/// Fewest simdgroups of a core. Derived: two for each of its four pipelines, so that one computes while one waits.
+/// Minimum simdgroups per core. Derived: two for each of its four pipelines, so that one computes while the
+/// other waits.
 const SIMDGROUPS: usize = 8;
 
-/// Weight rows of a core whose packets are loaded at once. Derived: 15 GB/s a core, which no chip exceeds, with some 600 ns
-/// of latency are 9 KiB under way, and twice that where loads are under way half of the time. A packet for each lane of
-/// a simdgroup is half a KiB.
+/// Weight rows per core whose packets are loaded at once. Derived: 15 GB/s per core (no chip exceeds it) at
+/// about 600 ns latency is 9 KiB in flight, doubled because loads are in flight half of the time. A packet
+/// per lane of a simdgroup is 0.5 KiB.
 const ROWS: usize = 40;
 
-/// Simdgroups of a core past which others compute while one waits, so that loading ahead would only take registers.
+/// Simdgroups per core above which other simdgroups hide latency, so that loading ahead only costs registers.
 /// Published: arithmetic saturates at about 24.
 const PLENTY: usize = 24;
 
 impl Knobs {
-    /// For one row or few.
+    /// Knobs for one row or a small batch.
     const fn of_rows(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
         let (tile_rows, tile_outputs) = (1, 1);
         Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes: false }
     }
 
-    /// For many rows: a quartet of simdgroups, or as many as share the columns.
+    /// Knobs for many rows: four simdgroups, or four for each part of the columns.
     const fn of_tile(tile_rows: usize, tile_outputs: usize, split: usize) -> Knobs {
         Knobs { tile_rows, tile_outputs, ..Knobs::of_rows(1, 4 * split, split, 1) }
     }
 
-    /// Knobs for `outputs` rows of `inputs` columns in `format`, on a chip with so many GPU cores, or a card with so many
-    /// multiprocessors. `leaves_squares`: the
-    /// epilogue leaves something for each threadgroup, squares or a candidate, so that there should not be too many. `exact`: nothing of
-    /// x may be rounded.
+    /// Knobs for a matrix of `outputs` rows and `inputs` columns in `format`, on a GPU with this many cores
+    /// or multiprocessors. `leaves_squares`: the epilogue writes a partial result per threadgroup (squares or
+    /// an argmax candidate), so there should not be too many. `exact`: activations must not be quantized.
     ///
-    /// For many rows they are meant for tiles of halves.
+    /// For many rows the knobs assume f16 tiles.
     pub fn for_chip(
         family: Family,
         cores: usize,
@@ -120,9 +121,9 @@ impl Knobs {
         }
     }
 
-    /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute `outputs` rows of `inputs`
-    /// columns for a row of x, those of all its experts together. Columns are not shared: a row has several experts, so that
-    /// there are many outputs, or many columns that count as one row.
+    /// Rows per simdgroup and simdgroups per threadgroup of expert kernels. `outputs` and `inputs` are for
+    /// one row of x, over all its experts. Columns are not split: a row has several experts, and therefore
+    /// many outputs, or many columns in one sum.
     pub fn of_experts(
         family: Family,
         cores: usize,
@@ -137,23 +138,24 @@ impl Knobs {
 }
 
 impl ExpertsTiles {
-    /// Pairs of a tile, and its outputs. Derived: 64 outputs as in other tiles; of rows as many as an expert has of a pass of
-    /// `rows`, up to the 32 of other tiles: those that a tile lacks are computed all the same, and each further tile of an expert
-    /// loads its matrix again.
+    /// Rows and outputs of a grouped-GEMM tile. Derived: 64 outputs as in other tiles. Rows are what an
+    /// expert has in a pass of `rows`, up to the 32 of other tiles: missing rows are computed too, and each
+    /// further tile of an expert reloads its matrix.
     pub fn tile_for(experts: usize, chosen: usize, rows: usize) -> [usize; 2] {
         [if rows * chosen / experts > 16 { 32 } else { 16 }, 64]
     }
 }
 
 impl PerHeadLinear {
-    /// Rows of x that a threadgroup computes at once where there are several. Derived: registers hold 64 sums of a lane, or
-    /// those of 4 weight rows.
+    /// Rows of x that a threadgroup computes at once. Derived: registers hold 64 sums per lane, or those of 4
+    /// weight rows.
     pub fn together(format: Format, turned: bool) -> usize {
         if turned { (64 / packet_columns(format)).min(4) } else { 4 }
     }
 
-    /// `each` for heads' matrices of so many rows and columns, on a chip with so many GPU cores. Derived: as much of a row at
-    /// once as leaves two threadgroups a core; of a turned matrix at least 64 bytes, so that no line is loaded for a part of it.
+    /// `each` for per-head matrices of this shape on a GPU with this many cores. Derived: as much of a row at
+    /// once as leaves two threadgroups per core. A transposed matrix reads at least 64 bytes per row, so that
+    /// no cache line is loaded in part.
     pub fn each_for(cores: usize, format: Format, [heads, rows, columns]: [usize; 3], turned: bool) -> usize {
         let packets = columns.div_ceil(packet_columns(format));
         if turned {
@@ -172,23 +174,23 @@ impl PerHeadLinear {
     }
 }
 
-/// Weight rows that a simdgroup computes at once for one row of x, if there are enough of them.
-///
-/// What a lane loads of x serves all its rows, so more rows are less loading; each row takes 4 registers for its packet.
+/// Weight rows per simdgroup for one row of x, if there are enough rows. A lane reuses its values of x for
+/// all of them, so more rows mean fewer loads; each row uses 4 registers for its packet.
 fn most_rows(family: Family, class: Class) -> usize {
     match (family, class) {
-        // Derived: a lane's columns of x lie 16 or 32 bytes from the next lane's, nearly as good as side by side.
-        // Published for halves: 2 rows (llama.cpp), 1 (uzu); 4 of these have the bytes of 8 rows of q8_0.
+        // Derived: adjacent lanes read x at a distance of 16 or 32 bytes, nearly as good as contiguous.
+        // Published for f16: 2 rows (llama.cpp), 1 (uzu); 4 of them have the bytes of 8 rows of q8_0.
         (_, Class::Plain) => 4,
-        // Published: 4 rows are the choice of MLX and uzu for all chips before M5.
+        // Published: MLX and uzu use 4 rows for all chips before M5.
         (Family::Apple7 | Family::Apple8 | Family::Apple9, Class::Bytes) => 4,
-        // Asked of experts alone. Measured in q4_0 with 12,288 outputs of 2,048 columns: 6% less time than 8 take.
+        // Used for experts only. Measured for q4_0 with 12,288 outputs of 2,048 columns: 6% less time than
+        // with 8.
         (Family::Nvidia, _) => 4,
-        // Published: from 4 rows to 8 gave 24 to 35 % on a base M5 (MLX #3753).
+        // Published: 4 to 8 rows gained 24 to 35% on a base M5 (MLX #3753).
         (Family::Apple10, Class::Bytes) => 8,
-        // Published for M5, as above. Derived for the others: a packet of nibbles meets 128 bytes of x, a cache line for
-        // each lane and load, twice as many as in kernels that do with 4 rows. At 4 rows M1 Max would need 44 G lines
-        // a second, and one for each cycle of each core are 41 G.
+        // Published for M5, as above. Derived for the others: a 4-bit packet is multiplied by 128 bytes of x,
+        // one cache line per lane and load, twice as many as in kernels that use 4 rows. With 4 rows M1 Max
+        // would need 44 G lines/s; one line per cycle and core is 41 G.
         (_, Class::Nibbles) => 8,
     }
 }
@@ -196,7 +198,7 @@ fn most_rows(family: Family, class: Class) -> usize {
 struct Shape {
     cores: usize,
     outputs: usize,
-    /// Packets of a row.
+    /// Packets per row.
     packets: usize,
 }
 
@@ -206,8 +208,9 @@ impl Shape {
         let all = |rows: usize, split: usize| self.outputs.div_ceil(rows) * split;
         let busy =
             |rows: usize, split: usize| all(rows, split) >= self.cores * SIMDGROUPS.max(ROWS.div_ceil(rows));
-        // Derived: sharing rows costs an addition through threadgroup memory, which is little where each lane still has
-        // 2 packets; fewer rows cost more loads of x; sharing down to a packet a lane is the last resort.
+        // Derived: splitting columns costs an addition through threadgroup memory, which is cheap while each
+        // lane has 2 packets. Fewer rows cost more loads of x. Splitting down to one packet per lane is the
+        // last resort.
         while !busy(rows, split) {
             if split < 8 && self.packets >= 32 * 2 * split * 2 {
                 split *= 2;
@@ -220,8 +223,8 @@ impl Shape {
             }
         }
         let simdgroups = if leaves { self.leaving(rows, split) } else { split.max(2) };
-        // Derived: with few simdgroups nobody else computes while one waits. Registers hold the packets of 4 rows twice,
-        // those of 8 once.
+        // Derived: with few simdgroups no other simdgroup hides latency. Registers hold the packets of 4 rows
+        // twice, those of 8 rows once.
         let ahead = rows <= 4 && all(rows, split) < PLENTY * self.cores && self.packets > 32 * split;
         let packets = if ahead { 2 } else { 1 };
         Knobs::of_rows(rows, simdgroups, split, packets)
@@ -235,11 +238,11 @@ impl Shape {
         (rows, if leaves { self.leaving(rows, 1) } else { 2 })
     }
 
-    /// Simdgroups of a threadgroup that leaves something. Without, it is 2, or as many as share rows. Published: 2 are the
-    /// choice of llama.cpp and MLX; small threadgroups are placed on cores more evenly.
+    /// Simdgroups per threadgroup for kernels that write partial results; otherwise it is 2, or the split.
+    /// Published: llama.cpp and MLX use 2; small threadgroups are distributed more evenly over cores.
     ///
-    /// Derived: as many as one simdgroup can finish the outputs of, so that little is left to be read by everyone, down to
-    /// where each core has 2 threadgroups.
+    /// Derived: as many as one simdgroup can write the outputs of, to minimize partial results, with at least
+    /// 2 threadgroups per core.
     fn leaving(&self, rows: usize, split: usize) -> usize {
         let groups = |simdgroups: usize| self.outputs.div_ceil(rows * simdgroups / split);
         let mut simdgroups = 32 * split / rows;
@@ -249,9 +252,10 @@ impl Shape {
         simdgroups
     }
 
-    /// Derived: a simdgroup loads 8 rows of x for each 8 rows of W that it computes. With 16 rows of W loads take as long
-    /// as products; with 8 they take longer. Columns are shared until each pipeline has 3 simdgroups, as long as each
-    /// has two strips. Four simdgroups of a threadgroup that do not share columns read the same x at about the same time.
+    /// Derived: a simdgroup loads 8 rows of x for each 8 rows of W. With 16 rows of W loads take as long as
+    /// products; with 8 they take longer. Columns are split until each pipeline has 3 simdgroups, as long as
+    /// each has two steps. Four simdgroups of a threadgroup that do not split columns read the same x at
+    /// about the same time.
     fn few(&self, strips: usize) -> Knobs {
         let enough = 12 * self.cores;
         let (mut rows, mut split) = (16, 1);
@@ -268,8 +272,8 @@ impl Shape {
         Knobs::of_rows(rows, simdgroups, split, 1)
     }
 
-    /// 64 outputs by 32 rows. Published: the choice of llama.cpp; and that of uzu for less than 6144 outputs, 64 rows
-    /// past that. Derived: a prompt of 128 rows keeps every core busy with two threadgroups, or columns are shared.
+    /// 64 outputs by 32 rows. Published: llama.cpp uses this; uzu uses it below 6144 outputs, and 64 rows
+    /// above. Derived: a prompt of 128 rows gives every core two threadgroups; otherwise columns are split.
     fn many(&self, inputs: usize) -> Knobs {
         let tile_rows = if self.outputs >= 6144 { 64 } else { 32 };
         let tiles = self.outputs.div_ceil(64) * (128 / tile_rows);

@@ -1,26 +1,26 @@
-//! How a projection is laid over an NVIDIA GPU, as measured.
+//! Layouts of linear layers on NVIDIA GPUs, from measurements.
 //!
-//! The projections of a Llama of 1.1 billion numbers, in f16, q8_0 and q4_0, were timed on an H200 of 132 multiprocessors in every
-//! layout that the kernels have: launches one after the other in a graph, matrices from memory. For one row the rule here takes
-//! at most 5% longer over a token than the best layouts of each projection do, in each format.
-//! Latency is what there is to hide: with few simdgroups a multiprocessor asks for too little at a time, while an addition through
-//! threadgroup memory costs next to nothing. What is said of q4_0 and 4,096 columns or more, and of few rows, are choices of programs
-//! of 8 and 30 billion numbers in q4_0, which chose among the layouts around the rule of that time.
+//! The linear layers of a 1.1B Llama in f16, q8_0 and q4_0 were timed on an H200 (132 multiprocessors) in all
+//! layouts, as consecutive launches in a CUDA graph with matrices in memory. For one row these rules take at
+//! most 5% longer per token than the best layout of each layer, in each format. The bottleneck is latency:
+//! with few simdgroups a multiprocessor has too few bytes in flight, while an addition through threadgroup
+//! memory is nearly free. The rules for q4_0 with 4,096 columns or more, and for small batches, come from
+//! tuning 8B and 30B models in q4_0 around the previous rules.
 
 use crate::context::packet_columns;
 use crate::layout::Class;
 use crate::spec::{Knobs, Rows, STRETCH};
 use forge_ir::Format;
 
-/// Simdgroups of a multiprocessor that are enough. Measured: with less than 16 kernels are slower; with 32 those of nibbles are 2%
-/// faster, and those of bytes 8% slower.
+/// Sufficient simdgroups per multiprocessor. Measured: with fewer than 16 kernels are slower; with 32 those
+/// of 4-bit weights are 2% faster and those of 8-bit weights 8% slower.
 const ENOUGH: usize = 24;
 
-/// Simdgroups that share rows at most.
+/// Maximum simdgroups that split the columns of a row.
 const MOST_SHARING: usize = 8;
 
-/// Knobs for `outputs` rows of `inputs` columns. `leaves`: the epilogue leaves something for
-/// each threadgroup; `exact`: nothing of x may be rounded.
+/// Knobs for `outputs` rows of `inputs` columns. `leaves`: the epilogue writes a partial result per
+/// threadgroup. `exact`: activations must not be quantized.
 pub(crate) fn knobs(
     cores: usize,
     rows: Rows,
@@ -39,13 +39,14 @@ pub(crate) fn knobs(
     }
 }
 
-/// Many rows at once, shared by simdgroups before they become fewer, down to a packet a lane. Where something is left threadgroups are
-/// larger, as far as one simdgroup finishes their outputs and there are about as many as multiprocessors.
+/// One row of x. Columns are split before rows are reduced, down to one packet per lane. With partial results
+/// threadgroups are larger, as far as one simdgroup can write their outputs and there are about as many as
+/// multiprocessors.
 fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool) -> Knobs {
     let packets = inputs.div_ceil(packet_columns(format));
     let [rows, split] = match Class::of(format) {
-        // Enough for all without sharing, and nothing ahead: 28,672 outputs of 4,096 columns take 5% less time than with 4 rows. (A token in
-        // bf16 is no faster with it.)
+        // Enough rows without a split, and no loading ahead: 28,672 outputs of 4,096 columns take 5% less
+        // time than with 4 rows. (bf16 is not faster with it.)
         Class::Plain if format == Format::F16 && !leaves && outputs >= 8 * ENOUGH * cores => return wide(),
         Class::Plain => shared(cores, outputs, packets, 4, 2),
         Class::Bytes => shared(cores, outputs, packets, 4, 4),
@@ -65,17 +66,19 @@ fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool
     Knobs::of_rows(rows, simdgroups, split, packets)
 }
 
-/// Two rows a simdgroup, eight simdgroups a threadgroup.
+/// Two rows per simdgroup, eight simdgroups per threadgroup.
 fn wide() -> Knobs {
     Knobs::of_rows(2, 8, 1, 1)
 }
 
-/// Where x is taken as codes: 16 rows at once, with columns shared until there are enough simdgroups. Where something is left, and where
-/// less than eight share, a threadgroup has 32 outputs. Who has eight stretches or more loads one ahead.
+/// Layout for quantized activations: 16 rows at once, with columns split until there are enough simdgroups.
+/// With partial results, or a split below eight, a threadgroup has 32 outputs. With eight or more steps, one
+/// is loaded ahead.
 ///
-/// Chosen among all layouts by programs of 8 and 0.6 billion numbers in q4_0 and q8_0: 6,144 outputs of 4,096 columns take 12 and 27% less
-/// time with 16 outputs for a threadgroup and nothing ahead than with 32 and a stretch ahead, and 4,096 outputs of 14,336 columns none.
-/// Heads have so many outputs that nothing is gained by asking ahead, and are shared all the same, which takes 20 to 33% less time.
+/// Chosen by tuning 8B and 0.6B models in q4_0 and q8_0. 6,144 outputs of 4,096 columns take 12 and 27% less
+/// time with 16 outputs per threadgroup and no loading ahead than with 32 and one step ahead; 4,096 outputs
+/// of 14,336 columns take the same. Output heads have so many outputs that loading ahead gains nothing;
+/// splitting their columns takes 20 to 33% less time.
 fn coded(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool) -> Knobs {
     let stretches = inputs.div_ceil(STRETCH);
     let all = |split: usize| outputs.div_ceil(16) * split;
@@ -95,7 +98,7 @@ fn coded(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bo
     Knobs { codes: true, ..Knobs::of_rows(rows, simdgroups, split, packets) }
 }
 
-/// Rows of a simdgroup, from `most` down to `fewest`, and simdgroups that share them.
+/// Rows per simdgroup, from `most` down to `fewest`, and the column split.
 fn shared(cores: usize, outputs: usize, packets: usize, most: usize, fewest: usize) -> [usize; 2] {
     let (mut rows, mut split) = (most, 1);
     while outputs.div_ceil(rows) * split < ENOUGH * cores {
@@ -110,10 +113,11 @@ fn shared(cores: usize, outputs: usize, packets: usize, most: usize, fewest: usi
     [rows, split]
 }
 
-/// The same of nibbles, which take so many instructions that four times as many simdgroups are none too many: with 28,672 outputs of 4,096
-/// columns a packet a lane takes 31% less time than four. All lanes have as many packets, if there is a way to it. Where each has
-/// more than four all the same, and where there are not three simdgroups for a multiprocessor, they have fewer rows (4,096 outputs of
-/// 14,336 columns: 10% less; where there are few nobody has measured it).
+/// Rows and split for 4-bit weights. They take so many instructions that four times as many simdgroups pay
+/// off: with 28,672 outputs of 4,096 columns one packet per lane takes 31% less time than four. Lanes get
+/// equal numbers of packets where possible. With more than four packets per lane, or fewer than three
+/// simdgroups per multiprocessor, rows are reduced (4,096 outputs of 14,336 columns: 10% less time; the
+/// second case has not been measured).
 fn nibbles(cores: usize, outputs: usize, packets: usize) -> [usize; 2] {
     let (mut rows, mut split) = (8, 1);
     let even = |split: usize| packets.is_multiple_of(32 * split);
@@ -133,9 +137,10 @@ fn nibbles(cores: usize, outputs: usize, packets: usize) -> [usize; 2] {
     [rows, split]
 }
 
-/// 16 rows at once, shared by four simdgroups; by eight where there would not be eight for a multiprocessor. Measured in q4_0 alone:
-/// 12 and 14% less time for 6,144 and 28,672 outputs of 4,096 columns than with eight simdgroups that share rows and with none, and
-/// none less for 4,096 outputs, which eight share.
+/// Small batches: 16 rows with columns split over four simdgroups; over eight if there would be fewer than
+/// eight per multiprocessor. Measured in q4_0 only: 12 and 14% less time for 6,144 and 28,672 outputs of
+/// 4,096 columns than with a split of eight and of one, and no difference for 4,096 outputs with a split of
+/// eight.
 fn few(cores: usize, outputs: usize, strips: usize) -> Knobs {
     let (rows, mut split) = (16, 1);
     while split < MOST_SHARING
@@ -147,15 +152,15 @@ fn few(cores: usize, outputs: usize, strips: usize) -> Knobs {
     Knobs::of_rows(rows, split.max(4), split, 1)
 }
 
-/// 64 rows by 64 outputs; by 128 where a prompt of 512 rows has three such tiles for two multiprocessors; and 32 rows where it has less than
-/// three of the tiles of 64 by 64 for two. Where tiles of 32 by 64 would leave multiprocessors without one, as for routers, they
-/// are 32 by 32, and two halves of a threadgroup share the columns. (Other tiles with their columns shared are up to 7% faster, too,
-/// but where singles are staged they do not fit threadgroup memory.)
+/// Many rows: tiles of 64 rows by 64 outputs. 128 outputs if a prompt of 512 rows has at least three such
+/// tiles per two multiprocessors; 32 rows if it has fewer than three 64 by 64 tiles per two. If 32 by 64
+/// tiles would leave multiprocessors idle, as for routers, tiles are 32 by 32 with a column split of two.
+/// (Other tiles with a split are up to 7% faster too, but do not fit in threadgroup memory with f32.)
 ///
-/// Measured, in passes of 512 rows in q8_0 and q4_0, where programs chose among all layouts: with 7.8, 2.9, 2.4 and 1.9 tiles of 128 outputs for a
-/// multiprocessor these are 22, 21, 7 and 10% faster than those of 64, and with 1.5 they are not; with 1.9 tiles of 64 by 64 these are 13%
-/// faster than those of 32 rows; 128 outputs take 46% less time in tiles of 32 by 32 than of 32 by 64.
-/// Where between these numbers layouts change nobody has measured.
+/// Measured in passes of 512 rows in q8_0 and q4_0, tuned over all layouts. With 7.8, 2.9, 2.4 and 1.9 tiles
+/// of 128 outputs per multiprocessor these are 22, 21, 7 and 10% faster than 64, and with 1.5 they are not.
+/// With 1.9 tiles of 64 by 64 these are 13% faster than 32 rows. 128 outputs take 46% less time in 32 by 32
+/// tiles than in 32 by 64. The exact thresholds between these points have not been measured.
 fn many(cores: usize, [outputs, inputs]: [usize; 2]) -> Knobs {
     let tiles = |tile_rows: usize, tile_outputs: usize| outputs.div_ceil(tile_outputs) * (512 / tile_rows);
     let (tile_rows, tile_outputs, split) = match () {
@@ -173,7 +178,8 @@ mod tests {
 
     #[test]
     fn an_h200_gets_what_was_measured_on_it() {
-        // Shape, format, whether it leaves something, and of one row: rows, split, simdgroups, packets.
+        // Shape, format, whether it writes partial results, and for one row: rows, split, simdgroups,
+        // packets.
         let cases = [
             ([2048, 8192], Format::Q8_0, true, [4, 8, 16, 2]),
             ([2048, 2048], Format::Q8_0, true, [4, 4, 16, 1]),
@@ -193,7 +199,7 @@ mod tests {
                 one(132, format, shape, leaves);
             assert_eq!([rows_per_simdgroup, split, simdgroups, packets], expected, "{shape:?} {format:?}");
         }
-        // Of what takes x as codes: rows, split, simdgroups, packets.
+        // For quantized activations: rows, split, simdgroups, packets.
         let cases = [
             ([6144, 4096], Format::Q8_0, false, [16, 8, 8, 1]),
             ([4096, 4096], Format::Q4_0, true, [16, 8, 16, 1]),

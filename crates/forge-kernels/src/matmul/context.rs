@@ -1,4 +1,4 @@
-//! What the templates of projections read.
+//! Template context of linear layers.
 
 use forge_ir::BLOCK;
 use serde::Serialize;
@@ -15,24 +15,24 @@ pub(crate) struct ProjectContext<'a> {
     spec: &'a Linear,
     #[serde(flatten)]
     weight: Weight,
-    /// The support function that loads 4 columns of x.
+    /// Support function that loads 4 columns of x.
     load: &'static str,
-    /// Its last argument, where it has a bound.
+    /// Bound argument of `load`, if any.
     bound: String,
-    /// The support function of a gate.
+    /// Support function of a gate's activation.
     activation: Option<&'static str>,
-    /// What stands before and after a result: a function of it.
+    /// Text before and after a result: its unary function.
     before: String,
     after: String,
-    /// What is left for the norm of y.
+    /// Outputs for the deferred norm of y.
     leaves: Option<Squares>,
-    /// Whether the best output is left.
+    /// Whether the argmax candidate is written.
     best: bool,
     /// Whether results are multiplied by columns of a row of factors.
     factors: bool,
-    /// How a result goes to y.
+    /// Assignment operator for y.
     assign: &'static str,
-    /// How partial sums of squares are loaded: type, expression, and number of those.
+    /// How partial sums of squares are loaded: type, expression, count.
     squares_vector: &'static str,
     squares_source: &'static str,
     squares_count: usize,
@@ -42,26 +42,26 @@ pub(crate) struct ProjectContext<'a> {
     split: usize,
     /// Whether packets are loaded one step ahead.
     ahead: bool,
-    /// Whether x is taken as codes.
+    /// Whether x is quantized.
     codes: bool,
     #[serde(flatten)]
     tile: Tile,
     threads: usize,
-    /// Outputs of a threadgroup.
+    /// Outputs per threadgroup.
     group_outputs: usize,
-    /// Threadgroups of one row.
+    /// Threadgroups per row.
     grid: usize,
-    /// Whether the last threadgroup has outputs past the last.
+    /// Whether the last threadgroup has fewer outputs.
     ragged: bool,
-    /// Whether the results of a threadgroup come together before they are finished.
+    /// Whether a threadgroup collects its results before the epilogue.
     gather: bool,
-    /// Columns that a lane takes of a row at once, as packets, and as four of each half (few).
+    /// Columns that a lane reads of a row at once; as packets; and as float4 of each half (small batch).
     portion: usize,
     each: usize,
     chunks: usize,
-    /// Four portions each, in a row.
+    /// Steps of four portions in a row.
     strips: usize,
-    /// Whether what is taken last, strips (few) or blocks (many), reaches past the end of a stored row.
+    /// Whether the last step (small batch) or block (many rows) extends past the end of a stored row.
     clamped: bool,
 }
 
@@ -73,7 +73,7 @@ impl<'a> ProjectContext<'a> {
         let portion = weight.columns.max(8);
         let each = portion / weight.columns;
         let strips = spec.inputs.div_ceil(4 * portion);
-        // What is loaded of x at once: a packet's columns, a strip's or a block's.
+        // Columns of x loaded at once: of a packet, a step or a block.
         let piece = match spec.rows {
             Rows::One if knobs.codes => STRETCH,
             Rows::One => weight.columns,
@@ -149,7 +149,7 @@ impl<'a> ProjectContext<'a> {
     }
 }
 
-/// Outputs of a threadgroup.
+/// Outputs per threadgroup.
 pub(crate) fn group_outputs(project: &Linear) -> usize {
     let knobs = project.knobs;
     match project.rows {
@@ -158,7 +158,7 @@ pub(crate) fn group_outputs(project: &Linear) -> usize {
     }
 }
 
-/// The tile of `project/many` and of `experts/tiles`, and where it lies in threadgroup memory.
+/// Tile of `matmul/gemm` and `moe/grouped_gemm`, and its placement in threadgroup memory.
 #[derive(Serialize)]
 pub(crate) struct Tile {
     /// Rows of x.
@@ -166,9 +166,9 @@ pub(crate) struct Tile {
     rows: usize,
     #[serde(rename = "tile_outputs")]
     outputs: usize,
-    /// Elements between its rows: a block, and as many as move neighbours to other banks.
+    /// Stride of its rows in elements: a block, with padding that moves adjacent rows to other banks.
     pitch: usize,
-    /// In so many parts results take its place, of so many rows each.
+    /// Results replace the tile in this many parts, of `part_rows` rows each.
     parts: usize,
     part_rows: usize,
     memory_floats: usize,
@@ -187,7 +187,7 @@ impl Tile {
         Tile { rows, outputs, pitch, parts, part_rows: rows / parts, memory_floats }
     }
 
-    /// Of threadgroup memory.
+    /// Threadgroup memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory_floats * 4
     }

@@ -1,4 +1,4 @@
-//! What a projection can be made for.
+//! Limits of linear layers.
 
 use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
 use crate::decl::KernelDecl;
@@ -30,15 +30,15 @@ impl Limits<'_> {
         }
     }
 
-    /// Refuses what only kernels of one row can do.
+    /// Rejects features that only one-row kernels have.
     fn of_one(&self, project: &Linear) -> Result<(), KernelError> {
         let least = if project.rows == Rows::Few { 2 } else { 17 };
         let leaves =
             matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best | Epilogue::Multiply { .. });
         let normed = project.norm.is_some() || project.own_norm.is_some();
         self.holds("the number of rows of x", least, !normed && !leaves && !project.knobs.codes, || {
-            "1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as \
-             codes; give these kernels of their own"
+            "1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized \
+             activations"
                 .to_owned()
         })
     }
@@ -52,11 +52,11 @@ impl Limits<'_> {
         let (of_row, at_once) = (project.inputs.div_ceil(columns), if knobs.codes { 1 } else { 32 });
         let fits = packets == 1 || packets == 2 && of_row > at_once * knobs.split;
         self.holds("packets", packets, fits, || {
-            format!("1, or 2 where lanes have a second packet; a row has {of_row}")
+            format!("1, or 2 if lanes have a second packet: a row has {of_row}")
         })?;
         let rows = knobs.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows <= 32, || {
-            "at most 32, one a lane, as a lane finishes a row".to_owned()
+            "at most 32: each lane writes one row".to_owned()
         })?;
         if knobs.codes {
             self.codes(project)?;
@@ -68,7 +68,7 @@ impl Limits<'_> {
         if let Some(norm) = project.own_norm {
             self.finite("epsilon", norm.epsilon)?;
             self.holds("the number of norms of x", 2, project.norm.is_none(), || {
-                "1: its own, or one that is deferred".to_owned()
+                "1: inline or deferred".to_owned()
             })?;
         }
         let each = if matches!(project.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
@@ -76,11 +76,11 @@ impl Limits<'_> {
         let finished = group_outputs(project);
         let fits = finished <= 32 * each || !leaves && knobs.split == 1 && !knobs.codes;
         self.holds("the number of outputs of a threadgroup", finished, fits, || {
-            format!("at most {}, as one simdgroup finishes them; lower simdgroups", 32 * each)
+            format!("at most {}, which one simdgroup writes: use fewer simdgroups", 32 * each)
         })?;
         if let Epilogue::Multiply { of } = project.epilogue {
             self.holds("the number of factors", of, of >= project.outputs, || {
-                format!("at least the number of outputs, which is {}", project.outputs)
+                format!("at least the number of outputs, {}", project.outputs)
             })?;
         }
         if let Epilogue::AddSquares(squares) = project.epilogue {
@@ -89,19 +89,19 @@ impl Limits<'_> {
                 "the number of partial sums of squares",
                 squares.partials,
                 squares.partials >= groups,
-                || format!("at least the number of threadgroups, which is {groups}"),
+                || format!("at least the number of threadgroups, {groups}"),
             )?;
         }
         Ok(())
     }
 
-    /// Of what takes x as codes.
+    /// Limits with quantized activations.
     fn codes(&self, project: &Linear) -> Result<(), KernelError> {
         let rows = project.knobs.rows_per_simdgroup;
         let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(project.format);
         self.holds("rows_per_simdgroup", rows, fits, || {
-            "16 or 32 where x is taken as codes, and the weight in q4_0, q4_k, q8_0 or affine with 4 or 8 bits: matrix \
-             units have 16 rows at once".to_owned()
+            "16 or 32 for quantized activations, with weights in q4_0, q4_k, q8_0 or affine with 4 or 8 bits: MMA \
+             processes 16 rows at once".to_owned()
         })
     }
 
@@ -111,14 +111,14 @@ impl Limits<'_> {
         self.split(project)?;
         let rows = knobs.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(8) && rows <= 32, || {
-            "8, 16, 24 or 32: matrices are 8 by 8, and registers hold those of 4".to_owned()
+            "8, 16, 24 or 32: matrices are 8 by 8, and registers hold 4 rows of them".to_owned()
         })?;
         let bytes = 4 * 16 * rows * knobs.simdgroups;
         self.holds(
             "the threadgroup memory of rows_per_simdgroup and simdgroups",
             bytes,
             bytes <= DEFAULT_MEMORY,
-            || format!("at most {DEFAULT_MEMORY} bytes; lower either"),
+            || format!("at most {DEFAULT_MEMORY} bytes: reduce either"),
         )
     }
 
@@ -128,15 +128,15 @@ impl Limits<'_> {
         self.side("tile_outputs", knobs.tile_outputs)?;
         let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
         self.holds("split", knobs.split, matches!(knobs.split, 1 | 2), || {
-            "1 or 2: one quartet of simdgroups, or two".to_owned()
+            "1 or 2 groups of four simdgroups".to_owned()
         })?;
         let bytes = Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, project.operand).bytes();
         self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, bytes <= most, || {
-            format!("at most {most} bytes; take a smaller tile, or halves")
+            format!("at most {most} bytes: use a smaller tile, or f16")
         })
     }
 
-    /// A side of a tile.
+    /// Checks a side of a tile.
     pub(crate) fn side(&self, what: &'static str, value: usize) -> Result<(), KernelError> {
         self.positive(what, value)?;
         self.holds(what, value, value.is_multiple_of(16) && value <= 128, || {
@@ -152,7 +152,7 @@ impl Limits<'_> {
         if matches!(project.epilogue, Epilogue::Gate(_)) {
             let rows = knobs.rows_per_simdgroup;
             self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
-                "even, as a simdgroup finishes pairs of gate and up".to_owned()
+                "even: a simdgroup computes pairs of gate and up".to_owned()
             })?;
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Limits<'_> {
         let knobs = project.knobs;
         self.positive("split", knobs.split)?;
         self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
-            format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
+            format!("a divisor of simdgroups, {}", knobs.simdgroups)
         })
     }
 }

@@ -1,22 +1,22 @@
-//! Projections: a matrix times rows.
+//! Specs of linear layers: a matrix times rows.
 
 use crate::spec::{Squares, UnaryOp};
 use forge_ir::{Activation, Bits, Format};
 use serde::{Deserialize, Serialize};
 
-/// How many rows of x a projection is made for.
+/// Batch-size class of a linear kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rows {
-    /// One: every weight is used once, straight from memory.
+    /// One row (GEMV): every weight is used once, straight from memory.
     One,
-    /// 2 to 16: a weight is decoded once and used for a few rows.
+    /// Small batch, 2 to 16 rows: a weight is dequantized once for all rows.
     Few,
-    /// More: tiles in threadgroup memory, products on the matrix unit.
+    /// More rows (GEMM): tiles in threadgroup memory, multiplied with MMA.
     Many,
 }
 
-/// What becomes of a projection's result v for output o of row r.
+/// Epilogue for the result v of output o of row r.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Epilogue {
@@ -24,32 +24,33 @@ pub enum Epilogue {
     Store,
     /// `y[r][o] += v`
     Add,
-    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
+    /// Outputs alternate gate and up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
-    /// `y[o] += v`, and what a deferred norm of y needs. For [`Rows::One`].
+    /// `y[o] += v`, with outputs for a deferred norm of y. For [`Rows::One`].
     AddSquares(Squares),
-    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the scalar `first` on. For [`Rows::One`].
+    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the scalar `first` on. For
+    /// [`Rows::One`].
     Multiply {
-        /// Numbers of the row.
+        /// Elements of the row of factors.
         of: usize,
     },
-    /// `y[o] = v`, and the best of each threadgroup's outputs in `candidates`: `[threadgroups, 2]`, a key that orders as
-    /// the number does and the lowest output that has it. For [`Rows::One`].
+    /// `y[o] = v`, and each threadgroup's argmax in `candidates`: `[threadgroups, 2]`, an order-preserving
+    /// key of the value and the lowest output with that value. For [`Rows::One`].
     Best,
 }
 
-/// The norm of a projection's input, deferred: x is already multiplied by the gain, and v is divided by
-/// `sqrt(sum(squares) / inputs + epsilon)` before the bias is added. For [`Rows::One`].
+/// Deferred norm of the input: x is already multiplied by the gain, and v is divided by `sqrt(sum(squares) /
+/// inputs + epsilon)` before the bias is added. For [`Rows::One`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DeferredNorm {
-    /// Numbers in `squares`.
+    /// Elements of `squares`.
     pub partials: usize,
     /// Added to the mean of squares.
     pub epsilon: f32,
 }
 
-/// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain as it is loaded, where there is
-/// one, and v is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For [`Rows::One`].
+/// Norm of the input, computed by the projection: x is multiplied by the optional gain as it is loaded, and v
+/// is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For [`Rows::One`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct InlineNorm {
     /// Whether there is a gain (f32, `[inputs]`).
@@ -58,76 +59,77 @@ pub struct InlineNorm {
     pub epsilon: f32,
 }
 
-/// What the products of a tile are computed from.
+/// Operand type of a tile's products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operand {
-    /// Singles: exact for any format and any x.
+    /// f32: exact for any format and any x.
     F32,
-    /// Singles for their range alone: products may lose what those of halves do. For x that may grow beyond a half's range.
+    /// f32 for range only: products may be rounded as in f16. For x that may exceed the range of f16.
     Ranged,
-    /// Halves: half the threadgroup memory. For x that no model lets grow beyond a half's range.
+    /// f16: half the threadgroup memory. For x within the range of f16.
     F16,
 }
 
-/// See [`crate::spec::Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\] y\[, gain, gained, squares_out\]
-/// \[, candidates\]. Grid: by knobs; see the kernel's own.
+/// See [`crate::spec::Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\]
+/// y\[, gain, gained, squares_out\] \[, candidates\]. Grid: by knobs; see the kernel's own.
 ///
-/// v is W x, then deferred norm, then bias, then a function of each result, then the
-/// epilogue. `gain` and `gained` are there if
-/// [`Squares::gain`] says so. A deferred norm reads `squares`; an epilogue that leaves some writes `squares_out`.
+/// v is W x, then deferred norm, bias, unary function and epilogue, in this order. `gain` and `gained` exist
+/// if [`Squares::gain`] is set. A deferred norm reads `squares`; an epilogue with squares writes
+/// `squares_out`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Linear {
-    /// Rows of x it is made for.
+    /// Batch-size class.
     pub rows: Rows,
-    /// Of the weight.
+    /// Format of the weight.
     pub format: Format,
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
     pub outputs: usize,
     /// Columns of the weight, and the width of x.
     pub inputs: usize,
-    /// The deferred norm of x, if there is one.
+    /// Deferred norm of x, if any.
     pub norm: Option<DeferredNorm>,
-    /// The norm of x that is this projection's business, if there is one: then none is deferred.
+    /// Norm of x computed by this projection, if any. Excludes a deferred norm.
     pub own_norm: Option<InlineNorm>,
     /// Whether a bias (f32, `[outputs]`) is added.
     pub bias: bool,
-    /// What v becomes before the epilogue.
+    /// Unary function of v, before the epilogue.
     pub each: Option<UnaryOp>,
-    /// What becomes of the result.
+    /// Epilogue.
     pub epilogue: Epilogue,
-    /// What the products of a tile are computed from (few, many).
+    /// Operand type of a tile's products (small batch, many rows).
     pub operand: Operand,
-    /// Whether experts are chosen by what comes of it: a matter of order, for which the CPU rounds nothing of x.
+    /// Whether the result selects experts. Its order matters, so the CPU does not quantize x.
     pub chooses: bool,
-    /// How the work is laid over threads.
+    /// Kernel layout.
     pub knobs: Knobs,
 }
 
-/// The knobs of a projection. Which of them matter depends on [`Rows`].
+/// Knobs of linear kernels. Which ones matter depends on [`Rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Knobs {
-    /// Weight rows that a simdgroup computes at once (one, few).
+    /// Weight rows that a simdgroup computes at once (one row, small batch).
     pub rows_per_simdgroup: usize,
-    /// Simdgroups of a threadgroup (one, few).
+    /// Simdgroups per threadgroup (one row, small batch).
     pub simdgroups: usize,
-    /// Simdgroups, or quartets of them (many), that share outputs, each a part of the columns.
+    /// Column split: simdgroups, or groups of four (many rows), that share outputs.
     pub split: usize,
-    /// Packets of 16 bytes that a lane loads of each row before it computes, of codes those of so many times four blocks (one): 1 or 2.
+    /// Packets of 16 bytes that a lane loads of each row before it computes (one row): 1 or 2. With quantized
+    /// activations: steps of four blocks.
     pub packets: usize,
-    /// Rows of x that a threadgroup computes at once (many).
+    /// Rows of x per threadgroup (many rows).
     pub tile_rows: usize,
-    /// Outputs of a tile (many).
+    /// Outputs of a tile (many rows).
     pub tile_outputs: usize,
-    /// Whether x is taken as codes of 16 bits, a block of 32 columns at a time, which matrix units multiply by those of W (one): for
-    /// who does not ask that nothing be rounded.
+    /// Whether x is quantized to 16 bits in blocks of 32 columns and multiplied with integer MMA (one row).
+    /// Not used if exact results are requested.
     #[serde(default)]
     pub codes: bool,
 }
 
 impl Rows {
-    /// In names and tables.
+    /// Name in kernel names and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Rows::One => "one",
@@ -137,11 +139,11 @@ impl Rows {
     }
 }
 
-/// Columns that a kernel takes at once as codes: four blocks.
+/// Columns per step with quantized activations: four blocks.
 pub(crate) const STRETCH: usize = 4 * forge_ir::BLOCK;
 
 impl Knobs {
-    /// Whether x can be taken as codes by a weight in `format`.
+    /// Whether activations can be quantized for weights in `format`.
     pub(crate) fn can_take_codes(format: Format) -> bool {
         match format {
             Format::Q4_0 | Format::Q8_0 | Format::Q4K => true,
@@ -150,7 +152,7 @@ impl Knobs {
         }
     }
 
-    /// What they are, in a kernel's name: those that matter for so many rows.
+    /// Suffix of a kernel's name, with the knobs that matter for this batch-size class.
     pub fn name(&self, rows: Rows) -> String {
         let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes } = self;
         match rows {
@@ -161,7 +163,7 @@ impl Knobs {
         }
     }
 
-    /// Outputs of a threadgroup in a kernel for one row.
+    /// Outputs per threadgroup of a one-row kernel.
     pub fn outputs_of_group(&self) -> usize {
         self.rows_per_simdgroup * self.simdgroups / self.split
     }

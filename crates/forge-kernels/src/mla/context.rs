@@ -1,4 +1,4 @@
-//! What the templates of attention over latents read.
+//! Template contexts of MLA kernels.
 
 use forge_ir::Format;
 use serde::Serialize;
@@ -11,16 +11,16 @@ use crate::spec::{
     PerHeadLinear,
 };
 
-/// Threads of a threadgroup that multiplies by turned matrices.
+/// Threads per threadgroup of the transposed per-head matmul.
 const TURNING_THREADS: usize = 128;
 
-/// Simdgroups of a threadgroup that multiplies by matrices as they are.
+/// Simdgroups per threadgroup of the per-head matmul.
 const SIMDGROUPS: usize = 2;
 
-/// The fewest lanes that share a row: each finishes one of those that it computes.
+/// Minimum lanes per row: each lane writes one of the rows that they compute.
 const FEWEST_LANES: usize = 4;
 
-/// Threads of what gives latents to the cache, or takes them from there.
+/// Threads of the kernels that append to the MLA cache or load from it.
 const APPEND_THREADS: usize = 128;
 
 #[derive(Serialize)]
@@ -36,23 +36,23 @@ pub(crate) struct EachHeadContext<'a> {
     pitch: usize,
     together: usize,
     each: usize,
-    /// The same, for the part that multiplies.
+    /// `each` under the name that the shared template part uses.
     rows_per_simdgroup: usize,
     times: &'static str,
-    /// The support function that loads 4 columns of x.
+    /// Support function that loads 4 columns of x.
     load: &'static str,
-    /// Its last argument, where it has a bound.
+    /// Bound argument of `load`, if any.
     bound: String,
-    /// Lanes that share a row of a matrix.
+    /// Lanes per matrix row.
     lanes: usize,
-    /// Rows that are computed side by side.
+    /// Rows computed at once.
     at_once: usize,
-    /// Distances of the lanes that share a row.
+    /// Shuffle distances among lanes of one row.
     within: Vec<usize>,
     group_outputs: usize,
-    /// Whether the last threadgroup has rows, or packets, past the last.
+    /// Whether the last threadgroup has fewer rows, or packets.
     ragged: bool,
-    /// Threads of the same columns.
+    /// Threads with the same columns.
     parts: usize,
     threads: usize,
 }
@@ -99,7 +99,7 @@ impl<'a> EachHeadContext<'a> {
     }
 }
 
-/// A row that is prepared, as templates print it.
+/// Preparation of a row, as template variables.
 #[derive(Serialize)]
 struct Prepared {
     #[serde(flatten)]
@@ -125,11 +125,11 @@ pub(crate) struct LatentAppendContext<'a> {
     width: usize,
     width_float: f32,
     turned: usize,
-    /// Elements of a line of the cache.
+    /// Elements of a cache line.
     record: usize,
     element: &'static str,
     heads: usize,
-    /// Pairs of channels of all queries.
+    /// Channel pairs of all queries.
     row_pairs: usize,
     threads: usize,
     simdgroups: usize,
@@ -161,39 +161,39 @@ pub(crate) struct LatentAttendContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     prepared: Option<Prepared>,
-    /// Whether it prepares its row.
+    /// Whether the kernel prepares its row.
     prologue: bool,
     heads: usize,
     width: usize,
     width_float: f32,
     turned: usize,
-    /// Elements of a line of the cache.
+    /// Elements of a cache line.
     record: usize,
-    /// The same in whole chunks.
+    /// Elements of a cache line, rounded up to whole chunks.
     padded: usize,
     element: &'static str,
     scale: f32,
-    /// Heads of a simdgroup and of a threadgroup.
+    /// Heads per simdgroup and per threadgroup.
     heads_each: usize,
     group: usize,
     /// Threadgroups that share the heads of a row.
     groups: usize,
-    /// Whether the last of them has heads past the last.
+    /// Whether the last threadgroup has fewer heads.
     idle_heads: bool,
     simdgroups: usize,
     threads: usize,
-    /// Channels that a simdgroup loads at once are a chunk: those of a line, and those of its latent.
+    /// Chunks (channels that a simdgroup loads at once) of a line, and of its latent.
     chunks: usize,
     value_chunks: usize,
-    /// Lines that are loaded at once.
+    /// Lines loaded at once.
     loads: usize,
-    /// The support function that loads a lane's channels of a chunk.
+    /// Support function that loads a lane's channels of a chunk.
     load: &'static str,
-    /// Its last argument, where it has a bound.
+    /// Bound argument of `load`, if any.
     bound: String,
 }
 
-/// Channels of a chunk: 4 for each lane.
+/// Channels of a chunk: 4 per lane.
 const CHUNK: usize = 128;
 
 impl<'a> LatentAttendContext<'a> {
@@ -232,7 +232,7 @@ impl<'a> LatentAttendContext<'a> {
             threads: 32 * simdgroups,
             chunks,
             value_chunks: width.div_ceil(CHUNK),
-            // Registers of lines that are under way at once, beside two heads' queries and sums.
+            // Limits the registers of lines in flight, next to queries and sums of two heads.
             loads: (64 / (chunks * bytes)).clamp(1, 4),
             load,
             bound,
@@ -246,7 +246,7 @@ pub(crate) struct LatentShareContext<'a> {
     base: Base<'a>,
     width: usize,
     turned: usize,
-    /// Elements of a line of the cache.
+    /// Elements of a cache line.
     record: usize,
     element: &'static str,
     threads: usize,
@@ -272,16 +272,16 @@ pub(crate) struct UnfoldedContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a MlaAttentionExpanded,
-    /// Whether singles are singles for their range alone.
+    /// Whether f32 is used for range only, so that products may be rounded.
     ranged: bool,
-    /// What scores are bounded by: nothing.
+    /// MLA has no softcap.
     softcap: Option<f32>,
-    /// Channels of a query and a key, up to a multiple of 8, and of a value.
+    /// Channels of a query and key, rounded up to a multiple of 8; and of a value.
     padded: usize,
     value_padded: usize,
-    /// Floats between staged rows.
+    /// Stride of staged rows, in floats.
     pitch: usize,
-    /// Elements loaded at once, of queries and keys and of values.
+    /// Elements loaded at once: of queries and keys, and of values.
     key_step: usize,
     value_step: usize,
     /// 8 by 8 matrices in 8 rows: of queries and keys, and of values.
@@ -289,9 +289,9 @@ pub(crate) struct UnfoldedContext<'a> {
     value_matrices: usize,
     /// Simdgroups that share the channels of one score.
     parts: usize,
-    /// Matrices of queries of a simdgroup.
+    /// Query matrices per simdgroup.
     queries_each: usize,
-    /// Matrices of the result of a simdgroup.
+    /// Result matrices per simdgroup.
     sums_each: usize,
     distances: Vec<usize>,
 }

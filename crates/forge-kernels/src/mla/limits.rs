@@ -1,4 +1,4 @@
-//! What kernels of attention over latents can be made for.
+//! Limits of MLA kernels.
 
 use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
 use crate::error::KernelError;
@@ -8,10 +8,10 @@ use crate::spec::{
 };
 use forge_ir::Format;
 
-/// The longest line of a cache, a latent and a turned key: a lane has 4 of each 128 channels in registers.
+/// Maximum length of a cache line (latent and RoPE key): a lane holds 4 of each 128 channels in registers.
 const LONGEST_LINE: usize = 1024;
 
-/// Rows of x that a threadgroup multiplies at once: registers hold the sums of as many.
+/// Maximum rows of x that a threadgroup multiplies at once, limited by registers.
 const MOST_TOGETHER: usize = 8;
 
 impl Limits<'_> {
@@ -24,10 +24,10 @@ impl Limits<'_> {
         let of_head = if each.turned { each.rows } else { each.columns };
         let taken = each.heads.saturating_mul(of_head);
         self.holds("a row of x", each.pitch, each.pitch >= taken, || {
-            format!("at least as wide as the parts of all heads, which are {taken}")
+            format!("at least as wide as the inputs of all heads, {taken}")
         })?;
         self.holds("the rows of x", each.together, (1..=MOST_TOGETHER).contains(&each.together), || {
-            format!("1 to {MOST_TOGETHER} at once, whose sums are in registers")
+            format!("1 to {MOST_TOGETHER} at once, limited by registers")
         })?;
         let most = if each.turned { 32 } else { 4 };
         self.holds("each", each.each, each.each.is_power_of_two() && each.each <= most, || {
@@ -50,12 +50,14 @@ impl Limits<'_> {
             "the number of heads that are prepared",
             prepare.heads,
             prepare.heads == attend.heads,
-            || format!("that of the heads, which is {}", attend.heads),
+            || format!("the number of heads, {}", attend.heads),
         )?;
         self.prepare(prepare, attend.width, attend.turned)?;
         let fits = prologue_fits(attend);
-        self.holds("the width of a turned key", attend.turned, fits, || {
-            format!("such that those of a threadgroup fill at most {DEFAULT_MEMORY} bytes; leave the preparation to a step of its own")
+        self.holds("the width of a RoPE key", attend.turned, fits, || {
+            format!(
+                "small enough that a threadgroup's keys fit in {DEFAULT_MEMORY} bytes: use a separate append"
+            )
         })
     }
 
@@ -68,32 +70,32 @@ impl Limits<'_> {
             *attend;
         self.positive("the number of heads", heads)?;
         self.positive("the width of a key", keys)?;
-        self.positive("the width of a turned key", turned)?;
+        self.positive("the width of a RoPE key", turned)?;
         self.positive("the width of a value", values)?;
         self.finite("the scale", scale)?;
         let all = heads.saturating_mul(keys);
         self.holds("a row of queries", queries_pitch, queries_pitch >= all, || {
-            format!("at least as wide as the queries of all heads, which are {all}")
+            format!("at least as wide as the queries of all heads, {all}")
         })?;
         self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
-        self.holds("tile", tile, operand != Operand::F16, || "of singles, and not of halves".to_owned())?;
+        self.holds("tile", tile, operand != Operand::F16, || "f32, not f16".to_owned())?;
         let bytes = unfolded_bytes(tile, keys.saturating_add(turned), values);
         self.memory("the threadgroup memory of a tile", bytes, DEFAULT_MEMORY)
     }
 
     fn line(&self, width: usize, turned: usize, cache: Format) -> Result<(), KernelError> {
         self.positive("the width of a latent", width)?;
-        self.positive("the width of a turned key", turned)?;
-        self.holds("the width of a turned key", turned, turned.is_multiple_of(2), || {
-            "even: channels turn in pairs".to_owned()
+        self.positive("the width of a RoPE key", turned)?;
+        self.holds("the width of a RoPE key", turned, turned.is_multiple_of(2), || {
+            "even, since RoPE rotates pairs of channels".to_owned()
         })?;
         let line = width.saturating_add(turned);
-        self.holds("the width of a latent and a turned key", line, line <= LONGEST_LINE, || {
-            format!("at most {LONGEST_LINE}, which 32 lanes hold in registers")
+        self.holds("the width of a latent and a RoPE key", line, line <= LONGEST_LINE, || {
+            format!("at most {LONGEST_LINE}, limited by registers")
         })?;
         let plain = matches!(cache, Format::F32 | Format::F16);
-        self.holds("the width of a latent and a turned key", line, plain, || {
-            format!("cached as f32 or f16, and not as {cache}")
+        self.holds("the width of a latent and a RoPE key", line, plain, || {
+            format!("cached as f32 or f16, not {cache}")
         })
     }
 
@@ -105,20 +107,20 @@ impl Limits<'_> {
         self.rotation(&prepare.rotation, turned)?;
         let queries = columns.turned_first.saturating_add(prepare.heads.saturating_mul(turned));
         self.holds("a row of queries", columns.queries_pitch, columns.queries_pitch >= queries, || {
-            format!("at least {queries} wide, which is where those that turn end")
+            format!("at least {queries}, the end of the RoPE queries")
         })?;
         let latent = columns.latent_first.saturating_add(width);
         self.holds("a row of latents", columns.latent_pitch, columns.latent_pitch >= latent, || {
-            format!("at least {latent} wide, which is where the latent ends")
+            format!("at least {latent}, the end of the latent")
         })?;
         let key = columns.key_first.saturating_add(turned);
         self.holds("a row of keys", columns.key_pitch, columns.key_pitch >= key, || {
-            format!("at least {key} wide, which is where the key ends")
+            format!("at least {key}, the end of the key")
         })
     }
 }
 
-/// Whether attention of one row can prepare its own line and queries: they fit in threadgroup memory.
+/// Whether decode attention can prepare its own queries and cache line: they fit in threadgroup memory.
 pub fn prologue_fits(attend: &LatentAttend) -> bool {
     let [each, simdgroups, _] = attend.layout();
     let line = (attend.width + attend.turned).next_multiple_of(128);

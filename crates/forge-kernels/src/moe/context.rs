@@ -1,4 +1,4 @@
-//! What the templates of experts read.
+//! Template contexts of expert kernels.
 
 use forge_ir::{Gating, Scores};
 use serde::Serialize;
@@ -6,16 +6,16 @@ use serde::Serialize;
 use crate::context::{Base, Weight};
 use crate::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
 
-/// Added to the sum that sigmoids are divided by, so that weights that are all 0 stay so.
+/// Added to the sum of sigmoids before division, so that all-zero weights stay zero.
 const NO_SUM: f32 = 1e-20;
 
-/// How experts are chosen and weighed, for the parts that templates share.
+/// Routing parameters, for the shared template parts.
 #[derive(Serialize)]
 struct Choice {
-    /// Experts that are chosen from, and those of them that a row has.
+    /// Number of routed experts, and routed experts per row.
     candidates: usize,
     picked: usize,
-    /// Experts that every row has beside these.
+    /// Number of shared experts.
     shared: usize,
     gated: bool,
     /// Logits of a row.
@@ -25,20 +25,20 @@ struct Choice {
     shares: bool,
     factor: f32,
     scale: bool,
-    /// Whether something else than logits decides.
+    /// Whether the ranking uses anything besides the logit.
     ranked: bool,
-    /// The rank of an expert but for a correction, made of its `logit`.
+    /// The ranking of an expert without correction, as an expression of its `logit`.
     rank: &'static str,
-    /// Keys of a lane.
+    /// Sort keys per lane.
     per_lane: usize,
-    /// Whether a lane may have keys of no expert that nothing else rules out: those of no group are never chosen.
+    /// Whether a lane may have keys past the last expert. With expert groups such keys are never chosen.
     guarded: bool,
-    /// Groups of experts, 0 where there are none.
+    /// Number of expert groups; 0 without groups.
     expert_groups: usize,
     kept: usize,
     best: usize,
     group_size: usize,
-    /// Lanes that share a group: a power of 2, as many as there are for each.
+    /// Lanes per group: the largest power of 2 that fits.
     group_lanes: usize,
     no_sum: f32,
 }
@@ -83,7 +83,7 @@ pub(crate) struct RouteContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     choice: Choice,
-    /// Experts of a row.
+    /// Experts per row.
     chosen: usize,
 }
 
@@ -93,28 +93,28 @@ impl<'a> RouteContext<'a> {
     }
 }
 
-/// What both products of experts have in common.
+/// Common variables of both expert matrix kernels.
 #[derive(Serialize)]
 struct Products {
     #[serde(flatten)]
     weight: Weight,
-    /// The support function that loads 4 columns of x.
+    /// Support function that loads 4 columns of x.
     load: &'static str,
-    /// Its last argument, where it has a bound.
+    /// Bound argument of `load`, if any.
     bound: String,
     experts: usize,
     chosen: usize,
     outputs: usize,
     inputs: usize,
-    /// Bytes from one matrix to the next.
+    /// Stride of expert matrices, in bytes.
     record: usize,
     rows_per_simdgroup: usize,
-    /// Outputs of a threadgroup.
+    /// Outputs per threadgroup.
     group_outputs: usize,
-    /// Whether the last threadgroup has outputs past the last.
+    /// Whether the last threadgroup has fewer outputs.
     ragged: bool,
     threads: usize,
-    /// What the products of a packet are multiplied by, as text.
+    /// Factor of a packet's products, as text.
     times: &'static str,
 }
 
@@ -126,16 +126,16 @@ pub(crate) struct InnerContext<'a> {
     products: Products,
     #[serde(flatten)]
     choice: Option<Choice>,
-    /// Whether experts are chosen here.
+    /// Whether routing is fused.
     routing: bool,
     norm: Option<DeferredNorm>,
     bias: bool,
-    /// The support function that a gate goes through, or it and its up.
+    /// Support function of the activation, or of the gated activation.
     gating: &'static str,
-    /// Its further arguments, where gate and up are clamped.
+    /// Parameters of a clamped gate.
     limit: Option<f32>,
     sharpness: f32,
-    /// How partial sums of squares are loaded: type, expression, and number of those.
+    /// How partial sums of squares are loaded: type, expression, count.
     squares_vector: &'static str,
     squares_source: &'static str,
     squares_count: usize,
@@ -196,11 +196,11 @@ pub(crate) struct SumContext<'a> {
     #[serde(flatten)]
     products: Products,
     bias: bool,
-    /// How the sum goes to y.
+    /// Assignment operator for y.
     assign: &'static str,
-    /// What is left for the norm of y.
+    /// Outputs for the deferred norm of y.
     leaves: Option<Squares>,
-    /// Threadgroups of a row.
+    /// Threadgroups per row.
     grid: usize,
 }
 
@@ -237,7 +237,7 @@ impl<'a> SumContext<'a> {
     }
 }
 
-/// The support function of a gating.
+/// Support function of a gated activation.
 pub(crate) fn gating(gating: Gating) -> &'static str {
     match gating {
         Gating::Plain(activation) => activation.name(),
@@ -245,7 +245,7 @@ pub(crate) fn gating(gating: Gating) -> &'static str {
     }
 }
 
-/// How x is loaded: the support function, and its bound.
+/// Support function that loads x, and its bound argument.
 fn load(weight: &Weight, inputs: usize) -> (&'static str, String) {
     if inputs.is_multiple_of(weight.columns) {
         ("load4_whole", String::new())

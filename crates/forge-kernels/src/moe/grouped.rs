@@ -1,4 +1,4 @@
-//! What the templates of experts read that take rows expert by expert.
+//! Template contexts of the grouped expert GEMM.
 
 use forge_ir::{BLOCK, Gating};
 use serde::Serialize;
@@ -13,7 +13,7 @@ pub(crate) struct GroupContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a ExpertsGroup,
-    /// One for each expert.
+    /// One per expert.
     threads: usize,
 }
 
@@ -35,20 +35,20 @@ pub(crate) struct TilesContext<'a> {
     chosen: usize,
     outputs: usize,
     inputs: usize,
-    /// Bytes from one matrix to the next.
+    /// Stride of expert matrices, in bytes.
     record: usize,
     bias: bool,
     operand: crate::spec::Operand,
-    /// The support function that a gate goes through, or it and its up.
+    /// Support function of the activation, or of the gated activation.
     gating: Option<&'static str>,
-    /// Its further arguments, where gate and up are clamped.
+    /// Parameters of a clamped gate.
     limit: Option<f32>,
     sharpness: f32,
-    /// The support function that loads 4 columns of x.
+    /// Support function that loads 4 columns of x.
     load: &'static str,
-    /// Its last argument, where it has a bound.
+    /// Bound argument of `load`, if any.
     bound: String,
-    /// Whether the last tile has outputs past the last.
+    /// Whether the last tile has fewer outputs.
     ragged: bool,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct JoinContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a ExpertsJoin,
-    /// How the sum goes to y.
+    /// Assignment operator for y.
     assign: &'static str,
     threads: usize,
 }

@@ -1,4 +1,4 @@
-//! What kernels of experts can be made for.
+//! Limits of expert kernels.
 
 use crate::context::{DEFAULT_MEMORY, Tile};
 use crate::error::KernelError;
@@ -13,48 +13,48 @@ impl Limits<'_> {
         self.finite("the factor", route.factor)?;
         self.choice(route.experts.saturating_add(route.shared), route.routes())?;
         let weighs = !route.gated || route.shared > 0;
-        self.holds("the number of experts that every row has", route.shared, weighs, || {
-            "1 or more, as a logit weighs them".to_owned()
+        self.holds("the number of shared experts", route.shared, weighs, || {
+            "at least 1, since a logit weights them".to_owned()
         })?;
         let Some(groups) = route.groups else { return Ok(()) };
         self.holds(
             "the number of groups of experts",
             groups.count,
             (1..=32).contains(&groups.count) && route.experts.is_multiple_of(groups.count),
-            || format!("a divisor of the experts, which are {}, and at most 32, one a lane", route.experts),
+            || format!("a divisor of the number of experts, {}, and at most 32, one per lane", route.experts),
         )?;
         let size = route.experts / groups.count;
         let fits = (1..=groups.count).contains(&groups.kept) && groups.kept * size >= route.chosen;
-        self.holds("the number of groups that are kept", groups.kept, fits, || {
-            format!("at most {}, with {} experts or more", groups.count, route.chosen)
+        self.holds("the number of kept groups", groups.kept, fits, || {
+            format!("at most {}, with at least {} experts in them", groups.count, route.chosen)
         })?;
         self.holds(
-            "the number of experts that make a group's worth",
+            "the number of experts that score a group",
             groups.best,
             (1..=size.min(2)).contains(&groups.best),
-            || format!("1 or 2, and no more than the experts of a group, which are {size}"),
+            || format!("1 or 2, and at most the group's size, {size}"),
         )
     }
 
     fn choice(&self, experts: usize, chosen: usize) -> Result<(), KernelError> {
         self.positive("the number of experts", experts)?;
-        self.positive("the number of experts of a row", chosen)?;
+        self.positive("the number of experts per row", chosen)?;
         self.holds("the number of experts", experts, experts <= MOST_EXPERTS, || {
-            format!("at most {MOST_EXPERTS}, which are 32 a lane")
+            format!("at most {MOST_EXPERTS}, 32 per lane")
         })?;
-        self.holds("the number of experts of a row", chosen, chosen <= experts.min(MOST_CHOSEN), || {
-            format!("at most {}, one a lane", experts.min(MOST_CHOSEN))
+        self.holds("the number of experts per row", chosen, chosen <= experts.min(MOST_CHOSEN), || {
+            format!("at most {}, one per lane", experts.min(MOST_CHOSEN))
         })
     }
 
-    /// Those that every row has are experts of it.
+    /// Shared experts are included in the experts per row.
     fn shared(&self, shared: usize, chosen: usize) -> Result<(), KernelError> {
-        self.holds("the number of experts that every row has", shared, shared <= chosen, || {
-            format!("at most those of a row, which are {chosen}")
+        self.holds("the number of shared experts", shared, shared <= chosen, || {
+            format!("at most the number of experts per row, {chosen}")
         })
     }
 
-    /// Matrices do not overlap, and what is loaded at once of one is whole words.
+    /// Matrices do not overlap and are aligned for vector loads.
     fn record(
         &self,
         record: usize,
@@ -62,8 +62,8 @@ impl Limits<'_> {
     ) -> Result<(), KernelError> {
         let matrix = format.matrix_bytes(outputs, inputs) as usize;
         let fits = record >= matrix && record.is_multiple_of(Record::ALIGNMENT);
-        self.holds("the bytes from one expert's matrix to the next", record, fits, || {
-            format!("a multiple of {}, and at least those of a matrix, which are {matrix}", Record::ALIGNMENT)
+        self.holds("the stride of expert matrices in bytes", record, fits, || {
+            format!("a multiple of {}, and at least the size of a matrix, {matrix}", Record::ALIGNMENT)
         })
     }
 
@@ -92,9 +92,9 @@ impl Limits<'_> {
         self.route(route)?;
         let routed = (route.experts.saturating_add(route.shared), route.routes(), route.shared);
         let same = routed == (inner.experts, inner.chosen, inner.shared);
-        self.holds("the number of experts that are chosen from", route.experts, same, || {
+        self.holds("the number of routed experts", route.experts, same, || {
             let (own, chosen, shared) = (inner.experts - inner.shared, inner.chosen, inner.shared);
-            format!("{own}, for {chosen} experts of a row, of which every row has {shared}")
+            format!("{own}, with {chosen} experts per row of which {shared} are shared")
         })
     }
 
@@ -102,7 +102,7 @@ impl Limits<'_> {
         let even = || "even: gate and up rows alternate".to_owned();
         self.holds("the number of outputs", outputs, outputs.is_multiple_of(2), even)?;
         let Gating::Clamped { limit, sharpness } = gating else { return Ok(()) };
-        self.finite("the limit of gates and ups", limit)?;
+        self.finite("the clamp limit of gate and up", limit)?;
         self.finite("the sharpness of gates", sharpness)
     }
 
@@ -124,11 +124,11 @@ impl Limits<'_> {
         self.side("tile_rows", tiles.tile_rows)?;
         self.side("tile_outputs", tiles.tile_outputs)?;
         let tile = Tile::of([tiles.tile_rows, tiles.tile_outputs], 1, tiles.operand);
-        // All results take the tile's place at once.
+        // All results replace the tile at once.
         let bytes = tile.bytes().max(4 * tiles.tile_rows * (tiles.tile_outputs + 4));
         let fits = bytes <= DEFAULT_MEMORY;
         self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, fits, || {
-            format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile")
+            format!("at most {DEFAULT_MEMORY} bytes: use a smaller tile")
         })
     }
 
@@ -137,7 +137,7 @@ impl Limits<'_> {
         self.positive("the width", join.width)?;
         let numbers = join.chosen.saturating_mul(join.width);
         self.holds("the width", join.width, fits_word(numbers), || {
-            "such that the numbers of all experts of a row are counted in 32 bits".to_owned()
+            "small enough that the elements of all experts of a row are indexed in 32 bits".to_owned()
         })
     }
 
@@ -150,24 +150,24 @@ impl Limits<'_> {
         self.record(sum.record, (sum.format, sum.outputs, sum.inputs))?;
         let inputs = sum.chosen.saturating_mul(sum.inputs);
         self.holds("the number of inputs", sum.inputs, fits_word(inputs), || {
-            "such that those of all experts of a row are counted in 32 bits".to_owned()
+            "small enough that the inputs of all experts of a row are indexed in 32 bits".to_owned()
         })?;
         self.few_simdgroups(sum.simdgroups)?;
         let rows = sum.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, (1..=32).contains(&rows), || {
-            "at most 32, one a lane, as a lane finishes a row".to_owned()
+            "at most 32: each lane writes one row".to_owned()
         })?;
         let Summed::AddSquares(squares) = sum.ending else { return Ok(()) };
         let finished = rows * sum.simdgroups;
         self.holds("the number of outputs of a threadgroup", finished, finished <= 32, || {
-            "at most 32, as one simdgroup finishes them; lower simdgroups".to_owned()
+            "at most 32, which one simdgroup writes: use fewer simdgroups".to_owned()
         })?;
         let groups = sum.outputs.div_ceil(finished);
         self.holds(
             "the number of partial sums of squares",
             squares.partials,
             squares.partials >= groups,
-            || format!("at least the number of threadgroups, which is {groups}"),
+            || format!("at least the number of threadgroups, {groups}"),
         )
     }
 }

@@ -1,32 +1,32 @@
-//! What kernels of experts are asked to be. A row of `routes` is the experts of a row, the best first and last those that every row
-//! has, and then the bits of their weights: `[rows, 2 * chosen]`, words.
+//! Specs of expert kernels. A row of `routes` contains the row's expert indices, best first and shared
+//! experts last, and then the bits of their weights: `[rows, 2 * chosen]`, 32-bit words.
 
 use forge_ir::{Format, Gating, Groups, Scores};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{DeferredNorm, Operand, Rows, Squares};
 
-/// The most experts: a lane has 32 keys in registers.
+/// Maximum number of experts: a lane holds 32 sort keys in registers.
 pub const MOST_EXPERTS: usize = 1024;
 
-/// The most experts of a row: a lane weighs one.
+/// Maximum experts per row: one per lane.
 pub const MOST_CHOSEN: usize = 32;
 
-/// The knobs of a product of experts with rows. Which of them matter depends on [`Rows`]. How many pairs a tile has is none of them:
-/// all kernels of a pass that take rows expert by expert agree in that.
+/// Knobs of expert kernels. Which ones matter depends on [`Rows`]. The rows of a tile are not a knob, since
+/// all grouped kernels of a pass depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpertsKnobs {
-    /// Weight rows that a simdgroup computes at once (one, few).
+    /// Weight rows that a simdgroup computes at once (one row, small batch).
     pub rows_per_simdgroup: usize,
-    /// Simdgroups of a threadgroup (one, few).
+    /// Simdgroups per threadgroup (one row, small batch).
     pub simdgroups: usize,
-    /// Outputs of a tile (many).
+    /// Outputs of a tile (many rows).
     pub tile_outputs: usize,
 }
 
 impl ExpertsKnobs {
-    /// What they are, in a kernel's name: those that matter for so many rows.
+    /// Suffix of a kernel's name, with the knobs that matter for this batch-size class.
     pub fn name(&self, rows: Rows) -> String {
         let ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs } = self;
         match rows {
@@ -39,25 +39,25 @@ impl ExpertsKnobs {
 /// See [`crate::spec::Spec::Route`]. Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Route {
-    /// Experts that are chosen from, a logit each.
+    /// Number of routed experts, one logit each.
     pub experts: usize,
-    /// Of these, a row's.
+    /// Routed experts per row.
     pub chosen: usize,
-    /// What scores are made of.
+    /// Scoring function.
     pub scores: Scores,
-    /// Whether a correction (f32, `[experts]`) is added to scores for the choice.
+    /// Whether a correction (f32, `[experts]`) is added to the scores for selection.
     pub correction: bool,
-    /// Groups of experts, of which some are out of the question.
+    /// Expert groups for group-limited routing.
     pub groups: Option<Groups>,
-    /// Whether weights are divided by the sum of those chosen.
+    /// Whether weights are normalized by the sum over the chosen experts.
     pub shares: bool,
-    /// Multiplies every weight.
+    /// Factor of every weight.
     pub factor: f32,
     /// Whether each expert's weight is multiplied by its scale (f32, `[experts]`).
     pub scale: bool,
-    /// Experts that every row has: they have the numbers after those that are chosen from, and come after those that are chosen.
+    /// Shared experts. Their indices follow the routed experts, and they follow the chosen ones in `routes`.
     pub shared: usize,
-    /// Whether what they are weighed by is the sigmoid of one more logit, the last; else it is 1.
+    /// Whether their weight is the sigmoid of one more logit, the last; otherwise it is 1.
     pub gated: bool,
 }
 
@@ -67,48 +67,50 @@ impl Route {
         self.experts + self.gated as usize
     }
 
-    /// Experts of a row, those that every row has among them.
+    /// Experts per row, shared experts included.
     pub const fn routes(&self) -> usize {
         self.chosen + self.shared
     }
 }
 
-/// See [`crate::spec::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] \[squares,\] y. With a route:
-/// logits, \[correction,\] \[scale,\] and routes are written. Grid: groups of outputs, chosen, rows.
+/// See [`crate::spec::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\]
+/// \[squares,\] y. With fused routing: logits, \[correction,\] \[scale,\] and routes are written. Grid:
+/// groups of outputs, chosen, rows.
 ///
-/// Of every expert of a row what becomes of its gate and up: `y` is `[row, chosen, outputs / 2]`. Rows of each expert's matrix
-/// alternate gate, up.
+/// Gate and up with their activation for every expert of a row: `y` is `[row, chosen, outputs / 2]`. Rows of
+/// each expert's matrix alternate gate and up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsInner {
-    /// Of the weight.
+    /// Format of the weight.
     pub format: Format,
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row, those that every row has among them.
+    /// Experts per row, shared experts included.
     pub chosen: usize,
-    /// Of all experts the last, which every row has.
+    /// Number of shared experts, the last ones.
     pub shared: usize,
     /// Rows of an expert's matrix, twice its inner width.
     pub outputs: usize,
-    /// Columns of it, and the width of x.
+    /// Columns of an expert's matrix, and the width of x.
     pub inputs: usize,
-    /// Bytes from the matrix of one seat to that of the next: what an expert has of all its matrices, a record of the weight file.
+    /// Stride in bytes between the matrices of two cache slots: the size of an expert's record in the weight
+    /// file.
     pub record: usize,
-    /// The deferred norm of x, if there is one: then there is one row.
+    /// Deferred norm of x, for one row only.
     pub norm: Option<DeferredNorm>,
-    /// Whether each expert has a bias (f32, `[experts, outputs]`).
+    /// Whether experts have biases (f32, `[experts, outputs]`).
     pub bias: bool,
-    /// What becomes of a gate and its up.
+    /// Gated activation.
     pub gating: Gating,
-    /// How experts are chosen, if that is left to this kernel.
+    /// Routing, if this kernel performs it.
     pub route: Option<Route>,
     /// Weight rows that a simdgroup computes at once.
     pub rows_per_simdgroup: usize,
-    /// Simdgroups of a threadgroup.
+    /// Simdgroups per threadgroup.
     pub simdgroups: usize,
 }
 
-/// What becomes of the sum over experts.
+/// Destination of the sum over experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Summed {
@@ -116,105 +118,108 @@ pub enum Summed {
     Store,
     /// `y += v`
     Add,
-    /// `y += v`, and what a deferred norm of y needs: then there is one row.
+    /// `y += v`, with outputs for a deferred norm of y; for one row only.
     AddSquares(Squares),
 }
 
-/// See [`crate::spec::Spec::ExpertsSum`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] y\[, gain, gained\]\[, squares_out\].
-/// Grid: groups of outputs, rows.
+/// See [`crate::spec::Spec::ExpertsSum`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] y\[, gain,
+/// gained\]\[, squares_out\]. Grid: groups of outputs, rows.
 ///
-/// The sum over a row's experts of weight · (W x + bias), each with an x of its own: `[row, chosen, inputs]`.
+/// The sum over a row's experts of weight · (W x + bias), each with its own x: `[row, chosen, inputs]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsSum {
-    /// Of the weight.
+    /// Format of the weight.
     pub format: Format,
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row, those that every row has among them.
+    /// Experts per row, shared experts included.
     pub chosen: usize,
-    /// Of all experts the last, which every row has.
+    /// Number of shared experts, the last ones.
     pub shared: usize,
     /// Rows of an expert's matrix, and the width of y.
     pub outputs: usize,
-    /// Columns of it.
+    /// Columns of an expert's matrix.
     pub inputs: usize,
-    /// Bytes from the matrix of one seat to that of the next: what an expert has of all its matrices, a record of the weight file.
+    /// Stride in bytes between the matrices of two cache slots: the size of an expert's record in the weight
+    /// file.
     pub record: usize,
-    /// Whether each expert has a bias (f32, `[experts, outputs]`).
+    /// Whether experts have biases (f32, `[experts, outputs]`).
     pub bias: bool,
-    /// What becomes of the sum.
+    /// Destination of the sum.
     pub ending: Summed,
     /// Weight rows that a simdgroup computes at once.
     pub rows_per_simdgroup: usize,
-    /// Simdgroups of a threadgroup.
+    /// Simdgroups per threadgroup.
     pub simdgroups: usize,
 }
 
 /// See [`crate::spec::Spec::ExpertsGroup`]. Scalars: rows. Buffers: routes, pairs, tiles. Grid: 1.
 ///
-/// A pair is a row and a place among its experts, `row * chosen + place`. `pairs` has those of each expert side by side, in the
-/// order of rows; `tiles` is `[tiles, 3]`: an expert, the index of its first pair, and how many they are. There are as many
-/// as [`ExpertsGroup::tiles`] says; what comes after the last that has pairs is zeros.
+/// A pair is a row and a place among its experts, `row * chosen + place`. `pairs` is sorted by expert, then
+/// by row. `tiles` is `[tiles, 3]`: expert, index of its first pair, and number of pairs. There are
+/// [`ExpertsGroup::tiles`] of them; unused ones are zeros.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsGroup {
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts per row.
     pub chosen: usize,
-    /// Most pairs of a tile.
+    /// Maximum pairs of a tile.
     pub tile_rows: usize,
 }
 
 impl ExpertsGroup {
-    /// The most tiles that rows can make: each expert may have one that is not full.
+    /// Maximum number of tiles for this many rows: each expert may have one partial tile.
     pub const fn tiles(&self, rows: usize) -> usize {
         (rows * self.chosen + self.experts * (self.tile_rows - 1)) / self.tile_rows
     }
 }
 
-/// See [`crate::spec::Spec::ExpertsTiles`]. Scalars: rows. Buffers: weight planes, pairs, tiles, x, \[bias,\] y. Grid: tiles that there may
-/// be; tiles of outputs.
+/// See [`crate::spec::Spec::ExpertsTiles`]. Scalars: rows. Buffers: weight planes, pairs, tiles, x, \[bias,\] y.
+/// Grid: maximum number of tiles; tiles of outputs.
 ///
-/// The product of each pair's expert with its x, for the pairs of [`ExpertsGroup`]. With a gating x is the row's, rows of matrices
-/// alternate gate, up, and `y` is `[row, chosen, outputs / 2]`; else each pair has an x of its own, `[row, chosen, inputs]`, and
-/// `y` is `[row, chosen, outputs]`.
+/// The product of each pair's expert with its x, for the pairs of [`ExpertsGroup`]. With a gating x is the
+/// row's, rows of matrices alternate gate and up, and `y` is `[row, chosen, outputs / 2]`. Otherwise each
+/// pair has its own x, `[row, chosen, inputs]`, and `y` is `[row, chosen, outputs]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsTiles {
-    /// Of the weight.
+    /// Format of the weight.
     pub format: Format,
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row, those that every row has among them.
+    /// Experts per row, shared experts included.
     pub chosen: usize,
-    /// Of all experts the last, which every row has.
+    /// Number of shared experts, the last ones.
     pub shared: usize,
     /// Rows of an expert's matrix.
     pub outputs: usize,
-    /// Columns of it.
+    /// Columns of an expert's matrix.
     pub inputs: usize,
-    /// Bytes from the matrix of one seat to that of the next: what an expert has of all its matrices, a record of the weight file.
+    /// Stride in bytes between the matrices of two cache slots: the size of an expert's record in the weight
+    /// file.
     pub record: usize,
-    /// Whether each expert has a bias (f32, `[experts, outputs]`).
+    /// Whether experts have biases (f32, `[experts, outputs]`).
     pub bias: bool,
-    /// What becomes of a gate and its up, if that is what outputs are.
+    /// Gated activation, for gate and up matrices.
     pub gating: Option<Gating>,
-    /// What products are computed from.
+    /// Operand type of the products.
     pub operand: Operand,
-    /// Most pairs of a tile.
+    /// Maximum pairs of a tile.
     pub tile_rows: usize,
     /// Outputs of a tile.
     pub tile_outputs: usize,
 }
 
-/// See [`crate::spec::Spec::ExpertsJoin`]. Scalars: rows. Buffers: routes, each, y. Grid: by 128 threads a row; rows.
+/// See [`crate::spec::Spec::ExpertsJoin`]. Scalars: rows. Buffers: routes, each, y. Grid: a row in groups of 128
+/// threads; rows.
 ///
 /// The sum over a row's experts of weight · each; `each` is `[row, chosen, width]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsJoin {
-    /// Experts of a row.
+    /// Experts per row.
     pub chosen: usize,
-    /// Of y.
+    /// Elements of a row of y.
     pub width: usize,
-    /// Whether the sum is added to what `y` holds.
+    /// Whether the sum is added to `y`.
     pub adds: bool,
 }

@@ -1,4 +1,4 @@
-//! What the templates of whole rows read: the norm, and functions element by element.
+//! Template contexts of row-wise kernels: norms and elementwise functions.
 
 use serde::Serialize;
 
@@ -11,11 +11,11 @@ pub(crate) struct RmsNormContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a RmsNorm,
-    /// The type in which a part is read.
+    /// Type in which a part is read.
     vector: &'static str,
-    /// Of those in a part.
+    /// Number of such vectors in a part.
     count: usize,
-    /// Numbers from one row of y to the next, and from one of x.
+    /// Row stride of y, and of x, in elements.
     row_width: usize,
     from_row: usize,
     width_float: f32,
@@ -50,9 +50,9 @@ pub(crate) struct NormAddContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a NormAdd,
-    /// The type in which a row is read.
+    /// Type in which a row is read.
     vector: &'static str,
-    /// Of those in a row.
+    /// Number of such vectors in a row.
     count: usize,
     width_float: f32,
     threads: usize,
@@ -75,9 +75,9 @@ pub(crate) struct LayerNormContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a LayerNorm,
-    /// The type in which a row is read.
+    /// Type in which a row is read.
     vector: &'static str,
-    /// Of those in a row.
+    /// Number of such vectors in a row.
     count: usize,
     width_float: f32,
     threads: usize,
@@ -94,7 +94,7 @@ impl<'a> LayerNormContext<'a> {
     }
 }
 
-/// A function of one number as text: what stands before the number and after it.
+/// A unary function as text before and after its argument.
 pub(crate) struct Applied {
     pub(crate) before: String,
     pub(crate) after: String,
@@ -118,7 +118,7 @@ pub(crate) struct ElementwiseContext<'a> {
     width: usize,
     /// Whether there are two operands.
     binary: bool,
-    /// The result, of `a` and `b`.
+    /// Expression of the result in terms of `a` and `b`.
     formula: String,
     threads: usize,
 }

@@ -1,4 +1,4 @@
-//! What the templates of convolutions and delta rules read.
+//! Template contexts of convolutions and delta rules.
 
 use crate::attention::context::distances;
 use crate::context::Base;
@@ -12,7 +12,7 @@ pub(crate) struct ConvolveContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a CausalConv,
-    /// What is written, of `sum`.
+    /// The written expression, in terms of `sum`.
     result: String,
     threads: usize,
 }
@@ -34,30 +34,30 @@ pub(crate) struct DeltaRuleContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a DeltaRule,
-    /// Rows that a result of the convolution is made of; 0 where that was another kernel's business.
+    /// Taps of the convolution; 0 if another kernel computes it.
     taps: usize,
-    /// Channels of queries, keys and values together, and numbers of a row of inputs.
+    /// Channels of queries, keys and values together, and elements of an input row.
     channels: usize,
     pitch: usize,
-    /// Value heads that share a key head.
+    /// Value heads per key head.
     group: usize,
-    /// What a lane loads at once, and how many numbers that is.
+    /// Type that a lane loads at once, and its number of elements.
     vector: &'static str,
     step: usize,
-    /// Those of a lane.
+    /// Loads per lane.
     chunks: usize,
     /// Whether some lanes have fewer.
     guarded: bool,
-    /// Those of a head's query, key and value.
+    /// Loads of a head's query, key and value.
     convolved: usize,
     values_float: f32,
     threads: usize,
     simdgroups: usize,
-    /// Whether there are more threads than columns have lanes.
+    /// Whether there are more threads than lanes of columns.
     padded: bool,
 }
 
-/// Lanes that share a column of a memory.
+/// Lanes per column of the recurrent state.
 pub(crate) const LANES: usize = 4;
 
 impl<'a> DeltaRuleContext<'a> {
@@ -89,7 +89,7 @@ impl<'a> DeltaRuleContext<'a> {
     }
 }
 
-/// What is loaded at once of queries and keys. Rows of channels that are side by side lie at multiples of their number.
+/// Type that is loaded at once of queries and keys. Rows of adjacent channels have to be aligned to it.
 fn loaded(rule: &DeltaRule) -> (&'static str, usize) {
     let aligned = rule.keys.is_multiple_of(4) && (rule.gated.is_none() || rule.channels().is_multiple_of(4));
     if aligned { ("float4", 4) } else { ("float", 1) }
@@ -101,27 +101,27 @@ pub(crate) struct DeltaChunksContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a DeltaRule,
-    /// Rows at once, and matrices of 8 that they are.
+    /// Rows of a chunk, and 8-row matrices in it.
     rows: usize,
     blocks: usize,
-    /// Channels of queries, keys and values together, and numbers of a row of inputs.
+    /// Channels of queries, keys and values together, and elements of an input row.
     channels: usize,
     input_pitch: usize,
-    /// Value heads that share a key head.
+    /// Value heads per key head.
     group: usize,
     vector: &'static str,
     step: usize,
-    /// Channels of keys, filled up to matrices of 8; how many these are; and numbers of a row of them.
+    /// Key channels rounded up to whole matrices; number of matrices; and stride of a row in elements.
     padded: usize,
     matrices: usize,
     pitch: usize,
-    /// Threads that stage a row, what each of them loads, and the lanes that add squares up.
+    /// Threads that stage a row, loads of each, and shuffle distances for the sum of squares.
     row_threads: usize,
     each: usize,
     distances: Vec<usize>,
     simdgroups: usize,
     threads: usize,
-    /// Channels of values of a threadgroup, and threadgroups of a head.
+    /// Value channels per threadgroup, and threadgroups per head.
     channels_of_group: usize,
     groups: usize,
 }
@@ -163,7 +163,7 @@ pub(crate) struct LetThroughContext<'a> {
     #[serde(flatten)]
     spec: &'a GatedRmsNorm,
     values_float: f32,
-    /// Numbers of a head that a lane has, and whether some have fewer.
+    /// Elements of a head per lane, and whether some lanes have fewer.
     each: usize,
     guarded: bool,
     simdgroups: usize,

@@ -1,4 +1,4 @@
-//! What convolutions and delta rules cannot be.
+//! Limits of convolutions and delta rules.
 
 use crate::context::LANES;
 use crate::context::WIDEST_HEAD;
@@ -7,17 +7,17 @@ use crate::error::KernelError;
 use crate::limits::Limits;
 use crate::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
-/// Rows that a convolution's result is made of.
+/// Maximum number of taps.
 const MOST_TAPS: usize = 16;
 
-/// Channels of a value: as many as a rule takes.
+/// Maximum channels of a value, as in the delta rule.
 const WIDEST_VALUE: usize = 1024 / LANES;
 
 impl Limits<'_> {
     pub(crate) fn convolve(&self, convolve: &CausalConv) -> Result<(), KernelError> {
         self.positive("the width", convolve.width)?;
         self.holds("a row of x", convolve.pitch, convolve.pitch >= convolve.width, || {
-            format!("at least as wide as the channels, which are {}", convolve.width)
+            format!("at least the number of channels, {}", convolve.width)
         })?;
         self.taps(convolve.taps)
     }
@@ -30,13 +30,13 @@ impl Limits<'_> {
             "the number of value heads",
             rule.heads,
             rule.heads.is_multiple_of(rule.key_heads),
-            || format!("a multiple of the key heads, which are {}", rule.key_heads),
+            || format!("a multiple of the number of key heads, {}", rule.key_heads),
         )?;
         self.holds("the width of a key", rule.keys, rule.keys <= WIDEST_HEAD, || {
-            format!("at most {WIDEST_HEAD}, which {LANES} lanes hold in registers")
+            format!("at most {WIDEST_HEAD}, limited by the registers of {LANES} lanes")
         })?;
         self.holds("the width of a value", rule.values, rule.values <= WIDEST_VALUE, || {
-            format!("at most {WIDEST_VALUE}: each channel takes {LANES} threads of a threadgroup")
+            format!("at most {WIDEST_VALUE}: each channel uses {LANES} threads of a threadgroup")
         })?;
         self.finite("the scale", rule.scale)?;
         self.finite("epsilon", rule.epsilon)?;
@@ -46,11 +46,11 @@ impl Limits<'_> {
     pub(crate) fn delta_chunks(&self, chunks: &DeltaChunks) -> Result<(), KernelError> {
         self.delta_rule(&chunks.rule)?;
         self.holds("rows at once", chunks.rows, matches!(chunks.rows, 8 | 16 | 32), || {
-            "8, 16 or 32, of which each has as many threads".to_owned()
+            "8, 16 or 32".to_owned()
         })?;
         let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
         self.holds("the bytes of queries and keys", chunks.bytes(), chunks.bytes() <= most, || {
-            format!("at most {most}; take fewer rows at once")
+            format!("at most {most}: use fewer rows")
         })
     }
 
@@ -58,11 +58,11 @@ impl Limits<'_> {
         self.positive("the number of value heads", through.heads)?;
         self.positive("the width of a value", through.values)?;
         self.holds("the width of a value", through.values, through.values <= WIDEST_VALUE, || {
-            format!("at most {WIDEST_VALUE}, which a simdgroup holds in registers")
+            format!("at most {WIDEST_VALUE}, limited by registers")
         })?;
         let taken = through.first + through.heads * through.values;
         self.holds("a row of inputs", through.pitch, through.pitch >= taken, || {
-            format!("at least as wide as its gates reach, which is {taken}")
+            format!("at least {taken}, the end of the gates")
         })?;
         self.finite("epsilon of the heads' norm", through.epsilon)
     }
@@ -75,7 +75,7 @@ impl Limits<'_> {
 
     fn taps(&self, taps: usize) -> Result<(), KernelError> {
         self.holds("the number of taps", taps, (2..=MOST_TAPS).contains(&taps), || {
-            format!("2 to {MOST_TAPS}, which a thread holds in registers")
+            format!("2 to {MOST_TAPS}, limited by registers")
         })
     }
 }

@@ -1,20 +1,20 @@
-//! Bits spent where errors are: a format for each matrix, so that together they take no more than a budget.
+//! Bit allocation: chooses a format for each matrix so that the total size stays within a budget.
 //!
-//! What is made small is the sum of what the matrices lose. From every format for all that the budget allows, the step that
-//! buys the most for a bit is taken as long as there is one; the best end is the choice. So it is never worse than one
-//! format for all.
+//! The objective is the sum of all matrices' losses. The search is greedy: from each uniform assignment that
+//! fits, it repeatedly takes the change with the largest loss reduction per bit. The best result is returned,
+//! so it is never worse than one format for all matrices.
 
-/// What a matrix would take and lose in one of the formats.
+/// Size and loss of a matrix in one format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offer {
-    /// Bits of the whole matrix, scales and padding included.
+    /// Size of the whole matrix in bits, with scales and padding.
     pub bits: u64,
-    /// What is lost, in a measure that adds up over matrices; none where the format cannot hold the numbers.
+    /// Loss, in a measure that is additive over matrices. `None` if the format cannot represent the values.
     pub loss: Option<f64>,
 }
 
-/// For each matrix the place of the offer that it takes; every matrix has the same number of offers, and the n-th of each
-/// are of one format. None where the budget is too small for any choice.
+/// Index of the chosen offer for each matrix. All matrices have the same number of offers, and the n-th offer
+/// of each has the same format. `None` if no choice fits the budget.
 pub fn spend(offers: &[Vec<Offer>], budget: u64) -> Option<Vec<usize>> {
     let kinds = offers.iter().map(Vec::len).min().unwrap_or(0);
     let cheapest = |offers: &Vec<Offer>| {
@@ -47,11 +47,11 @@ fn fits(offers: &[Vec<Offer>], choice: &[usize], budget: u64) -> bool {
     bits(offers, choice) <= budget && total(offers, choice).is_finite()
 }
 
-/// Takes steps until none is affordable.
+/// Applies changes until none is affordable.
 fn spent(offers: &[Vec<Offer>], mut choice: Vec<usize>, budget: u64) -> Vec<usize> {
     let mut left = budget - bits(offers, &choice);
     loop {
-        // Of steps that buy as much, the first: the choice depends on nothing but the numbers.
+        // Ties take the first, so the choice is deterministic.
         let mut best: Option<(f64, usize, usize)> = None;
         for (matrix, all) in offers.iter().enumerate() {
             let now = all[choice[matrix]];

@@ -1,18 +1,17 @@
-//! Which number format each matrix is stored in: what was asked for all of them, then what was asked for some by name.
+//! Number format of each matrix: the default for all matrices, then overrides by name.
 //!
-//! An [`Override`] is a pattern and what is asked of the matrices that it matches: their tensors' names in the checkpoint,
-//! or these without `.weight`, which are the names of modules. The last one that matches wins. One that matches nothing
-//! is a fault.
+//! An [`Override`] is a glob pattern with a format. It matches tensor names of the checkpoint, with or
+//! without `.weight`. The last matching override wins. An override that matches nothing is an error.
 //!
-//! Who chooses experts is not made codes of unless an override says so ([`choosing`]): it is small, and an error of a logit there is
-//! another expert.
+//! Routers keep the checkpoint's format unless an override matches ([`choosing`]): they are small, and an
+//! error in a router logit selects another expert.
 //!
-//! A tied head is the embedding's table under a second name, `lm_head`. It follows the table unless an override matches
-//! this name and not the table's: then [`untie`] gives it a weight of its own, of the same tensor, and the table is packed
-//! twice.
+//! A tied head is the embedding table under a second name, `lm_head`. It has the table's format unless an
+//! override matches `lm_head` and not the table's name. Then [`untie`] gives the head its own weight, and the
+//! table is packed twice.
 //!
-//! Layers that were one body may come to differ in formats. [`Formats::bodies_of_their_own`] makes as many bodies of it, so
-//! that rules and steps see one format for each parameter.
+//! Layers that shared a body may get different formats. [`Formats::bodies_of_their_own`] splits such bodies,
+//! so that rules and steps see one format for each parameter.
 
 pub(crate) mod budget;
 
@@ -24,13 +23,13 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
-/// What checkpoints call the module of a head that is not tied.
+/// Module name of an untied head in checkpoints.
 const HEAD: &str = "lm_head";
 
-/// So many names are told where a pattern matches none.
-const TOLD: usize = 12;
+/// Maximum number of names listed for a pattern without matches.
+const MAX_LISTED: usize = 12;
 
-/// What is asked of the matrices that a pattern matches.
+/// A pattern, and the format of the matrices that it matches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Override {
     pattern: String,
@@ -38,68 +37,69 @@ pub struct Override {
 }
 
 impl Override {
-    /// In a pattern `*` stands for any characters, `?` for one, `[a-c]` for one of these and `{a,b}` for either.
+    /// Parses a pattern: `*` matches any characters, `?` one, `[a-c]` one of these, `{a,b}` either.
     ///
     /// # Errors
-    /// When it is not a pattern: what is wrong with it.
+    ///
+    /// A description of the syntax error.
     pub fn new(pattern: &str, to: Quant) -> Result<Override, String> {
         fast_glob::validate(pattern).map_err(|error| error.to_string())?;
         Ok(Override { pattern: pattern.to_owned(), to })
     }
 
-    /// Of the one tensor of that name.
+    /// An override for the tensor with exactly this name.
     pub fn exactly(tensor: &str, to: Quant) -> Override {
         let literal = |c: char| if "*?[]{}!\\".contains(c) { vec!['\\', c] } else { vec![c] };
         Override { pattern: tensor.chars().flat_map(literal).collect(), to }
     }
 
-    /// What is asked for.
+    /// The format.
     pub fn to(&self) -> Quant {
         self.to
     }
 
-    /// Whether the pattern means the tensor of that name.
+    /// Whether the pattern matches the tensor's name.
     fn matches(&self, tensor: &str) -> bool {
         let is = |name| fast_glob::glob_match(&self.pattern, name);
         is(tensor) || tensor.strip_suffix(".weight").is_some_and(is)
     }
 }
 
-/// The format of every weight as it is to be stored.
+/// The stored format of every weight.
 pub(crate) struct Formats {
-    /// By the weight's number; f32 for vectors.
+    /// Indexed by weight; f32 for vectors.
     formats: Vec<Format>,
-    /// Whether a head that is the table's weight is to have another format than the table.
+    /// Whether a head that shares the table's weight needs another format.
     head_is_apart: bool,
 }
 
 impl Formats {
-    /// What the options ask for.
+    /// Resolves the options.
     pub(crate) fn new(graph: &Graph, options: &Options) -> Result<Formats, Vec<Diagnostic>> {
         let ends = TiedHead::of(graph);
-        let mut asked = vec![options.quant; graph.weights.len()];
+        let mut formats_of = vec![options.quant; graph.weights.len()];
         if matches!(options.quant, Quant::To(format) if format.is_quantised()) {
-            choosing(graph).into_iter().for_each(|id| asked[id.0] = Quant::Keep);
+            choosing(graph).into_iter().for_each(|id| formats_of[id.0] = Quant::Keep);
         }
-        // What is asked of a tied head alone.
+        // Override that applies to a tied head alone.
         let mut of_head = None;
         let mut faults = Vec::new();
-        for it in &options.overrides {
+        for rule in &options.overrides {
             let mut matched = false;
             for (index, weight) in graph.weights.iter().enumerate().filter(|(_, weight)| is_matrix(weight)) {
-                if it.matches(&weight.tensor) && ends.follower != Some(WeightId(index)) {
-                    asked[index] = it.to;
+                if rule.matches(&weight.tensor) && ends.follower != Some(WeightId(index)) {
+                    formats_of[index] = rule.to;
                     matched = true;
                 }
             }
             if let Some((table, _)) = ends.tied
-                && it.matches(HEAD)
+                && rule.matches(HEAD)
             {
-                of_head = (!it.matches(&graph.weights[table.0].tensor)).then_some(it.to);
+                of_head = (!rule.matches(&graph.weights[table.0].tensor)).then_some(rule.to);
                 matched = true;
             }
             if !matched {
-                faults.push(unmatched(graph, it, ends.tied.is_some()));
+                faults.push(unmatched(graph, rule, ends.tied.is_some()));
             }
         }
         if !faults.is_empty() {
@@ -111,7 +111,7 @@ impl Formats {
             Quant::To(format) => format,
         };
         let mut formats: Vec<Format> =
-            asked.into_iter().zip(&graph.weights).map(|(quant, weight)| stored(quant, weight)).collect();
+            formats_of.into_iter().zip(&graph.weights).map(|(quant, weight)| stored(quant, weight)).collect();
         let mut head_is_apart = false;
         if let Some((table, head)) = ends.tied {
             let format = of_head.map_or(formats[table.0], |quant| stored(quant, &graph.weights[table.0]));
@@ -124,7 +124,7 @@ impl Formats {
         if faults.is_empty() { Ok(Formats { formats, head_is_apart }) } else { Err(faults) }
     }
 
-    /// The format of a matrix made of these weights, which have one format.
+    /// Format of a matrix merged from these weights, which all have one format.
     pub(crate) fn of(&self, parts: &[WeightId]) -> Format {
         let format = parts.first().map_or(Format::F32, |part| self.formats[part.0]);
         debug_assert!(parts.iter().all(|part| self.formats[part.0] == format), "one matrix, one format");
@@ -136,13 +136,13 @@ impl Formats {
         self.formats.iter().all(|format| *format == Format::F32)
     }
 
-    /// Of every parameter of a body as this application binds it; f32 for what is no matrix.
+    /// Format of every parameter of a body in this application; f32 for vectors.
     pub(crate) fn of_params(&self, body: &Body, apply: &Apply) -> Vec<Format> {
         let format = |param| apply.weight(body, ParamId(param)).map_or(Format::F32, |id| self.formats[id.0]);
         (0..body.params.len()).map(format).collect()
     }
 
-    /// The graph with a body for every structure and formats of parameters, in the order of their first application.
+    /// Splits bodies so that each has one format per parameter; bodies are ordered by first application.
     pub(crate) fn bodies_of_their_own(&self, graph: &Graph) -> Result<Graph, Vec<Diagnostic>> {
         let mut draft = Draft::clone(graph);
         let mut bodies = Vec::new();
@@ -160,10 +160,11 @@ impl Formats {
     }
 }
 
-/// Gives a tied head a weight of its own where it is to have another format than the table.
+/// Gives a tied head its own weight if its format differs from the table's.
 ///
 /// # Errors
-/// When an override matches nothing.
+///
+/// If an override matches nothing.
 pub fn untie(graph: Graph, options: &Options) -> Result<Graph, Vec<Diagnostic>> {
     let Some((table, _)) = TiedHead::of(&graph).tied else { return Ok(graph) };
     if !Formats::new(&graph, options)?.head_is_apart {
@@ -177,26 +178,30 @@ pub fn untie(graph: Graph, options: &Options) -> Result<Graph, Vec<Diagnostic>> 
 }
 
 impl Formats {
-    /// The fault of a graph that [`untie`] has not been applied to.
+    /// Returns an error if [`untie`] is still needed.
     pub(crate) fn expect_untied(self) -> Result<Formats, Vec<Diagnostic>> {
-        let fault =
-            || Diagnostic::new("F0505", format!("{HEAD} is tied, and is to have a format of its own"));
+        let fault = || {
+            Diagnostic::new(
+                "F0505",
+                format!("{HEAD} is tied to the embedding table and cannot have another format"),
+            )
+        };
         if self.head_is_apart { Err(vec![fault()]) } else { Ok(self) }
     }
 }
 
-/// The table and the head.
+/// The embedding table and the head.
 struct TiedHead {
-    /// Both, where they are one tensor: one weight, or two after [`untie`].
+    /// Both weights if they are the same tensor: one weight, or two after [`untie`].
     tied: Option<(WeightId, WeightId)>,
-    /// The head, where it is a weight of its own of the table's tensor.
+    /// The head, if it is a separate weight of the table's tensor.
     follower: Option<WeightId>,
 }
 
 impl TiedHead {
     fn of(graph: &Graph) -> TiedHead {
         let (first, last) = (graph.body(&graph.prologue), graph.body(&graph.epilogue));
-        // The stream begins with the first table.
+        // The residual stream starts with the first table.
         let table = first.nodes.iter().find_map(|node| match node.op {
             Op::Embed { table, .. } => graph.prologue.weight(first, table),
             _ => None,
@@ -211,8 +216,8 @@ impl TiedHead {
     }
 }
 
-/// The matrices that choose experts: routers, and those of one row beside them, which say how much of an expert that every row has
-/// is taken. What they give goes together as one, and is made of one format.
+/// Matrices that choose experts: routers, and the one-row gates of shared experts. They are merged and
+/// therefore have one format.
 fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
     let mut all = BTreeSet::new();
     for apply in graph.applications() {
@@ -234,7 +239,7 @@ fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
     all
 }
 
-/// The faults of matrices whose rows are not whole superblocks, one for each format.
+/// Errors for matrices whose rows are not whole superblocks, one per format.
 fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
     let mut misfits: BTreeMap<Format, BTreeMap<String, usize>> = BTreeMap::new();
     for (weight, format) in graph.weights.iter().zip(formats) {
@@ -246,13 +251,15 @@ fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
         let listed: Vec<String> =
             kinds.iter().map(|(kind, columns)| format!("{kind} has {columns}")).collect();
         let message =
-            format!("{format} takes rows of a multiple of {SUPERBLOCK} columns, and {}", listed.join(", "));
+            format!("{format} needs rows of a multiple of {SUPERBLOCK} columns: {}", listed.join(", "));
         let note = match kinds.keys().collect::<Vec<_>>()[..] {
             [kind] => {
-                format!("--quant-override {kind}=affine4_32 gives it another format, and so would q8_0")
+                format!(
+                    "use another format for it, such as affine4_32 or q8_0: --quant-override {kind}=affine4_32"
+                )
             }
-            _ => "--quant-override PATTERN=affine4_32 gives them another format, and so would q8_0; \
-                  --quant Q4_K_M or Q5_K_M chooses one that fits by itself"
+            _ => "use another format for them, such as affine4_32 or q8_0: --quant-override \
+                  PATTERN=affine4_32; --quant Q4_K_M and Q5_K_M select one automatically"
                 .to_owned(),
         };
         Diagnostic::new("F0507", message).note(note)
@@ -260,7 +267,7 @@ fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
     misfits.into_iter().map(fault).collect()
 }
 
-/// The faults of experts whose gates and ups are to be stored differently, one for all layers.
+/// Errors for experts whose gate and up have different formats, one per kind of tensor.
 fn unpaired(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
     let mut kinds = BTreeSet::new();
     let mut faults = Vec::new();
@@ -275,10 +282,9 @@ fn unpaired(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
             if first == second || !kinds.insert(gate.clone()) {
                 continue;
             }
-            let message =
-                format!("{gate} is to be {first} and {up} {second}: experts have both in one matrix");
+            let message = format!("{gate} is {first} and {up} is {second}: they are merged into one matrix");
             let fault = Diagnostic::new("F0508", message);
-            faults.push(fault.note("an override that matches both gives them one format"));
+            faults.push(fault.note("use one override that matches both"));
         }
     }
     faults
@@ -288,24 +294,25 @@ fn is_matrix(weight: &Weight) -> bool {
     weight.shape.len() > 1
 }
 
-/// The fault of an override that matches no matrix, with the names that it may have meant, nearest first.
-fn unmatched(graph: &Graph, it: &Override, tied: bool) -> Diagnostic {
-    let pattern = &it.pattern;
-    let fault = Diagnostic::new("F0505", format!("--quant-override {pattern}: no matrix has such a name"));
-    if graph.weights.iter().any(|weight| it.matches(&weight.tensor)) {
-        return fault.note("what it matches are vectors, which are always f32");
+/// Error for an override that matches no matrix. It lists the most similar names first.
+fn unmatched(graph: &Graph, rule: &Override, tied: bool) -> Diagnostic {
+    let pattern = &rule.pattern;
+    let fault = Diagnostic::new("F0505", format!("--quant-override {pattern}: no matrix matches"));
+    if graph.weights.iter().any(|weight| rule.matches(&weight.tensor)) {
+        return fault.note("it matches only vectors, which are always f32");
     }
     let matrices = graph.weights.iter().filter(|weight| is_matrix(weight));
     let names: BTreeSet<String> = matrices.map(|weight| kind(&weight.tensor)).collect();
     let mut names: Vec<&str> = names.iter().map(String::as_str).chain(tied.then_some(HEAD)).collect();
-    let asked = kind(pattern);
-    names.sort_by_key(|name| strsim::osa_distance(name, &asked));
-    let more = if names.len() > TOLD { ", and others: forge inspect --stage checkpoint" } else { "" };
-    names.truncate(TOLD);
-    fault.note(format!("there are {}{more}", names.join(", ")))
+    let requested = kind(pattern);
+    names.sort_by_key(|name| strsim::osa_distance(name, &requested));
+    let more =
+        if names.len() > MAX_LISTED { ", ... (list all: forge inspect --stage checkpoint)" } else { "" };
+    names.truncate(MAX_LISTED);
+    fault.note(format!("matrices: {}{more}", names.join(", ")))
 }
 
-/// A tensor's module with all numbers of its name left open.
+/// Module name of a tensor with all numbers replaced by `*`.
 fn kind(tensor: &str) -> String {
     let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
     let open = |part: &str| if part.parse::<usize>().is_ok() { "*".to_owned() } else { part.to_owned() };
@@ -317,7 +324,7 @@ mod tests {
     use super::*;
     use crate::fuse::rules::tests::graph;
 
-    fn asked(overrides: &[&str]) -> Options {
+    fn options_with(overrides: &[&str]) -> Options {
         let parse = |text: &&str| {
             let (pattern, to) = text.split_once('=').expect("pattern=format");
             Override::new(pattern, Quant::from_name(to).expect("a format")).expect("a pattern")
@@ -326,9 +333,9 @@ mod tests {
         Options { quant: Quant::To(Format::Q4_0), overrides, ..Options::default() }
     }
 
-    /// `name format` of every matrix after untying, names once each.
+    /// `name format` of every matrix after untying, without duplicates.
     fn formats(tied: bool, overrides: &[&str]) -> Vec<String> {
-        let options = asked(overrides);
+        let options = options_with(overrides);
         let graph = untie(graph(tied, Format::Bf16), &options).expect("patterns match");
         let formats = Formats::new(&graph, &options).expect("patterns match");
         let mut all: Vec<String> = graph
@@ -382,23 +389,24 @@ mod tests {
         assert_eq!(ends(&["lm_head=q8_0", "*=f16"]), "table f16");
         assert_eq!(ends(&["lm_head=q4_0"]), "table q4_0");
         let tied = graph(true, Format::Bf16);
-        assert_eq!(untie(tied.clone(), &asked(&["lm_head=q4_0"])).as_ref(), Ok(&tied));
+        assert_eq!(untie(tied.clone(), &options_with(&["lm_head=q4_0"])).as_ref(), Ok(&tied));
     }
 
     #[test]
-    fn rows_that_are_not_whole_superblocks_are_refused() {
+    fn rows_that_are_not_whole_superblocks_are_rejected() {
         let graph = graph(false, Format::Bf16);
-        let faults = Formats::new(&graph, &asked(&["in_a=q6_k", "table=q5_k"])).err().expect("they are not");
-        let told: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+        let faults =
+            Formats::new(&graph, &options_with(&["in_a=q6_k", "table=q5_k"])).err().expect("they are not");
+        let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
         assert_eq!(
-            told,
+            messages,
             [
-                "q5_k takes rows of a multiple of 256 columns, and table has 4",
-                "q6_k takes rows of a multiple of 256 columns, and in_a has 4",
+                "q5_k needs rows of a multiple of 256 columns: table has 4",
+                "q6_k needs rows of a multiple of 256 columns: in_a has 4",
             ]
         );
         assert!(faults.iter().all(|fault| fault.code == "F0507"));
-        // Of many matrices the hint is given once.
+        // For many matrices there is a single hint.
         let options = Options { quant: Quant::To(Format::Q4K), ..Options::default() };
         let faults = Formats::new(&graph, &options).err().expect("no matrix fits");
         let [fault] = &faults[..] else { panic!("one fault: {faults:?}") };
@@ -407,16 +415,16 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_matches_nothing_is_told_what_there_is() {
-        let told = |tied, pattern: &str| {
-            let options = asked(&[&format!("{pattern}=q8_0")]);
+    fn a_pattern_without_matches_is_an_error_that_lists_names() {
+        let messages = |tied, pattern: &str| {
+            let options = options_with(&[&format!("{pattern}=q8_0")]);
             let faults = Formats::new(&graph(tied, Format::Bf16), &options).err().expect("nothing matches");
             format!("{faults:?}")
         };
-        let text = told(true, "lm_hed");
-        assert!(text.contains("lm_hed") && text.contains("there are lm_head, "), "{text}");
-        assert!(told(false, "in_c").contains("there are in_a, in_b, "), "{}", told(false, "in_c"));
-        assert!(told(false, "gain_*").contains("vectors"));
+        let text = messages(true, "lm_hed");
+        assert!(text.contains("lm_hed") && text.contains("matrices: lm_head, "), "{text}");
+        assert!(messages(false, "in_c").contains("matrices: in_a, in_b, "), "{}", messages(false, "in_c"));
+        assert!(messages(false, "gain_*").contains("vectors"));
         assert!(Override::new("{a", Quant::Keep).is_err());
         let strange = "!a*[b]{c}.weight";
         assert!(Override::exactly(strange, Quant::Keep).matches(strange));
@@ -432,7 +440,7 @@ mod tests {
         }
         let graph = draft.validate().expect("it is sound");
         let bodies = |overrides: &[&str]| {
-            let formats = Formats::new(&graph, &asked(overrides)).expect("patterns match");
+            let formats = Formats::new(&graph, &options_with(overrides)).expect("patterns match");
             let split = formats.bodies_of_their_own(&graph).expect("it is sound");
             split.applications().map(|apply| apply.body.0).collect::<Vec<_>>()
         };

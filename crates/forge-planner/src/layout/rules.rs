@@ -1,4 +1,5 @@
-//! How kernels are laid over threads: as was measured, or else by the chip's rule; and how many threadgroups leave partial sums then.
+//! Kernel layouts: measured ones, or the defaults for the chip; and the number of partial sums that they
+//! imply.
 
 use crate::fuse::list::{CombineInput, Epilogue, ExpertsSum, Kind, Linear};
 use crate::layout::tuning_key::{ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
@@ -9,10 +10,10 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
 
 impl Select<'_> {
-    /// Partial sums that the producer with the most threadgroups leaves, up to whole vectors. All others fill up with
-    /// zeros: a reader need not know who wrote.
+    /// Number of partial sums of the producer with the most threadgroups, rounded up to whole vectors. Other
+    /// producers pad with zeros, so readers do not depend on the producer.
     pub(crate) fn most_partials(&self) -> usize {
-        // Whoever has a whole row leaves one.
+        // A producer that has a whole row writes one.
         let mut most = 1;
         for (_, apply) in places(self.graph) {
             let body = self.graph.body(apply);
@@ -58,18 +59,18 @@ impl Select<'_> {
         (self.formats.of(&weights), rows, columns)
     }
 
-    /// The layout of a subject, if it was measured.
+    /// The measured layout for a key, if any.
     fn measured(&self, subject: &TuningKey) -> Option<Layout> {
         self.options.tuned.as_ref()?.layout(subject)
     }
 
-    /// The kernel as it was measured to be best, or as it is.
+    /// The kernel with its measured layout, or unchanged.
     pub(crate) fn laid_out(&self, spec: &Spec) -> Spec {
         let measured = TuningKey::of(spec).and_then(|(subject, _)| self.measured(&subject));
         measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
     }
 
-    /// What kernels are laid out for.
+    /// The target chip.
     pub(crate) fn chip(&self) -> &'static Chip {
         self.options.chip.unwrap_or_else(Chip::common)
     }
@@ -82,7 +83,7 @@ impl Select<'_> {
     ) -> Knobs {
         let leaves = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
         let product = LinearKey { rows, format, outputs, inputs, leaves };
-        // Whoever asks for a cache that rounds nothing does not want an x that is rounded.
+        // An f32 KV cache means that nothing is rounded, so activations are not quantized.
         let exact = self.plan.cache == Format::F32;
         match self.measured(&TuningKey::Projection(product)) {
             Some(Layout::Projection(measured)) if !(measured.codes && exact) => measured,
@@ -101,14 +102,14 @@ impl Select<'_> {
         }
     }
 
-    /// What a kernel of heads' matrices computes at once.
+    /// Outputs that a per-head matmul kernel computes at once.
     pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
         let chip = self.chip();
         spec::PerHeadLinear::each_for(chip.cores as usize, format, shape, turned)
     }
 
-    /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute so many outputs of so many
-    /// inputs for a row.
+    /// Rows per simdgroup and simdgroups per threadgroup of an expert kernel with this many outputs and
+    /// inputs.
     pub(crate) fn experts_knobs(
         &self,
         (format, outputs, inputs): (Format, usize, usize),
@@ -118,7 +119,8 @@ impl Select<'_> {
         Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, leaves)
     }
 
-    /// The same of a sum: all experts of a row are one row. What was measured is told here, too, as others go by what it leaves.
+    /// The same for the down projection with its sum, which treats all experts of a row as one long row.
+    /// Measured layouts are applied here too, because the number of partial sums depends on them.
     pub(crate) fn sum_knobs(
         &self,
         experts: usize,

@@ -1,7 +1,7 @@
-//! Layouts that were measured on a device: the table that a program's `tune` writes, as plans take it.
+//! Tuning results: the table of measured layouts that a program's `tune` writes.
 //!
-//! An entry names its subject; one that names none is of a projection, as all were in older tables. What a table says beside
-//! subjects and knobs, times and names, is for people. What forge would not lay out so is refused.
+//! An entry without `subject` is a projection, as in older tables. Fields besides the key and the knobs, such
+//! as times and names, are informational. Layouts that forge does not support are rejected.
 
 use crate::layout::tuning_key::{Layout, TuningKey};
 use crate::plan::Plan;
@@ -13,12 +13,12 @@ use serde_json::{Map, Value};
 /// The table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Tuned {
-    /// What was measured on, for people.
+    /// Device of the measurements, informational.
     pub device: String,
     layouts: Vec<Measured>,
 }
 
-/// A subject, and how it is laid out.
+/// A tuning key and its measured layout.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "Entry")]
 struct Measured {
@@ -27,16 +27,16 @@ struct Measured {
     knobs: Layout,
 }
 
-/// The same as a table has it.
+/// An entry as stored in the table.
 #[derive(Deserialize)]
 struct Entry {
     #[serde(default)]
     subject: Kind,
     #[serde(flatten)]
-    said: Map<String, Value>,
+    fields: Map<String, Value>,
 }
 
-/// What an entry is of.
+/// Kind of an entry's key.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -47,13 +47,13 @@ enum Kind {
 }
 
 impl Entry {
-    /// What is said of the subject.
+    /// Parses the key.
     fn subject<T: DeserializeOwned>(&self) -> Result<T, String> {
-        T::deserialize(Value::Object(self.said.clone())).map_err(|error| error.to_string())
+        T::deserialize(Value::Object(self.fields.clone())).map_err(|error| error.to_string())
     }
 
     fn knobs<T: DeserializeOwned>(&self) -> Result<T, String> {
-        let knobs = self.said.get("knobs").ok_or("missing field `knobs`")?;
+        let knobs = self.fields.get("knobs").ok_or("missing field `knobs`")?;
         T::deserialize(knobs).map_err(|error| error.to_string())
     }
 }
@@ -79,22 +79,22 @@ impl TryFrom<Entry> for Measured {
         if subject.tried().contains(&knobs) {
             return Ok(Measured { subject, knobs });
         }
-        Err(format!("forge does not lay {} out as {}", subject.describe(), knobs.name(subject.rows())))
+        Err(format!("unsupported layout of {}: {}", subject.describe(), knobs.name(subject.rows())))
     }
 }
 
 impl Tuned {
-    /// Reads a table; or what is wrong with it, and in which line.
+    /// Parses a table; errors name the line.
     pub fn parse(text: &str) -> Result<Tuned, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The layout of a subject, if it was measured.
+    /// The measured layout for a key, if any.
     pub fn layout(&self, subject: &TuningKey) -> Option<Layout> {
         self.layouts.iter().find(|measured| measured.subject == *subject).map(|measured| measured.knobs)
     }
 
-    /// Of how many subjects, and of how many of them a plan has any.
+    /// Number of entries, and number of entries that a plan uses.
     pub fn used(&self, plan: &Plan) -> (usize, usize) {
         let of_plan = plan.kernels.iter().filter_map(|kernel| TuningKey::of(&kernel.spec));
         let of_plan: Vec<TuningKey> = of_plan.map(|(subject, _)| subject).collect();

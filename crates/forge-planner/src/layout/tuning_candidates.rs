@@ -1,41 +1,43 @@
-//! What a plan leaves to choose: other layouts of its products and of attention, as kernels that may stand in for its own without
-//! anybody noticing but by the time they take.
+//! Tuning problems of a plan: alternative layouts for matmul and attention kernels.
 //!
-//! A stand-in has the buffers and scalars of the kernel that it stands for. Some of what kernels leave depends on how they are
-//! laid out. Partial sums of squares are as many as the plan says, whoever leaves them: a stand-in may have fewer threadgroups and
-//! never more. Candidates for the best logit are read one for each threadgroup: a stand-in has as many, of as many outputs.
-//! How the cache of attention is shared out is decided by the program, by the cores that it finds: a stand-in takes the same share.
-//! How many pairs a tile of experts has is read by all who take rows so, and is not left to choose.
+//! A candidate has the same buffers and scalars as the kernel it replaces, and differs only in time. Some
+//! outputs depend on the layout:
+//!
+//! * Partial sums of squares: the plan fixes their number, so a candidate has at most as many threadgroups.
+//! * Argmax candidates: one is read for each threadgroup, so a candidate has the same outputs per
+//!   threadgroup.
+//! * KV splits: the program chooses them from the number of GPU cores, so a candidate has the same splits.
+//! * Rows of a grouped-GEMM tile: several kernels depend on it, so it is not tuned.
 
 use crate::layout::tuning_key::{Layout, TuningKey};
 use crate::plan::Plan;
 use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec};
 
-/// A subject, and how else its kernels could be laid out.
+/// A tuning key, and the alternative layouts of its kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TuningProblem {
-    /// The subject.
+    /// The key.
     pub subject: TuningKey,
-    /// The plan's kernels that are of it, by number.
+    /// Kernels of the plan with this key, by index.
     pub kernels: Vec<usize>,
-    /// How they are laid out.
+    /// Their layout in the plan.
     pub own: Layout,
-    /// Other layouts.
+    /// Alternative layouts.
     pub others: Vec<Candidate>,
 }
 
-/// A layout, and for each kernel of the plan's one that has it.
+/// A layout, and an instance of it for each kernel of the problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The layout.
     pub layout: Layout,
-    /// The kernels, in the order of the choice's.
+    /// Instances, in the order of the problem's kernels.
     pub instances: Vec<Instance>,
 }
 
 impl Plan {
-    /// Everything that there is to choose.
+    /// All tuning problems of the plan.
     pub fn choices(&self) -> Vec<TuningProblem> {
         let mut choices: Vec<TuningProblem> = Vec::new();
         for (number, kernel) in self.kernels.iter().enumerate() {
@@ -48,7 +50,7 @@ impl Plan {
                 }
             }
         }
-        // Where the rules have none for matrix units there are none that know this, or nothing may be rounded.
+        // If no kernel of the plan uses the integer MMA layout, the target has none, or rounding is disabled.
         let wants_units = choices.iter().any(|choice| choice.own.wants_units());
         for choice in &mut choices {
             let rows = choice.subject.rows();
@@ -67,20 +69,20 @@ impl Plan {
     }
 }
 
-/// The kernel with another layout, if it can have it and nobody notices.
+/// The kernel with another layout, if it supports that layout and keeps its interface.
 fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
     let spec = layout.lay_out(&kernel.spec)?;
     if candidates_of(&spec) != candidates_of(&kernel.spec) {
         return None;
     }
     let name = format!("{}_{}", kernel.name, layout.name(rows));
-    // What its limits refuse is no choice.
+    // Layouts beyond the kernel's limits are not candidates.
     let instance = forge_kernels::render(&name, &spec).ok()?;
     let same = instance.decl.buffers == kernel.decl.buffers && instance.decl.scalars == kernel.decl.scalars;
     same.then_some(instance)
 }
 
-/// Outputs that a candidate for the best logit is of, where a kernel leaves any.
+/// Outputs per argmax candidate, if the kernel writes any.
 fn candidates_of(spec: &Spec) -> Option<usize> {
     match spec {
         Spec::Project(project) if project.epilogue == Epilogue::Best => {

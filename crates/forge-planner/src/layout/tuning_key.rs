@@ -1,7 +1,9 @@
-//! What layouts are chosen by, and layouts: how a kernel's work is laid over threads. Kernels of one subject have the same layout,
-//! by rule or as it was measured; a [`Spec`] says both of its kernel, and can be given another layout.
+//! Tuning keys and layouts. A layout is the distribution of a kernel's work over threads. Kernels with equal
+//! keys have the same layout, chosen by rule or measured. A [`Spec`] provides its key and layout, and accepts
+//! another layout.
 //!
-//! A subject is of a product of a matrix, of one of experts, or of attention. Kernels of anything else have one layout.
+//! There are keys for linear layers, for expert matrices and for attention. All other kernels have a single
+//! layout.
 
 use forge_ir::Format;
 use forge_kernels::Spec;
@@ -11,105 +13,106 @@ use forge_kernels::spec::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// All that a layout is chosen by.
+/// All properties that a layout is chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "subject", rename_all = "snake_case")]
 pub enum TuningKey {
-    /// A product of a matrix with rows.
+    /// A linear layer.
     Projection(LinearKey),
-    /// A product of experts with rows.
+    /// An expert matrix.
     Experts(ExpertsProduct),
-    /// Attention over keys and values.
+    /// Attention over a KV cache.
     Attention(Attention),
 }
 
-/// A product of a matrix with rows.
+/// Tuning key of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct LinearKey {
-    /// How many rows it is made for.
+    /// Batch-size class of the kernel.
     pub rows: Rows,
-    /// Of the matrix.
+    /// Format of the matrix.
     #[serde(deserialize_with = "format")]
     pub format: Format,
     /// Rows of the matrix.
     pub outputs: usize,
     /// Columns of the matrix.
     pub inputs: usize,
-    /// Whether something is left for each threadgroup: squares, or a candidate.
+    /// Whether each threadgroup writes a partial result: a sum of squares or an argmax candidate.
     pub leaves: bool,
 }
 
-/// Which product of experts.
+/// Which matrix of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpertMatrix {
-    /// The first.
+    /// Gate and up.
     GateUp,
-    /// The last.
+    /// Down.
     Down,
 }
 
-/// A product of the matrices of a row's experts with it. What is made for few rows may serve one as well.
+/// Tuning key of an expert matrix. Small-batch kernels may also serve one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ExpertsProduct {
-    /// Which.
+    /// Which matrix.
     pub product: ExpertMatrix,
-    /// How many rows it is made for.
+    /// Batch-size class of the kernel.
     pub rows: Rows,
-    /// Of the matrices.
+    /// Format of the matrices.
     #[serde(deserialize_with = "format")]
     pub format: Format,
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts per row.
     pub chosen: usize,
     /// Rows of an expert's matrix.
     pub outputs: usize,
-    /// Columns of it.
+    /// Columns of an expert's matrix.
     pub inputs: usize,
-    /// Whether something is left for each threadgroup.
+    /// Whether each threadgroup writes a sum of squares.
     pub leaves: bool,
 }
 
-/// Attention. That of one row prepares it; what is made for few rows may serve one as well.
+/// Tuning key of attention. The one-row kernel includes RoPE and append. Small-batch kernels may also serve
+/// one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Attention {
-    /// How many rows it is made for.
+    /// Batch-size class of the kernel.
     pub rows: Rows,
-    /// Query heads.
+    /// Number of query heads.
     pub query_heads: usize,
-    /// Key and value heads.
+    /// Number of KV heads.
     pub key_heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
-    /// Of keys and values.
+    /// Format of the KV cache.
     #[serde(deserialize_with = "format")]
     pub cache: Format,
-    /// Positions that a row sees, where it does not see all.
+    /// Sliding window in positions, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
 }
 
-/// How a kernel is laid out: knobs of its subject.
+/// Layout of a kernel: the knobs for its kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Layout {
-    /// Of a product of a matrix.
+    /// Of a linear layer.
     Projection(Knobs),
-    /// Of a product of experts.
+    /// Of an expert matrix.
     Experts(ExpertsKnobs),
     /// Of attention.
     Attention(AttentionKnobs),
 }
 
-/// The format of that name.
+/// Deserializes a format by name.
 fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
     let name = String::deserialize(from)?;
-    Format::from_name(&name).ok_or_else(|| serde::de::Error::custom(format!("there is no format {name}")))
+    Format::from_name(&name).ok_or_else(|| serde::de::Error::custom(format!("unknown format {name}")))
 }
 
 impl LinearKey {
-    /// That of a projection.
+    /// Key of a linear layer.
     pub fn of(project: &Linear) -> LinearKey {
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
         let Linear { rows, format, outputs, inputs, .. } = *project;
@@ -148,7 +151,7 @@ impl Attention {
 }
 
 impl TuningKey {
-    /// That of a kernel, and how it is laid out, if it could be otherwise.
+    /// Key and layout of a kernel, if it has alternatives.
     pub fn of(spec: &Spec) -> Option<(TuningKey, Layout)> {
         Some(match spec {
             Spec::Project(project) => {
@@ -180,7 +183,7 @@ impl TuningKey {
         })
     }
 
-    /// How many rows it is made for.
+    /// Batch-size class of the kernel.
     pub fn rows(&self) -> Rows {
         match self {
             TuningKey::Projection(product) => product.rows,
@@ -189,7 +192,7 @@ impl TuningKey {
         }
     }
 
-    /// The layouts that forge has for it, as far as kernels' limits allow.
+    /// All candidate layouts within the kernels' limits.
     pub fn tried(&self) -> Vec<Layout> {
         match *self {
             TuningKey::Projection(LinearKey { rows, format, inputs, leaves, .. }) => {
@@ -205,7 +208,7 @@ impl TuningKey {
         }
     }
 
-    /// What it is, for people.
+    /// Description for tables.
     pub fn describe(&self) -> String {
         match self {
             TuningKey::Projection(LinearKey { rows, format, outputs, inputs, .. }) => {
@@ -223,7 +226,7 @@ impl TuningKey {
 }
 
 impl Layout {
-    /// Whether it is one that wants matrix units for a row alone.
+    /// Whether the layout uses MMA for a single row.
     pub fn wants_units(&self) -> bool {
         match self {
             Layout::Projection(knobs) => knobs.codes,
@@ -232,7 +235,7 @@ impl Layout {
         }
     }
 
-    /// The kernel, laid out so; nothing where it is of another subject.
+    /// The kernel with this layout; `None` if the layout is for another kind of kernel.
     pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
             (Layout::Projection(knobs), Spec::Project(project)) => {
@@ -262,7 +265,7 @@ impl Layout {
         })
     }
 
-    /// What it is, in a kernel's name.
+    /// Suffix of a kernel's name.
     pub fn name(&self, rows: Rows) -> String {
         match self {
             Layout::Projection(knobs) => knobs.name(rows),
@@ -271,7 +274,7 @@ impl Layout {
         }
     }
 
-    /// What it is, for people: what matters for so many rows.
+    /// Description for tables, limited to the knobs that matter for this batch-size class.
     pub fn describe(&self, rows: Rows) -> String {
         match (*self, rows) {
             (Layout::Projection(knobs), Rows::Many) => {
@@ -279,7 +282,7 @@ impl Layout {
             }
             (Layout::Projection(Knobs { rows_per_simdgroup, simdgroups, split, packets, codes, .. }), _) => {
                 let packets = if rows == Rows::One { format!(", {packets} packets") } else { String::new() };
-                let codes = if codes { ", codes" } else { "" };
+                let codes = if codes { ", int8 MMA" } else { "" };
                 format!("{rows_per_simdgroup} rows, {simdgroups} simdgroups, split {split}{packets}{codes}")
             }
             (Layout::Experts(knobs), Rows::Many) => format!("tiles of {} outputs", knobs.tile_outputs),
@@ -287,10 +290,10 @@ impl Layout {
                 format!("{} rows, {} simdgroups", knobs.rows_per_simdgroup, knobs.simdgroups)
             }
             (Layout::Attention(AttentionKnobs { tile, lines, .. }), Rows::Many) => {
-                format!("{lines} lines, tiles of {tile} positions")
+                format!("{lines} query rows, tiles of {tile} positions")
             }
             (Layout::Attention(AttentionKnobs { simdgroups, units: true, .. }), _) => {
-                format!("{simdgroups} simdgroups, matrix units")
+                format!("{simdgroups} simdgroups, MMA")
             }
             (Layout::Attention(AttentionKnobs { simdgroups, heads_each, loads, .. }), _) => {
                 format!("{simdgroups} simdgroups of {heads_each} heads, {loads} loads")

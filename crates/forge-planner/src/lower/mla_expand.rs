@@ -1,36 +1,37 @@
-//! Whether many rows meet latents as they are, or keys and values that are made of them.
+//! Choice between absorbed and expanded MLA for passes of many rows.
 //!
-//! A row that meets a latent has its queries multiplied by the matrices of keys, and what comes of the latents by those of values.
-//! The other way round both are multiplied by the latent, once for all rows of its slot. With l channels of a latent, t of a turned
-//! key, and k and v of a head's key and value, a head takes
+//! In absorbed form, queries are multiplied by the key up-projection, and attention output by the value
+//! up-projection. In expanded form, the latents are multiplied by both once for all rows of a slot. With l
+//! channels of a latent, t of a RoPE key, and k and v of a head's key and value, a head takes
 //!
 //! ```text
-//! as they are   2 (2 l + t)     operations for a position and a row
-//! unfolded      2 (k + t + v)   the same, and 2 l (k + v) for a position, however many rows there are
+//! absorbed   2 (2 l + t)     operations per position and row
+//! expanded   2 (k + t + v)   operations per position and row, and 2 l (k + v) per position for all rows
 //! ```
 //!
-//! So from l (k + v) / (2 l - k - v) rows on keys and values are fewer operations, however long the text; and they are made, and
-//! met, by products of matrices. They are made of a share of the positions at a time, so that their room does not grow with it.
+//! From l (k + v) / (2 l - k - v) rows on, the expanded form takes fewer operations at any context length,
+//! and it uses GEMM. Keys and values are expanded one tile of positions at a time, so that their memory does
+//! not grow with the context.
 
 use forge_ir::LatentCache;
 use serde::Serialize;
 
-/// Positions of which keys and values are made at once, at most. Of DeepSeek V3 they fill 128 MiB, as much as 256 rows' queries and
-/// sums of latents, in whose place they are.
+/// Maximum positions of an expanded KV tile. For DeepSeek V3 a tile takes 128 MiB, as much as the queries and
+/// latent sums of 256 rows, whose memory it shares.
 const SHARE: usize = 1024;
 
-/// How passes of many rows of one slot meet latents.
+/// Parameters of expanded MLA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MlaExpand {
-    /// The fewest rows for which keys and values are made.
+    /// Minimum rows for the expanded form.
     pub from: usize,
-    /// Positions of which they are made at once.
+    /// Positions of an expanded KV tile.
     pub share: usize,
 }
 
 impl MlaExpand {
-    /// Of heads with keys and values of these widths, in passes of at most `chunk` rows that are more than `few`; none where
-    /// no pass has as many rows as it takes.
+    /// The threshold for heads with keys and values of these widths, in passes of more than `few` and at most
+    /// `chunk` rows. `None` if no pass has that many rows.
     pub(crate) fn of(
         latents: &LatentCache,
         [keys, values]: [usize; 2],
@@ -43,7 +44,7 @@ impl MlaExpand {
         (from <= chunk).then_some(MlaExpand { from, share: SHARE.min(context) })
     }
 
-    /// That of layers which differ.
+    /// Combines layers with different thresholds.
     pub(crate) fn and(self, other: Option<MlaExpand>) -> MlaExpand {
         MlaExpand { from: self.from.max(other.map_or(0, |other| other.from)), ..self }
     }
@@ -58,9 +59,9 @@ mod tests {
         for (width, turned, keys, values, from) in [
             (512, 64, 128, 128, Some(171)),
             (24, 8, 16, 16, Some(49)),
-            // Fewer are few.
+            // The threshold is above a small batch.
             (26, 10, 9, 5, Some(17)),
-            // More than a pass has, and never.
+            // Beyond the chunk, and never.
             (512, 64, 192, 192, None),
             (16, 8, 16, 16, None),
             (15, 8, 16, 16, None),

@@ -1,33 +1,33 @@
-//! Why a pass of one row has more dispatches than the least that it could have.
+//! Reasons for decode dispatches in excess of the minimum.
 //!
-//! The least of a layer is five: what its mixer reads, the mixer, and what it gives, projected; and two for what follows, a
-//! feed-forward's or the experts'. The least of a prologue is one, and so is that of an epilogue. Whatever else is in a list has a
-//! reason, which [`reasons`] finds in the finished list: what has to be whole before it is read on, what no kernel does on its
-//! way, or a fusion that was switched off. A step carries its reason to whoever prints plans, and to the program's `info`.
+//! A layer has at least five: the input projection of its mixer (attention or delta rule), the mixer, the
+//! output projection, and two for its feed-forward network or experts. A prologue has at least one, and so
+//! has an epilogue. [`reasons`] assigns every other operation of the finished list a reason: it needs
+//! complete input, no kernel fuses it, or its fusion is disabled. Steps carry their reason to printed plans
+//! and to the program's `info`.
 
 use crate::fuse::list::{Epilogue, Function, Fused, Kind, Operation, UnaryOp, Value};
 use crate::fuse::rules::Fusion;
 use forge_ir::Format;
 use std::collections::BTreeSet;
 
-/// The reason of a step that joins the shares of a long cache.
-pub(crate) const JOINS: &str =
-    "threadgroups share a long cache, and what they found is joined when all are done";
+/// Reason of the step that combines KV splits.
+pub(crate) const JOINS: &str = "KV splits of a long context are combined after all threadgroups finish";
 
-/// A reason for every operation of the list that is none of the least.
+/// A reason for every operation of the list that is not part of the minimum.
 pub(crate) fn reasons(list: &Fused, disabled: &BTreeSet<Fusion>) -> Vec<Option<String>> {
     let section = Section::of(list, disabled);
     let least = section.least();
     (0..list.operations.len()).map(|place| (!least.contains(&place)).then(|| section.reason(place))).collect()
 }
 
-/// The list of a layer, or of what is before or after layers.
+/// The list of a layer, or of the prologue or epilogue.
 struct Section<'a> {
     list: &'a Fused,
     disabled: &'a BTreeSet<Fusion>,
-    /// The place of the mixer, which only layers have.
+    /// Index of the mixer, which only layers have.
     mixer: Option<usize>,
-    /// The places of all that the mixer reads was made of, what it finds in the cache included.
+    /// Indices of the operations that the mixer's input and its cache entries depend on.
     prepared: BTreeSet<usize>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Section<'a> {
         Section { list, disabled, mixer, prepared }
     }
 
-    /// The places of the operations that any list of its kind has.
+    /// Indices of the minimum operations.
     fn least(&self) -> BTreeSet<usize> {
         let position =
             |fits: fn(&Kind) -> bool| self.list.operations.iter().position(|operation| fits(&operation.kind));
@@ -73,55 +73,53 @@ impl<'a> Section<'a> {
         let (fusions, otherwise): (&[Fusion], String) = match &operation.kind {
             Kind::Project(_) => return self.of_projection(place),
             Kind::Norm { .. } => (self.of_norm(place), self.alone(operation)),
-            Kind::LayerNorm { .. } => {
-                (&[], "a mean has to be known before it is taken off, and that before squares are".to_owned())
-            }
+            Kind::LayerNorm { .. } => (&[], "LayerNorm needs the mean before the variance".to_owned()),
             Kind::NormAdd(_) => {
                 let normed = self.maker(operation.inputs[0]);
-                (&[], format!("{normed} is normed before it is added, and has to be whole for that"))
+                (&[], format!("the norm of `{normed}` needs its complete row before the addition"))
             }
             Kind::Rotate { .. } | Kind::Append { .. } | Kind::RotateAppend(_) | Kind::LatentAppend(_) => {
-                let text =
-                    "attention has no room for the heads of a row, or prepares none that are made like these";
+                let text = "not fusable into attention: the heads exceed its threadgroup memory, or are prepared differently";
                 (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }
             Kind::EachHead(each) => {
                 let text = match each.turned {
-                    true => "queries become what latents are asked, each head's by a matrix of its own",
-                    false => "values are made of what attention finds, each head's by a matrix of its own",
+                    true => "absorbed MLA multiplies the queries of each head by a matrix before attention",
+                    false => "absorbed MLA multiplies the output of each head by a matrix after attention",
                 };
                 (&[], text.to_owned())
             }
             Kind::Convolve(_) => (&[Fusion::FuseDeltaNet, Fusion::DeltaPrologue], self.alone(operation)),
-            Kind::Route(_) => {
-                (&[Fusion::FuseRouting], "others than experts read which were chosen".to_owned())
-            }
+            Kind::Route(_) => (
+                &[Fusion::FuseRouting],
+                "the routes are also read by other operations than experts".to_owned(),
+            ),
             Kind::Elementwise(function) => (of_elementwise(*function), self.alone(operation)),
             Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.alone(operation)),
             Kind::Take => (&[Fusion::FusePerLayerInput], self.alone(operation)),
-            Kind::Embed { .. } => (&[], "layers have inputs of their own, from a second table".to_owned()),
-            Kind::Place { .. } => (&[], "positions have a table of their own".to_owned()),
+            Kind::Embed { .. } => (&[], "per-layer inputs come from a second embedding table".to_owned()),
+            Kind::Place { .. } => (&[], "position embeddings have their own table".to_owned()),
             Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_) => {
-                (&[], "a layer mixes more than once".to_owned())
+                (&[], "the layer has more than one attention or recurrent operation".to_owned())
             }
             Kind::ExpertsInner(_) | Kind::ExpertsSum(_) => {
-                (&[], "a layer has experts more than once".to_owned())
+                (&[], "the layer has more than one set of experts".to_owned())
             }
             Kind::Slice { .. } | Kind::Leave | Kind::Unplanned => (&[], self.alone(operation)),
         };
-        self.switched_off(fusions).unwrap_or(otherwise)
+        self.disabled_fusion(fusions).unwrap_or(otherwise)
     }
 
-    /// Why a projection is none of the least.
+    /// Why a projection is not part of the minimum.
     fn of_projection(&self, place: usize) -> String {
         let operation = &self.list.operations[place];
         if self.chooses(operation.output) {
-            return "which experts a row has is known when all of its logits are".to_owned();
+            return "routing needs all router logits of a row".to_owned();
         }
         if self.gates_taken(place)
             || made_of(self.list, place).into_iter().any(|maker| self.gates_taken(maker))
         {
-            return "the layer has an input of its own, gated and projected".to_owned();
+            return "the per-layer input is gated and projected".to_owned();
         }
         let reads = operation.inputs[0];
         let same_input =
@@ -133,22 +131,24 @@ impl<'a> Section<'a> {
             && format != others
         {
             let name = &other.name;
-            return format!("it is {format} and {name} is {others}: matrices of two formats are not merged");
+            return format!("not merged with `{name}`: formats differ ({format}, {others})");
         }
-        if self.is_beside_experts(place) {
-            let otherwise = "what every row is multiplied by is apart from the experts that are chosen";
-            return self.switched_off(&[Fusion::MergeSharedExperts]).unwrap_or_else(|| otherwise.to_owned());
+        if self.is_shared_expert(place) {
+            let otherwise = "the shared expert is not merged with the routed experts";
+            return self
+                .disabled_fusion(&[Fusion::MergeSharedExperts])
+                .unwrap_or_else(|| otherwise.to_owned());
         }
         let Some(other) = sibling else {
-            return format!("{} has to be whole before it is multiplied", self.maker(reads));
+            return format!("the multiplication needs the complete row of `{}`", self.maker(reads));
         };
         let fusions = [Fusion::FuseGateUp, Fusion::FuseAttentionGate, Fusion::FuseQkv, Fusion::FuseDeltaNet];
         let merges = if self.prepared.contains(&place) { &fusions[2..] } else { &fusions[..2] };
-        let otherwise = || format!("no kernel takes what it gives beside what {} gives", other.name);
-        self.switched_off(merges).unwrap_or_else(otherwise)
+        let otherwise = || format!("no kernel reads its result together with that of `{}`", other.name);
+        self.disabled_fusion(merges).unwrap_or_else(otherwise)
     }
 
-    /// Whether experts are chosen by a value.
+    /// Whether a value selects experts.
     fn chooses(&self, logits: Value) -> bool {
         self.list.readers(logits).any(|reader| match &reader.kind {
             Kind::Route(_) => true,
@@ -158,7 +158,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Whether an operation brings columns of the aside in.
+    /// Whether an operation reads columns of the per-layer inputs.
     fn gates_taken(&self, place: usize) -> bool {
         match &self.list.operations[place].kind {
             Kind::Take => true,
@@ -176,8 +176,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether a layer has experts, and an operation is neither of its mixer nor of what chooses them.
-    fn is_beside_experts(&self, place: usize) -> bool {
+    /// Whether the layer has experts, and the operation belongs neither to its mixer nor to its routing.
+    fn is_shared_expert(&self, place: usize) -> bool {
         let inner =
             self.list.operations.iter().position(|operation| matches!(operation.kind, Kind::ExpertsInner(_)));
         inner.is_some_and(|inner| {
@@ -185,7 +185,7 @@ impl<'a> Section<'a> {
         }) && self.mixer.is_some_and(|mixer| place > mixer)
     }
 
-    /// The fusions that do a norm without a step.
+    /// Fusions that remove the dispatch of a norm.
     fn of_norm(&self, place: usize) -> &'static [Fusion] {
         let norm = &self.list.operations[place];
         let made_of_heads = self.prepared.contains(&place) && self.list.definition(norm.inputs[0]).is_some();
@@ -197,39 +197,36 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// That the first of these fusions that is switched off is.
-    fn switched_off(&self, fusions: &[Fusion]) -> Option<String> {
+    /// The reason for the first of these fusions that is disabled.
+    fn disabled_fusion(&self, fusions: &[Fusion]) -> Option<String> {
         let off = |fusion: &Fusion| self.disabled.contains(fusion);
         let first = fusions.iter().find(|fusion| off(fusion) || fusion.needs().as_ref().is_some_and(off))?;
         let fusion = if off(first) { *first } else { first.needs()? };
-        Some(format!("{} is switched off", fusion.name()))
+        Some(format!("fusion `{}` is disabled", fusion.name()))
     }
 
-    /// What the matrices of a projection are stored as.
+    /// Format of a projection's matrices.
     fn format(&self, operation: &Operation) -> Format {
         let first = operation.kind.matrices().and_then(|matrices| matrices.first().copied());
         first.map_or(Format::F32, |first| self.list.format(first))
     }
 
-    /// What defines a value, by name.
+    /// Name of the operation that defines a value.
     fn maker(&self, value: Value) -> &str {
-        self.list.definition(value).map_or("the stream", |place| &self.list.operations[place].name)
+        self.list.definition(value).map_or("stream", |place| &self.list.operations[place].name)
     }
 
-    /// That neither its makers nor its readers do it.
+    /// Reason of an operation that neither its producers nor its readers can include.
     fn alone(&self, operation: &Operation) -> String {
-        let makers = operation.inputs.iter().map(|input| self.maker(*input));
-        let readers = self.list.readers(operation.output).map(|reader| reader.name.as_str());
-        let join = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(" and ");
-        let (makers, readers) = (join(makers.collect()), join(readers.collect()));
-        match readers.is_empty() {
-            true => format!("{makers} cannot end in it"),
-            false => format!("{makers} cannot end in it, nor {readers} begin with it"),
-        }
+        let makers: BTreeSet<&str> = operation.inputs.iter().map(|input| self.maker(*input)).collect();
+        let readers: BTreeSet<&str> =
+            self.list.readers(operation.output).map(|reader| reader.name.as_str()).collect();
+        let names: Vec<String> = makers.into_iter().chain(readers).map(|name| format!("`{name}`")).collect();
+        format!("not fusable into {}", names.join(" or "))
     }
 }
 
-/// The places of all that an operation's inputs were made of.
+/// Indices of all operations that an operation's inputs depend on.
 fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut left: Vec<Value> = list.operations[place].inputs.clone();
@@ -242,7 +239,7 @@ fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
     found
 }
 
-/// The fusions that do a function of each number at the end of another step.
+/// Fusions that include an elementwise function in another step.
 fn of_elementwise(function: Function) -> &'static [Fusion] {
     match function {
         Function::Each(UnaryOp::Activate(_)) => &[Fusion::FuseGateUp, Fusion::FuseUnary],

@@ -1,13 +1,12 @@
-//! What is asked of a plan as a whole, and refused where forge has no program for it: what a cache keeps, of how many positions, and
-//! which layers share it.
+//! Requirements on the plan as a whole: KV cache format, context length, and which layers may share a cache.
 
 use crate::formats::Formats;
 use crate::options::Options;
 use crate::plan::regime::MAX_SHARES;
 use forge_ir::{Apply, BLOCK, Diagnostic, Format, Graph, Op, State, StateId};
 
-/// The faults of layers that share a cache and see windows of different lengths, as what it keeps is what they see; or that
-/// share one beside layers that have none.
+/// Errors for layers that share a KV cache but have different sliding windows, and for shared caches in a
+/// model with recurrent layers.
 pub(crate) fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
     let sees = |apply: &Apply| {
         let window = |op: &Op| match op {
@@ -22,22 +21,22 @@ pub(crate) fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
         let first = windows.next();
         let shared = windows.clone().count() > 0;
         if shared && graph.states.iter().any(|state| matches!(state, State::Memory(_) | State::Tail(_))) {
-            let message = "layers share keys and values where others remember otherwise";
-            faults.push(Diagnostic::new("F0506", message).note("forge has no program for both in one model"));
+            let message = "shared KV caches and recurrent layers in one model";
+            faults.push(Diagnostic::new("F0506", message).note("forge does not support this combination"));
         } else if windows.any(|window| Some(window) != first) {
-            let message = "layers that share keys and values see windows of different lengths";
+            let message = "layers that share a KV cache have different sliding windows";
             faults.push(Diagnostic::new("F0506", message));
         }
     }
     faults
 }
 
-/// The fault of layers that keep latents beside layers that keep something else.
+/// Error for a model that combines MLA layers with other kinds of state.
 pub(crate) fn mixed_caches(graph: &Graph) -> Option<Diagnostic> {
     let latents = graph.states.iter().filter(|state| matches!(state, State::Latents(_))).count();
-    let message = "some layers keep latents, and others remember otherwise";
+    let message = "MLA layers and layers with another kind of state in one model";
     (latents > 0 && latents < graph.states.len())
-        .then(|| Diagnostic::new("F0506", message).note("forge has no program for both in one model"))
+        .then(|| Diagnostic::new("F0506", message).note("forge does not support this combination"))
 }
 
 pub(crate) fn cache_format(
@@ -56,8 +55,8 @@ pub(crate) fn cache_format(
         None => Ok(Format::F16),
         Some(format @ (Format::F32 | Format::F16)) => Ok(format),
         Some(Format::Q8_0) if has_latents => Err(vec![
-            Diagnostic::new("F0502", "latents cannot be cached as q8_0: they are the values of all heads at once")
-                .note("the cache can be kept in halves: --kv-cache-type f16"),
+            Diagnostic::new("F0502", "the MLA cache cannot be q8_0: all heads read the same latents")
+                .note("use --kv-cache-type f16"),
         ]),
         Some(Format::Q8_0) => match odd {
             None => Ok(Format::Q8_0),
@@ -65,17 +64,16 @@ pub(crate) fn cache_format(
                 Diagnostic::new(
                     "F0502",
                     format!(
-                        "keys and values cannot be cached as q8_0: heads of {} channels are no multiple of {BLOCK}, \
-                         which share a scale",
+                        "the KV cache cannot be q8_0: head size {} is not a multiple of {BLOCK}",
                         cache.width
                     ),
                 )
-                .note("the cache can be kept in halves: --kv-cache-type f16"),
+                .note("use --kv-cache-type f16"),
             ]),
         },
         Some(format) => Err(vec![
-            Diagnostic::new("F0502", format!("keys and values cannot be cached as {format}"))
-                .note("the cache is kept as f32, f16 or q8_0: --kv-cache-type f16"),
+            Diagnostic::new("F0502", format!("unsupported KV cache format {format}"))
+                .note("use f32, f16 or q8_0, such as --kv-cache-type f16"),
         ]),
     }
 }
@@ -83,26 +81,23 @@ pub(crate) fn cache_format(
 pub(crate) fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Diagnostic>> {
     let made_for = graph.model.context;
     match options.max_context {
-        Some(0) => Err(vec![Diagnostic::new("F0503", "a context of 0 positions holds nothing")]),
+        Some(0) => Err(vec![Diagnostic::new("F0503", "the context length is 0")]),
         Some(asked) if asked > made_for => Err(vec![
             Diagnostic::new(
                 "F0503",
-                format!("the model was made for {made_for} positions, and {asked} were asked for"),
+                format!("context length {asked} exceeds the model's limit of {made_for}"),
             )
-            .note("past the positions it was made for, a model gives wrong text: --max-context at most this"),
+            .note(format!("output beyond the limit is wrong: use --max-context {made_for} or less")),
         ]),
-        // Kernels find a split's share of a cache as position * split, in 32 bits.
+        // Kernels compute the start of a split as position * split, in 32 bits.
         None | Some(_) if options.max_context.unwrap_or(made_for) > LONGEST_CONTEXT => Err(vec![
-            Diagnostic::new(
-                "F0503",
-                format!("a context of {made_for} positions is beyond what kernels count"),
-            )
-            .note(format!("choose a shorter one: --max-context {LONGEST_CONTEXT}")),
+            Diagnostic::new("F0503", format!("context length {made_for} exceeds the kernels' limit"))
+                .note(format!("use --max-context {LONGEST_CONTEXT}")),
         ]),
         Some(asked) => Ok(asked),
         None => Ok(made_for),
     }
 }
 
-/// The most positions whose products with the number of splits fit 32 bits.
+/// Maximum context length whose product with the number of splits fits in 32 bits.
 const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SHARES;

@@ -1,4 +1,4 @@
-//! A section under construction: its fields, its steps, and which buffer holds which value.
+//! A section under construction: its fields, its steps, and the buffer of each value.
 
 use crate::fuse::list::Value;
 use crate::lower::reasons::JOINS;
@@ -7,7 +7,7 @@ use crate::plan::{Argument, Condition, Field, Operand, RecurrentState, Section, 
 use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
 use std::collections::BTreeMap;
 
-/// Where a section stands, which decides what its parameters are called and what its input is.
+/// Position of a section in the model. It determines parameter names and the section's input.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Place {
     Prologue,
@@ -16,7 +16,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// What the names of its weights begin with.
+    /// Prefix of its weight names.
     pub(crate) fn prefix(self) -> String {
         match self {
             Place::Layer(layer) => format!("layers.{layer}."),
@@ -28,9 +28,9 @@ impl Place {
 /// What an application binds to a field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
-    /// Weights of its own, with a gain folded in.
+    /// Weights of the application itself, with an optional gain folded in.
     Own { params: Vec<ParamId>, layout: Layout, folded: Option<ParamId> },
-    /// The gain of the norm that the next application begins with.
+    /// Gain of the first norm of the next application.
     NextGain,
 }
 
@@ -40,13 +40,13 @@ pub(crate) struct Draft<'a> {
     pub(crate) body: &'a Body,
     pub(crate) apply: &'a Apply,
     pub(crate) section: Section,
-    /// What is bound to each field.
+    /// Source of each field.
     pub(crate) sources: Vec<Source>,
-    /// Whose steps are being made.
+    /// Schedule whose steps are being added.
     pub(crate) schedule: Schedule,
-    /// The scratch buffer of each value.
+    /// Scratch buffer of each value.
     pub(crate) buffers: BTreeMap<Value, usize>,
-    /// The scratch buffer of each value times the gain of the deferred norm that reads it.
+    /// Scratch buffer of each value multiplied by the gain of the deferred norm that reads it.
     pub(crate) gained: BTreeMap<Value, usize>,
 }
 
@@ -70,14 +70,14 @@ impl Draft<'_> {
         self.section.steps_mut(self.schedule).push(step);
     }
 
-    /// The last step runs on a condition.
+    /// Sets the condition of the last step.
     pub(crate) fn last_where(&mut self, condition: Condition) {
         if let Some(step) = self.section.steps_mut(self.schedule).last_mut() {
             step.condition = condition;
         }
     }
 
-    /// Says of the steps from this one on why they are there.
+    /// Sets the reason of the steps from `first` on.
     pub(crate) fn give_reasons(&mut self, first: usize, reason: Option<String>) {
         for step in &mut self.section.steps_mut(self.schedule)[first..] {
             step.reason = match step.condition {
@@ -87,7 +87,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The field of that source, made if there is none.
+    /// Index of the field with this source; adds the field if there is none.
     pub(crate) fn field(&mut self, source: Source, field: Field) -> usize {
         if let Some(index) = self.sources.iter().position(|other| *other == source) {
             return index;
@@ -97,17 +97,17 @@ impl Draft<'_> {
         self.section.fields.len() - 1
     }
 
-    /// A memory of the section's, made if there is none of that name.
+    /// The recurrent state with this name; adds it if there is none.
     pub(crate) fn memory(&mut self, memory: RecurrentState) -> Operand {
         let memories = &mut self.section.memories;
-        let index = memories.iter().position(|known| known.name == memory.name).unwrap_or_else(|| {
+        let index = memories.iter().position(|other| other.name == memory.name).unwrap_or_else(|| {
             memories.push(memory);
             memories.len() - 1
         });
         Operand::Memory(index)
     }
 
-    /// The regimes whose kernels this section's steps need.
+    /// Regimes for which this section's steps need kernels.
     pub(crate) fn regimes(&self) -> &'static [Regime] {
         match (self.schedule, self.place) {
             (Schedule::Decode, _) => &Regime::ALL[..1],
@@ -116,7 +116,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What a step's function is called: those that serve one row only say so.
+    /// Name of a step's function. Functions of decode steps end in `_one`.
     pub(crate) fn function_name(&self, name: &str) -> String {
         match self.schedule {
             Schedule::Decode => format!("{name}_one"),
@@ -128,7 +128,7 @@ impl Draft<'_> {
         self.body.params.get(param.0).map(|param| param.name.clone()).unwrap_or_default()
     }
 
-    /// What a weight is called in the weight file and in generated code.
+    /// Name of a weight in the weight file and in generated code.
     pub(crate) fn role(&self, params: &[ParamId], name: &str) -> String {
         role(self.place, self.body, params, name)
     }
@@ -175,7 +175,7 @@ impl Draft<'_> {
     }
 }
 
-/// What a weight of a body in this place is called.
+/// Name of a weight of a body at this place.
 pub(crate) fn role(place: Place, body: &Body, params: &[ParamId], name: &str) -> String {
     let param_name =
         |param: &ParamId| body.params.get(param.0).map(|param| param.name.clone()).unwrap_or_default();

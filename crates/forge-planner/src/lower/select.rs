@@ -1,4 +1,4 @@
-//! Fused operations become steps: kernels are chosen and rendered, weights packed, scratch buffers named.
+//! Converts fused operations to steps: selects and renders kernels, packs weights, allocates scratch buffers.
 
 use crate::formats::Formats;
 use crate::fuse::list::Value;
@@ -13,7 +13,7 @@ use forge_ir::{Apply, BodyId, Diagnostic, Graph, StateId};
 use forge_kernels::Spec;
 use std::collections::BTreeMap;
 
-/// A plan whose scratch has no offsets and whose steps do not wait yet.
+/// Builds the plan without scratch offsets and barriers.
 pub(crate) fn select(
     graph: &Graph,
     formats: &Formats,
@@ -66,7 +66,7 @@ pub(crate) fn select(
     if select.faults.is_empty() { Ok(select.plan) } else { Err(select.faults) }
 }
 
-/// Every application, and where it stands.
+/// All applications with their place in the model.
 pub(crate) fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
     let place = |index| match index {
         0 => Place::Prologue,
@@ -76,7 +76,7 @@ pub(crate) fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
     graph.applications().enumerate().map(move |(index, apply)| (place(index), apply))
 }
 
-/// What the scratch buffer of the aside is called.
+/// Name of the scratch buffer of the per-layer inputs.
 pub(crate) const ASIDE: &str = "aside";
 
 pub(crate) struct Select<'a> {
@@ -85,14 +85,14 @@ pub(crate) struct Select<'a> {
     pub(crate) options: &'a Options,
     pub(crate) lists: &'a Lists,
     pub(crate) plan: Plan,
-    /// For every section, what is bound to each of its fields.
+    /// Source of each field, for every section.
     pub(crate) sources: Vec<Vec<Source>>,
     pub(crate) faults: Vec<Diagnostic>,
-    /// The states that are kept so far.
+    /// States that are used as caches so far.
     pub(crate) caches: Vec<StateId>,
-    /// The scratch buffer of the residual stream.
+    /// Scratch buffer of the residual stream.
     pub(crate) stream: usize,
-    /// Partial sums of squares that every producer of a deferred norm leaves.
+    /// Number of partial sums of squares that every producer of a deferred norm writes.
     pub(crate) partials: usize,
 }
 
@@ -122,7 +122,7 @@ impl<'a> Select<'a> {
             gained: BTreeMap::new(),
         };
         let lists = self.lists;
-        // The steps of many rows come first: what serves any number of rows gets the plainer name.
+        // The batch schedule comes first, so functions that serve any number of rows get the plain name.
         for (schedule, lists) in [(Schedule::Batch, &lists.batch), (Schedule::Decode, &lists.decode)] {
             let list = &lists[apply.body.0];
             draft.schedule = schedule;
@@ -146,12 +146,12 @@ impl<'a> Select<'a> {
         index
     }
 
-    /// The scratch buffer of what the prologue leaves for the layers, if it leaves anything.
+    /// The scratch buffer of the per-layer inputs, if the prologue writes them.
     pub(crate) fn aside(&self) -> Option<usize> {
         self.plan.scratch.iter().position(|scratch| scratch.name == ASIDE)
     }
 
-    /// The scratch buffer of that name with so many numbers for each, made if there is none.
+    /// The scratch buffer with this name and shape; created if there is none.
     pub(crate) fn scratch(&mut self, name: &str, width: usize, per: RowsOf) -> usize {
         let same = |scratch: &Scratch| {
             let base = scratch.name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
@@ -173,7 +173,8 @@ impl<'a> Select<'a> {
         self.plan.scratch.len() - 1
     }
 
-    /// The function made of these kernels, as they are laid out by measurement if by any, rendered if there is none yet.
+    /// The function with these kernels, in their measured layouts if available; rendered if there is none
+    /// yet.
     pub(crate) fn function(&mut self, name: &str, formula: &str, variants: &[(&[Regime], Spec)]) -> usize {
         let variants: Vec<(&[Regime], Spec)> =
             variants.iter().map(|(regimes, spec)| (*regimes, self.laid_out(spec))).collect();
@@ -184,7 +185,8 @@ impl<'a> Select<'a> {
                     || function.variants.iter().zip(&variants).all(|(a, b)| a.regimes == b.0))
         };
         if let Some(index) = self.plan.functions.iter().position(same) {
-            // One kernel that serves any number of rows may be met first for some and then for others.
+            // A kernel that serves any number of rows may be requested for one regime first and for others
+            // later.
             for (variant, (regimes, _)) in self.plan.functions[index].variants.iter_mut().zip(&variants) {
                 variant.regimes.extend(
                     regimes

@@ -1,4 +1,4 @@
-//! What each application binds to the fields of its section, as weights of the weight file, each stored once.
+//! Binds weights of the weight file to the fields of each application. Each distinct weight is stored once.
 
 use crate::fuse::list::{Kind, Value};
 use crate::lower::section::{Place, Source, role};
@@ -6,7 +6,7 @@ use crate::lower::select::Select;
 use crate::plan::{Application, Field, FieldKind};
 use forge_ir::{Apply, Format, Layout, Packed, ParamId, Records, State, StateId, WeightId};
 
-/// What the tensor of a layer's records is called.
+/// Tensor name of a layer's expert records.
 const RECORDS: &str = "experts";
 
 impl Select<'_> {
@@ -34,16 +34,16 @@ impl Select<'_> {
             });
             weights.push(index);
         }
-        // What tails and memories keep is no cache.
+        // Conv state and recurrent state are not caches.
         let is_cache = |id: &&StateId| matches!(self.graph.states[id.0], State::Cache(_) | State::Latents(_));
         let cache = this.1.states.iter().find(is_cache).map(|state| self.cache(*state));
         let first = this.1.parts.first().copied();
         self.plan.applications.push(Application { section, weights, cache, first });
     }
 
-    /// The number of a state's cache.
+    /// Index of a state's cache.
     fn cache(&mut self, state: StateId) -> usize {
-        self.caches.iter().position(|known| *known == state).unwrap_or_else(|| {
+        self.caches.iter().position(|other| *other == state).unwrap_or_else(|| {
             self.caches.push(state);
             self.caches.len() - 1
         })
@@ -80,7 +80,7 @@ impl Select<'_> {
         }
     }
 
-    /// The gain of the norm that an application begins with.
+    /// Gain of the first norm of an application.
     fn gain_of(&self, (place, apply): (Place, &Apply)) -> Option<Packed> {
         let body = self.graph.body(apply);
         let list = &self.lists.batch[apply.body.0];

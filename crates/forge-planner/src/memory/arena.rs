@@ -1,29 +1,30 @@
-//! Places scratch buffers in one arena: buffers alive at the same step never share a byte.
+//! Assigns scratch buffers offsets in one arena. Buffers that are live at the same step never overlap.
 //!
-//! Nor do buffers of a batch that have rows for the same, but not as wide ones. On a CPU a thread has the same rows from step to
-//! step; where the third of one buffer lies in the half of another, cores write what others have in their caches, row after row, and
-//! wait for it.
+//! In the batch schedule, buffers with the same kind of rows but different widths do not overlap either. On a
+//! CPU each thread owns the same rows in every step. If row 3 of one buffer overlapped row 2 of another,
+//! cores would write lines that are in other cores' caches.
 //!
-//! A pass of one row uses the first row of every buffer, so two buffers that meet in such a pass alone need only keep those
-//! apart. Greedy: each buffer goes to the lowest offset that all its neighbours in time allow, in several orders, of
-//! which the best is kept. That is not optimal in general; the plan states the floor (the most bytes alive at one step)
-//! beside the result, so a gap is seen.
+//! A decode pass uses only the first row of every buffer. Two buffers that are live together only in decode
+//! therefore need only their first rows apart. The allocator is greedy: each buffer takes the lowest offset
+//! that its conflicts allow. It tries several orders and keeps the best. The result is not optimal in
+//! general; the plan reports the lower bound (the maximum bytes live at one step) next to it.
 
 use crate::plan::regime::Schedule;
 use crate::plan::{LiveRange, Plan, RowsOf, Scratch};
 use std::cmp::Reverse;
 
-/// Every buffer starts at a multiple of this: a Metal buffer offset that suits any element type, and a cache line pair.
+/// Alignment of every buffer in bytes: valid as a Metal buffer offset for any element type, and two cache
+/// lines.
 const ALIGNMENT: usize = 256;
 
-/// Sets every offset and the arena's size.
+/// Sets all offsets and the arena's size.
 pub(crate) fn assign(plan: &mut Plan) {
     plan.arena_bytes = place(&mut plan.scratch);
     plan.arena_floor = floor(plan);
 }
 
 impl Scratch {
-    /// Bytes that a pass of this schedule uses at most.
+    /// Maximum bytes that a pass of this schedule uses.
     pub(crate) fn extent(&self, schedule: Schedule) -> usize {
         let rows = match (schedule, self.per) {
             (Schedule::Batch, _) | (_, RowsOf::Share) => self.rows,
@@ -33,10 +34,10 @@ impl Scratch {
     }
 }
 
-/// Sets every buffer's bytes and offset; gives the arena's size.
+/// Sets the size and offset of every buffer; returns the arena's size.
 ///
-/// Two orders of placing are tried, the largest first and in order of birth; then the better one with each buffer moved
-/// to its front, as long as that helps.
+/// It tries two orders, by size and by first use. It then moves each buffer to the front of the better order,
+/// as long as that reduces the size.
 fn place(buffers: &mut [Scratch]) -> usize {
     for buffer in &mut *buffers {
         buffer.bytes = buffer.extent(Schedule::Batch);
@@ -47,30 +48,30 @@ fn place(buffers: &mut [Scratch]) -> usize {
     by_birth.sort_by_key(|index| buffers[*index].lifetimes.first().copied());
     let sizes = [place_in(buffers, &by_size), place_in(buffers, &by_birth)];
     let (mut best, mut order) = if sizes[0] <= sizes[1] { (sizes[0], by_size) } else { (sizes[1], by_birth) };
-    let mut turn = 0;
-    while turn < order.len() {
+    let mut next = 0;
+    while next < order.len() {
         let mut moved = order.clone();
-        let first = moved.remove(turn);
+        let first = moved.remove(next);
         moved.insert(0, first);
         let size = place_in(buffers, &moved);
-        turn += 1;
+        next += 1;
         if size < best {
-            (best, order, turn) = (size, moved, 0);
+            (best, order, next) = (size, moved, 0);
         }
     }
     place_in(buffers, &order)
 }
 
-/// Places buffers in this order, each at the lowest offset that its neighbours in time allow.
+/// Places buffers in this order, each at the lowest offset without a conflict.
 fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
     let mut size = 0;
-    for (turn, &index) in order.iter().enumerate() {
-        // What it must stay clear of: how far it reaches itself in a schedule, and where another stands there.
+    for (placed, &index) in order.iter().enumerate() {
+        // Conflicts: the buffer's own extent in a schedule, and the range of the other buffer.
         let mut taken: Vec<(usize, usize, usize)> = Vec::new();
-        for other in order[..turn].iter().map(|other| &buffers[*other]) {
+        for other in order[..placed].iter().map(|other| &buffers[*other]) {
             for schedule in Schedule::ALL {
                 if together(other, &buffers[index], schedule)
-                    || schedule == Schedule::Batch && change_hands(other, &buffers[index])
+                    || schedule == Schedule::Batch && rows_misalign(other, &buffers[index])
                 {
                     let end = other.offset + other.extent(schedule);
                     taken.push((buffers[index].extent(schedule), other.offset, end));
@@ -88,12 +89,12 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
     size
 }
 
-/// Whether threads that have the same rows of both would not have the same bytes.
-fn change_hands(a: &Scratch, b: &Scratch) -> bool {
+/// Whether a thread that owns the same rows of both buffers would own different bytes.
+fn rows_misalign(a: &Scratch, b: &Scratch) -> bool {
     a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::Share)
 }
 
-/// Whether two buffers are ever alive at one step of a schedule.
+/// Whether two buffers are live at the same step of a schedule.
 fn together(a: &Scratch, b: &Scratch, schedule: Schedule) -> bool {
     let overlap = |a: &LiveRange, b: &LiveRange| {
         a.schedule == schedule
@@ -106,7 +107,7 @@ fn together(a: &Scratch, b: &Scratch, schedule: Schedule) -> bool {
         || a.lifetimes.iter().any(|a| b.lifetimes.iter().any(|b| overlap(a, b)))
 }
 
-/// The most bytes alive at one step.
+/// Maximum bytes live at one step.
 fn floor(plan: &Plan) -> usize {
     let alive = |scratch: &Scratch, (schedule, section, step): (Schedule, usize, usize)| {
         let covers = |life: &LiveRange| {
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_decide_who_shares() {
+    fn buffers_live_at_the_same_time_do_not_share_bytes() {
         let batch = |name, lifetime| scratch(name, (64, RowsOf::Pass), &[life(Schedule::Batch, lifetime)]);
         let together = |a: &Scratch, b: &Scratch| together(a, b, Schedule::Batch);
         let always = scratch("stream", (64, RowsOf::Pass), &[]);
@@ -174,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_batch_share_room_with_rows_as_wide() {
+    fn rows_of_a_batch_overlap_rows_of_equal_width_only() {
         let batch = |name, size, first| scratch(name, size, &[life(Schedule::Batch, (1, first, first))]);
-        let room = |second| place(&mut [batch("normed", (64, RowsOf::Row), 0), second]);
-        assert_eq!(room(batch("heads", (64, RowsOf::Row), 1)), 2560);
-        assert_eq!(room(batch("inner", (128, RowsOf::Row), 1)), 2560 + 5120);
+        let size_with = |second| place(&mut [batch("normed", (64, RowsOf::Row), 0), second]);
+        assert_eq!(size_with(batch("heads", (64, RowsOf::Row), 1)), 2560);
+        assert_eq!(size_with(batch("inner", (128, RowsOf::Row), 1)), 2560 + 5120);
         for per in [RowsOf::Pass, RowsOf::Wanted, RowsOf::Position, RowsOf::Share] {
-            assert_eq!(room(batch("others", (32, per), 1)), 2560, "threads have other {per:?}s");
+            assert_eq!(size_with(batch("others", (32, per), 1)), 2560, "threads have other {per:?}s");
         }
     }
 
@@ -200,7 +201,7 @@ mod tests {
         ) {
             let mut buffers: Vec<Scratch> = lives.iter().map(|(width, per, decode, section, first, length)| {
                 let schedule = if *decode { Schedule::Decode } else { Schedule::Batch };
-                // Every other buffer is alive in both schedules.
+                // Every other buffer is live in both schedules.
                 let other = life(Schedule::Batch, (*section, first + 1, first + 1 + length));
                 let own = life(schedule, (*section, *first, first + length));
                 let lives = [own, other];
@@ -214,7 +215,7 @@ mod tests {
                         let apart = a.offset + a.extent(schedule) <= b.offset
                             || b.offset + b.extent(schedule) <= a.offset;
                         proptest::prop_assert!(apart || !together(a, b, schedule), "{a:?} {b:?}");
-                        let stays = schedule == Schedule::Decode || !change_hands(a, b);
+                        let stays = schedule == Schedule::Decode || !rows_misalign(a, b);
                         proptest::prop_assert!(apart || stays, "{a:?} {b:?}");
                     }
                 }

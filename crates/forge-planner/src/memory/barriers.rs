@@ -1,15 +1,20 @@
-//! Barriers, exactly where a dependency stands.
+//! Places barriers exactly where a dependency requires one.
 //!
-//! Steps between two barriers may run in any order or at once. A step waits if any byte that it touches was written
-//! since the last barrier, or any byte that it writes was touched. Bytes are ranges of the arena after buffers have
-//! been placed there, so two buffers that share room wait for each other; keys and values of one layer; and nothing
-//! else: weights are never written, and what is written of the batch, the next ids, is no step's of the same pass.
+//! Steps between two barriers may run in any order or concurrently. A step needs a barrier if it touches a
+//! byte that was written since the last barrier, or writes a byte that was touched. Tracked memory is:
 //!
-//! A cache that several layers are bound to is written by one of them. It reads that itself, and a barrier stands between
-//! what it found and its next step, so those that read the cache in later sections need none for it.
+//! * byte ranges of the arena, after buffers have been placed, so buffers that share bytes conflict
+//! * caches and recurrent state of one layer
 //!
-//! Steps that may be left out cannot be relied on to have waited: after neighbours of one condition is pending what was so before
-//! them, and what they leave so. Those that are done several times also follow themselves.
+//! Weights are never written. The next tokens are written to the batch, but no step of the same pass reads
+//! them.
+//!
+//! If several layers share a cache, one of them writes it and reads it itself. A barrier follows that read,
+//! so readers in later sections need none for the cache.
+//!
+//! Conditional steps may be skipped, so their barriers cannot be relied on. After a run of steps with one
+//! condition, the pending accesses are the union of those before it and those after it. Steps that repeat
+//! also follow themselves.
 
 use crate::plan::regime::Schedule;
 use crate::plan::{Condition, Operand, Plan, Span, Step};
@@ -20,18 +25,18 @@ use std::ops::Range;
 struct Touch {
     span: Span,
     written: bool,
-    /// The step that touches, of this section; none if it is of a section before.
+    /// Index of the accessing step in this section; `None` for an earlier section.
     step: Option<usize>,
 }
 
-/// Sets `waits` of every step, for each schedule by itself: a pass is of one of them.
+/// Sets `waits` of every step, separately for each schedule.
 pub(crate) fn place_barriers(plan: &mut Plan) {
     Schedule::ALL.into_iter().for_each(|schedule| place(plan, schedule));
 }
 
 fn place(plan: &mut Plan, schedule: Schedule) {
-    // What may be pending when a section begins: whatever any section before it left. Layers follow the prologue and
-    // each other, the epilogue follows them; each section is walked until nothing new can be pending.
+    // Accesses that may be pending when a section begins: the union over all sections before it. Layers
+    // follow the prologue and each other, and the epilogue follows them. Iterates to a fixed point.
     let last = plan.sections.len() - 1;
     let mut incoming: Vec<Vec<Touch>> = vec![Vec::new(); plan.sections.len()];
     for _ in 0..=plan.sections.len() {
@@ -48,28 +53,28 @@ fn place(plan: &mut Plan, schedule: Schedule) {
     }
 }
 
-/// Sets `waits` of a section's steps, given what is pending before it; returns what is pending after it.
+/// Sets `waits` of a section's steps, given the pending accesses before it. Returns those pending after it.
 fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch]) -> Vec<Touch> {
     let mut pending = incoming.to_vec();
     let conditions: Vec<Condition> =
         plan.sections[section].steps(schedule).iter().map(|step| step.condition).collect();
     let mut first = 0;
-    for neighbours in conditions.chunk_by(|one, next| one == next) {
-        let range = first..first + neighbours.len();
+    for run in conditions.chunk_by(|one, next| one == next) {
+        let range = first..first + run.len();
         first = range.end;
-        let mut left = walk_neighbours(plan, schedule, (section, range.clone()), pending.clone());
-        if neighbours[0] == Condition::Unfolded {
-            left = walk_neighbours(plan, schedule, (section, range), either(left, &pending));
+        let mut after = walk_run(plan, schedule, (section, range.clone()), pending.clone());
+        if run[0] == Condition::Unfolded {
+            after = walk_run(plan, schedule, (section, range), either(after, &pending));
         }
-        pending = if neighbours[0] == Condition::Always { left } else { either(left, &pending) };
+        pending = if run[0] == Condition::Always { after } else { either(after, &pending) };
     }
-    // Keys and values are another layer's in the next section.
+    // In the next section, caches and recurrent states are those of another layer.
     pending.retain(|touch| touch.span.outside.is_none());
     pending.iter_mut().for_each(|touch| touch.step = None);
     pending
 }
 
-/// What is pending after one way or the other.
+/// Union of two sets of pending accesses.
 fn either(mut one: Vec<Touch>, other: &[Touch]) -> Vec<Touch> {
     for touch in other {
         if !one.contains(touch) {
@@ -79,8 +84,8 @@ fn either(mut one: Vec<Touch>, other: &[Touch]) -> Vec<Touch> {
     one
 }
 
-/// Sets `waits` of neighbours that all run or are all left out; returns what is pending after them if they run.
-fn walk_neighbours(
+/// Sets `waits` for a run of steps with one condition. Returns the accesses pending after it, if it runs.
+fn walk_run(
     plan: &mut Plan,
     schedule: Schedule,
     (section, range): (usize, Range<usize>),
@@ -105,7 +110,7 @@ fn walk_neighbours(
     pending
 }
 
-/// What a step reads and writes of what is ever written, over all its kernels.
+/// All accesses of a step to writable memory, over all its kernels.
 fn touches(plan: &Plan, schedule: Schedule, step: &Step, index: usize) -> Vec<Touch> {
     let mut touches = Vec::new();
     for argument in &step.arguments {

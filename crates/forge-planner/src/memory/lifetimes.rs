@@ -1,4 +1,4 @@
-//! Where scratch buffers are alive: [`crate::memory::arena`] goes by it.
+//! Live ranges of scratch buffers, the input of [`crate::memory::arena`].
 
 use crate::lower::section::{Draft, Place};
 use crate::lower::select::Select;
@@ -6,7 +6,7 @@ use crate::plan::regime::Schedule;
 use crate::plan::{LiveRange, Operand, Scratch, Section};
 
 impl Select<'_> {
-    /// A buffer that a step writes begins a life; one that is read lives on until then, also if it is added to.
+    /// Records live ranges. A write begins one, a read extends it, and an accumulating write extends it too.
     pub(crate) fn lifetimes(&mut self, draft: &Draft<'_>, section: usize) {
         let steps = draft.section.steps(draft.schedule);
         for (index, step) in steps.iter().enumerate() {
@@ -14,7 +14,7 @@ impl Select<'_> {
                 if let Operand::Scratch(scratch) = argument.operand {
                     let begins = self.plan.writes(step.function, &argument.parameter)
                         && !self.plan.adds_to(step.function, &argument.parameter);
-                    // What a loop hands on to itself is alive throughout.
+                    // A buffer that a loop carries between its iterations is live during the whole loop.
                     let begin = match self.plan.carries(step.function, &argument.parameter) {
                         true => steps.iter().position(|other| other.condition == step.condition),
                         false => None,
@@ -41,7 +41,7 @@ impl Select<'_> {
         }
     }
 
-    /// What deferred norms read is written by one section for the next: it is alive throughout.
+    /// Makes the buffers of deferred norms live throughout: one section writes them for the next.
     pub(crate) fn lives_from_section_to_section(&mut self) {
         let whole = |(section, data): (usize, &Section)| {
             let last = data.decode.len().saturating_sub(1);

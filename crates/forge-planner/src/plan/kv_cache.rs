@@ -1,71 +1,73 @@
-//! What slots remember: the cache of each layer, how many positions it keeps, and its bytes.
+//! State of a slot: the KV cache of each layer, its capacity in positions, and sizes in bytes.
 //!
-//! A layer that sees every position keeps every position. One that sees the last `window` of them keeps a ring: a window,
-//! and what else a pass may bring before its first row has seen its own; position p lies at p % positions. Where no
-//! context is so long that a ring would keep less than all, there is none.
+//! A layer with full attention keeps every position. A layer with a sliding window keeps a ring buffer. Its
+//! capacity is the window plus the rows that a pass may write before its first row has read the window.
+//! Position p is stored at p % capacity. If the ring would hold the whole context, the layer keeps every
+//! position instead.
 
 use crate::plan::{Plan, State};
 use forge_ir::Format;
 use serde::Serialize;
 
-/// What the positions of a ring are a multiple of: CPU kernels take so many that are neighbours in memory at once.
-const NEIGHBOURS: usize = 64;
+/// Ring capacity is a multiple of this: CPU kernels read this many consecutive positions as one block.
+const BLOCK_POSITIONS: usize = 64;
 
-/// What the runtime's arenas begin each span on.
+/// Alignment in bytes of each range in the runtime's state memory.
 const SPAN_ALIGNMENT: u64 = 256;
 
-/// What a layer keeps that sees the last positions only.
+/// Ring buffer of a layer with a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ring {
-    /// Positions that a row sees, its own included.
+    /// Window in positions, including the row's own.
     pub window: usize,
-    /// Positions that are kept.
+    /// Capacity in positions.
     pub positions: usize,
 }
 
 impl Ring {
-    /// The ring of layers with that window, in contexts of at most `context` positions and passes of at most `chunk` rows;
-    /// none if it would keep as much as there is.
+    /// The ring for a sliding window, with contexts of at most `context` positions and passes of at most
+    /// `chunk` rows. `None` if the ring would hold the whole context.
     pub(crate) fn of(window: usize, chunk: usize, context: usize) -> Option<Ring> {
-        let positions = window.checked_add(chunk)?.checked_sub(1)?.checked_next_multiple_of(NEIGHBOURS)?;
+        let positions =
+            window.checked_add(chunk)?.checked_sub(1)?.checked_next_multiple_of(BLOCK_POSITIONS)?;
         (positions < context).then_some(Ring { window, positions })
     }
 }
 
 impl State {
-    /// Positions that a slot of so many keeps.
+    /// Capacity in positions, for this context length.
     pub fn capacity(&self, context: usize) -> usize {
         self.ring.map_or(context, |ring| ring.positions.min(context))
     }
 }
 
 impl Plan {
-    /// All caches, in the order in which layers first keep them.
+    /// All caches, in the order of first use.
     pub fn states(&self) -> impl Iterator<Item = State> {
         let first = |cache| self.applications.iter().find(|application| application.cache == Some(cache));
         let state = move |cache| self.sections[first(cache)?.section].state;
         (0..).map_while(state)
     }
 
-    /// Bytes of keys and values, or of latents, for one position of one slot, in all layers.
+    /// KV or MLA cache bytes per position and slot, summed over all layers.
     pub fn cache_bytes_per_position(&self) -> usize {
         self.states().map(|state| self.position_bytes(&state)).sum()
     }
 
-    /// The same, in layers that keep every position.
+    /// [`Plan::cache_bytes_per_position`] of the layers that keep every position.
     pub fn kept_bytes_per_position(&self) -> usize {
         let whole = self.states().filter(|state| state.ring.is_none());
         whole.map(|state| self.position_bytes(&state)).sum()
     }
 
-    /// The different rings, in the order in which layers first have them, and bytes of one position of one slot in all
-    /// layers that have it.
+    /// The distinct rings in the order of first use, each with its bytes per position and slot over all
+    /// layers.
     pub fn rings(&self) -> Vec<(Ring, usize)> {
         let mut rings: Vec<(Ring, usize)> = Vec::new();
         for state in self.states() {
             let Some(ring) = state.ring else { continue };
             let bytes = self.position_bytes(&state);
-            match rings.iter_mut().find(|(known, _)| *known == ring) {
+            match rings.iter_mut().find(|(other, _)| *other == ring) {
                 Some((_, sum)) => *sum += bytes,
                 None => rings.push((ring, bytes)),
             }
@@ -73,7 +75,7 @@ impl Plan {
         rings
     }
 
-    /// Bytes of a program's state with so many slots of so many positions, as it lays them out.
+    /// Bytes of the program's state for this context length and number of slots, in the runtime's layout.
     pub fn state_bytes(&self, context: usize, slots: usize) -> u64 {
         let mut end = 0_u64;
         let mut take = |of_slot: usize| {
@@ -82,7 +84,7 @@ impl Plan {
         let mut kept = 0;
         for application in &self.applications {
             let section = &self.sections[application.section];
-            // Layers that share a cache come after the one that has it first.
+            // Layers that share a cache come after the layer that owns it.
             if let Some(state) = section.state.filter(|_| application.cache == Some(kept)) {
                 kept += 1;
                 // Keys, then values.
@@ -96,23 +98,23 @@ impl Plan {
         end
     }
 
-    /// Bytes that a slot has however long its text is: those of memories.
+    /// Bytes per slot that do not depend on the context length: recurrent states.
     pub fn memory_bytes(&self) -> usize {
         let sections = self.applications.iter().map(|application| &self.sections[application.section]);
         sections.flat_map(|section| &section.memories).map(|memory| 4 * memory.numbers()).sum()
     }
 
-    /// Bytes of a layer's keys and values, or of its latents and turned keys, for one position of one slot.
+    /// Cache bytes of one layer per position and slot.
     fn position_bytes(&self, state: &State) -> usize {
         let each = if state.values { 2 } else { 1 };
         each * state.heads * self.record_bytes(state.width)
     }
 
-    /// Bytes of the key, or of the value, that one head of one position has.
+    /// Bytes of one head's key, or value, at one position.
     pub fn record_bytes(&self, width: usize) -> usize {
         match self.cache {
             Format::F32 => 4 * width,
-            // A code for each number, and a half for each 32.
+            // One byte for each element, and an f16 scale for each 32.
             Format::Q8_0 => width + width / 16,
             _ => 2 * width,
         }
@@ -127,11 +129,11 @@ mod tests {
     fn a_ring_has_a_window_and_a_pass_and_no_more_than_alignment_asks() {
         for (window, chunk, context, kept) in [
             (16, 256, 1024, Some(320)),
-            // 65 + 256 - 1 is a multiple of 64; one position more is not.
+            // 65 + 256 - 1 is a multiple of 64; 66 + 256 - 1 is not.
             (65, 256, 1024, Some(320)),
             (66, 256, 1024, Some(384)),
             (4096, 256, 8192, Some(4352)),
-            // As much as there is, or more.
+            // At least the whole context.
             (16, 256, 320, None),
             (16, 256, 321, Some(320)),
             (usize::MAX, 256, 8192, None),
@@ -140,8 +142,10 @@ mod tests {
             let ring = Ring::of(window, chunk, context);
             assert_eq!(ring.map(|ring| ring.positions), kept, "{window} {chunk} {context}");
             if let Some(ring) = ring {
-                // What the last row of a pass overwrites is not what the first one sees.
-                assert!(ring.positions >= window + chunk - 1 && ring.positions.is_multiple_of(NEIGHBOURS));
+                // The last row of a pass does not overwrite a position that the first row reads.
+                assert!(
+                    ring.positions >= window + chunk - 1 && ring.positions.is_multiple_of(BLOCK_POSITIONS)
+                );
             }
         }
     }

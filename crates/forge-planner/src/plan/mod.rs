@@ -1,4 +1,4 @@
-//! The plan's data: sections of steps over kernels, weights, scratch and state.
+//! The plan's data types: sections of steps, kernels, weights, scratch and state.
 
 pub(crate) mod kv_cache;
 pub(crate) mod print;
@@ -12,93 +12,94 @@ use forge_ir::{Format, Model, Packed};
 use forge_kernels::Instance;
 use serde::Serialize;
 
-/// Everything that the generated program will do.
+/// A complete plan: all that the generated program executes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What is true of the whole model.
+    /// Properties of the whole model.
     pub model: Model,
-    /// What is stored in the weight file.
+    /// Weights in the weight file.
     pub weights: Vec<Packed>,
-    /// Of cached keys and values.
+    /// Number format of the KV cache.
     pub cache: Format,
-    /// Most positions a conversation may have.
+    /// Maximum context length in tokens.
     pub context: usize,
-    /// Conversations that memory is reckoned for where it is told; a program makes room for as many as it is asked to.
+    /// Parallel sequences assumed in printed memory figures. The program allocates as many as it is started
+    /// with.
     pub slots: usize,
-    /// Most rows of one pass.
+    /// Maximum rows of a pass (prefill chunk).
     pub chunk: usize,
-    /// From where on many rows meet keys and values that are made of latents, if they ever do.
+    /// Threshold and tile size of expanded MLA, if the model uses it.
     pub unfold: Option<MlaExpand>,
-    /// Every scratch buffer.
+    /// All scratch buffers.
     pub scratch: Vec<Scratch>,
-    /// Bytes of the arena that holds them.
+    /// Size of the scratch arena in bytes.
     pub arena_bytes: usize,
-    /// The least that any arena could be: the most bytes alive at one step.
+    /// Lower bound on the arena size: the maximum number of bytes live at one step.
     pub arena_floor: usize,
-    /// Every kernel used, once.
+    /// All kernels, without duplicates.
     pub kernels: Vec<Instance>,
-    /// What steps call: a kernel, or one for each regime.
+    /// Functions that steps call: one kernel, or one for each regime.
     pub functions: Vec<Function>,
-    /// The prologue, every distinct layer, the epilogue.
+    /// The prologue, each distinct layer, and the epilogue.
     pub sections: Vec<Section>,
-    /// The applications in order: prologue, layers, epilogue.
+    /// Applications of sections in execution order: prologue, layers, epilogue.
     pub applications: Vec<Application>,
 }
 
 /// One application of a section.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Application {
-    /// Which section.
+    /// Index of the section.
     pub section: usize,
-    /// For every field of the section, an index into the plan's weights.
+    /// Index into the plan's weights, for each field of the section.
     pub weights: Vec<usize>,
-    /// Which cache it keeps or reads, counted in the order in which they are first kept.
+    /// Index of the cache that is written or read. Caches are numbered in the order of first use.
     pub cache: Option<usize>,
-    /// The first column of the aside that it takes, if it takes any.
+    /// First column of the per-layer inputs that this layer reads, if it reads any.
     pub first: Option<usize>,
 }
 
-/// A buffer that lives as long as a pass.
+/// A buffer that is live within one pass.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scratch {
-    /// Its name.
+    /// Name of the buffer.
     pub name: String,
-    /// Numbers a row.
+    /// Elements (f32) of a row.
     pub width: usize,
-    /// What it has a row for.
+    /// What one row belongs to.
     pub per: RowsOf,
-    /// Most rows it holds.
+    /// Maximum number of rows.
     pub rows: usize,
-    /// Its place in the arena.
+    /// Byte offset in the arena.
     pub offset: usize,
-    /// Its bytes there.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Where it is alive. Empty: always.
+    /// Live ranges. Empty: always live.
     pub lifetimes: Vec<LiveRange>,
 }
 
-/// What a buffer of a pass has a row for.
+/// What one row of a scratch buffer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowsOf {
-    /// The pass: one.
+    /// The pass: a single row.
     Pass,
-    /// Each row of the pass.
+    /// A row of the pass.
     Row,
-    /// Each row whose logits are wanted.
+    /// A row whose logits are requested.
     Wanted,
-    /// Each position of a share that is unfolded.
+    /// A position of an expanded KV tile.
     Position,
-    /// Each share of the caches of a pass of few rows.
+    /// A KV split of split-KV attention.
     Share,
 }
 
-/// Consecutive steps of one section in one schedule.
+/// Consecutive steps of one section in one schedule, during which a buffer is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LiveRange {
-    /// In which schedule.
+    /// The schedule.
     pub schedule: Schedule,
-    /// In which section.
+    /// Index of the section.
     pub section: usize,
     /// First step.
     pub first: usize,
@@ -106,27 +107,27 @@ pub struct LiveRange {
     pub last: usize,
 }
 
-/// Steps in order, applied once or once a layer.
+/// A body as planned: its steps, executed once, or once for each layer that shares it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Section {
     /// `embed`, `layer`, `head`.
     pub name: String,
-    /// The weights it takes.
+    /// Weights that the section reads.
     pub fields: Vec<Field>,
-    /// The cache it keeps or reads, if any.
+    /// Cache that the section writes or reads, if any.
     pub state: Option<State>,
-    /// How many columns of the aside it takes, if any.
+    /// Number of columns of the per-layer inputs that the section reads, if any.
     pub takes: Option<usize>,
-    /// What it remembers beside, in as many bytes however long a text is.
+    /// Recurrent states of the section. Their size does not depend on the context length.
     pub memories: Vec<RecurrentState>,
-    /// What a pass of one row does, in order.
+    /// Steps of a pass of one row, in order.
     pub decode: Vec<Step>,
-    /// What a pass of more rows does, in order.
+    /// Steps of a pass of several rows, in order.
     pub batch: Vec<Step>,
 }
 
 impl Section {
-    /// What a schedule does, in order.
+    /// The steps of a schedule, in order.
     pub fn steps(&self, schedule: Schedule) -> &[Step] {
         match schedule {
             Schedule::Decode => &self.decode,
@@ -134,7 +135,7 @@ impl Section {
         }
     }
 
-    /// The same, to be changed.
+    /// Mutable access to [`Section::steps`].
     pub(crate) fn steps_mut(&mut self, schedule: Schedule) -> &mut Vec<Step> {
         match schedule {
             Schedule::Decode => &mut self.decode,
@@ -143,92 +144,93 @@ impl Section {
     }
 }
 
-/// The cache of one layer.
+/// The KV cache of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
-    /// Key and value heads.
+    /// Number of KV heads.
     pub heads: usize,
-    /// Width of a head.
+    /// Elements of a head.
     pub width: usize,
-    /// Whether it has values beside keys. Without, a position has a line that all heads share: a latent and a turned key.
+    /// Whether values are stored besides keys. False for MLA, where a position has one line that all heads
+    /// share: a latent and a RoPE key.
     pub values: bool,
-    /// What it keeps, if that is not every position.
+    /// Ring buffer of a sliding window. `None`: every position is kept.
     pub ring: Option<Ring>,
 }
 
-/// Numbers in f32 that one layer keeps of each slot, as many however long its text is. What they were before a slot's
-/// first row is nobody's business: a row at position 0 finds zeros.
+/// Recurrent state of one layer: f32 elements of each slot, independent of the context length. Kernels read
+/// zeros at position 0, so the initial content does not matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecurrentState {
-    /// Its name: that of a parameter.
+    /// Name of the body's parameter.
     pub name: String,
-    /// Of a slot's numbers.
+    /// Shape for one slot.
     pub shape: Vec<usize>,
 }
 
 impl RecurrentState {
-    /// Numbers of a slot.
+    /// Elements of one slot.
     pub fn numbers(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// A weight that a section takes.
+/// A weight that a section reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Field {
-    /// Its role, `qkv`.
+    /// Role, such as `qkv`.
     pub name: String,
-    /// What it is.
+    /// Kind and shape.
     pub kind: FieldKind,
-    /// What it is made of, for people: `2048 query rows, 1024 key rows, 1024 value rows`.
+    /// Description of its parts: `2048 query rows, 1024 key rows, 1024 value rows`.
     pub comment: String,
-    /// Whether it belongs to whatever is applied next, and is only read here.
+    /// Whether it belongs to the next application, and is only read by this one.
     pub of_next: bool,
 }
 
-/// What a field is.
+/// Kind and shape of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldKind {
     /// A matrix.
     Matrix {
-        /// How it is stored.
+        /// Number format.
         format: Format,
-        /// Outputs.
+        /// Outputs (rows).
         rows: usize,
-        /// Inputs.
+        /// Inputs (columns).
         columns: usize,
     },
-    /// A matrix of each expert, in records of the weight file.
+    /// One matrix for each expert, in records of the weight file.
     Experts {
-        /// How many there are.
+        /// Number of experts.
         experts: usize,
-        /// How each is stored.
+        /// Number format.
         format: Format,
-        /// Outputs of each.
+        /// Outputs (rows) of each expert.
         rows: usize,
-        /// Inputs.
+        /// Inputs (columns).
         columns: usize,
     },
-    /// Numbers in f32.
+    /// An f32 vector.
     Vector {
-        /// How many.
+        /// Number of elements.
         width: usize,
     },
 }
 
-/// What a step calls.
+/// What a step calls: a kernel for each regime.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// What it computes, as a formula over its parameters.
+    /// What the function computes, as a formula over its parameters.
     pub formula: String,
-    /// The kernels it chooses from.
+    /// The kernels, one of which is selected by regime.
     pub variants: Vec<Variant>,
 }
 
-/// A kernel and the regimes it serves.
+/// A kernel and the regimes that use it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Variant {
     /// The regimes.
@@ -238,32 +240,32 @@ pub struct Variant {
 }
 
 impl Function {
-    /// The kernel for a regime, if the function runs there.
+    /// The kernel for a regime, if the function runs in it.
     pub fn kernel(&self, regime: Regime) -> Option<usize> {
         self.variants.iter().find(|variant| variant.regimes.contains(&regime)).map(|variant| variant.kernel)
     }
 }
 
-/// One dispatch, or none where its condition fails.
+/// One dispatch. It is skipped if its condition is false.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// What it is called.
+    /// Name of the step.
     pub name: String,
-    /// What it computes, in the words of this model.
+    /// What the step computes, as a formula over this model's values.
     pub formula: String,
     /// Index into the plan's functions.
     pub function: usize,
-    /// Why it is there, in a pass of one row that could do without it if nothing stood against it.
+    /// Why the step is a separate dispatch, in decode, if it could have been fused.
     pub reason: Option<String>,
-    /// A function parameter each.
+    /// One argument for each parameter of the function.
     pub arguments: Vec<Argument>,
-    /// Whether it runs.
+    /// When the step runs.
     pub condition: Condition,
-    /// Whether its rows are positions of a share that is unfolded, and not rows of the pass.
+    /// Whether its rows are positions of an expanded KV tile instead of rows of the pass.
     pub of_share: bool,
-    /// Whether a barrier stands before it.
+    /// Whether a barrier precedes the step.
     pub waits: bool,
-    /// The steps that the barrier is for: numbers within this section, none for what ran before the section.
+    /// Steps that the barrier waits for: indices in this section, `None` for steps of earlier sections.
     pub waits_for: Vec<Option<usize>>,
 }
 
@@ -273,71 +275,72 @@ pub struct Step {
 pub enum Condition {
     /// Always.
     Always,
-    /// When attention was split.
+    /// If attention is split over KV (split-KV).
     Split,
-    /// When rows are many.
+    /// In passes of many rows (prefill).
     Many,
-    /// When rows meet latents as they are.
+    /// If MLA runs in absorbed form.
     Folded,
-    /// When they do not, once for each share of the positions.
+    /// If MLA runs in expanded form; once for each KV tile.
     Unfolded,
-    /// When the likeliest ids are wanted.
+    /// If argmax tokens are requested.
     Greedy,
-    /// When ids are drawn by chance, in place of these.
+    /// If tokens are sampled on the device, instead of [`Condition::Greedy`].
     Drawn,
 }
 
-/// What a parameter is bound to.
+/// A parameter and its operand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Argument {
-    /// The parameter, as the kernels' signatures name it; a matrix by the name its planes share.
+    /// Parameter name in the kernels' signatures. For a matrix, the common name of its planes.
     pub parameter: String,
-    /// What is bound to it.
+    /// Operand bound to the parameter.
     pub operand: Operand,
 }
 
-/// Something that kernels read or write.
+/// A buffer that kernels read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operand {
-    /// A field of the section.
+    /// Field of the section, by index.
     Field(usize),
-    /// A scratch buffer.
+    /// Scratch buffer, by index.
     Scratch(usize),
-    /// The cached keys of this layer.
+    /// Key cache of this layer.
     Keys,
-    /// The cached values of this layer.
+    /// Value cache of this layer.
     Values,
-    /// The cached latents and turned keys of this layer.
+    /// MLA cache of this layer: latents and RoPE keys.
     Latents,
-    /// A memory of this layer.
+    /// Recurrent state of this layer, by index.
     Memory(usize),
-    /// What the host says of each row.
+    /// A per-row input from the host.
     Batch(BatchColumn),
-    /// Where each expert's matrices lie, as the host says: which of those that are bound.
+    /// Slot table of the expert cache: where the matrices of each expert are, filled in by the host.
     Seats,
 }
 
-/// What the host says of each row.
+/// A per-row input or output of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchColumn {
-    /// Its token.
+    /// Token id of the row.
     Ids,
-    /// Its conversation.
+    /// Slot (sequence) of the row.
     Slots,
-    /// Its place there.
+    /// Position of the row in its sequence.
     Positions,
-    /// Which rows the head is applied to.
+    /// Indices of the rows whose logits are requested.
     Wanted,
-    /// How the token after each of those is drawn.
+    /// Sampling parameters for each requested row.
     Draws,
-    /// The token after each of those, the likeliest or one that is drawn: what a pass says of rows, and a pass after it may be told.
+    /// Next token of each requested row, by argmax or sampling. A pass writes it, and the next pass may read
+    /// it as input.
     Next,
 }
 
 impl BatchColumn {
-    /// Its name in generated code.
+    /// Name in generated code.
     pub fn name(self) -> &'static str {
         match self {
             BatchColumn::Ids => "ids",
@@ -350,10 +353,10 @@ impl BatchColumn {
     }
 }
 
-/// A range of bytes of something that steps share.
+/// A byte range of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// Where: an operand that is not a scratch buffer, or `None` for the arena.
+    /// The buffer: an operand other than scratch, or `None` for the arena.
     pub outside: Option<Operand>,
     /// First byte.
     pub start: usize,
@@ -362,20 +365,20 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether the two share a byte.
+    /// Whether the ranges share a byte.
     pub fn overlaps(&self, other: &Span) -> bool {
         self.outside == other.outside && self.start < other.end && other.start < self.end
     }
 }
 
-/// How much a pass submits.
+/// Number of dispatches and barriers of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Kernels launched.
+    /// Kernel dispatches.
     pub dispatches: usize,
     /// Barriers.
     pub barriers: usize,
-    /// Kernels launched by each layer.
+    /// Kernel dispatches of each layer.
     pub dispatches_per_layer: Vec<usize>,
 }
 
@@ -388,19 +391,19 @@ impl Plan {
             .any(|buffer| buffer.name == parameter && buffer.written)
     }
 
-    /// Whether any kernel of a function adds to what a parameter holds.
+    /// Whether any kernel of a function accumulates into a parameter.
     pub(crate) fn adds_to(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
         kernels.into_iter().any(|kernel| kernel.spec.adds_to(parameter))
     }
 
-    /// Whether any kernel of a function goes on with what it has left in a parameter.
+    /// Whether any kernel of a function reads a parameter that its previous dispatch wrote.
     pub(crate) fn carries(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
         kernels.into_iter().any(|kernel| kernel.spec.carries(parameter))
     }
 
-    /// Steps of layers at decode beyond the least that layers have, and why each is there; of equal ones one.
+    /// Decode steps of layers in excess of the minimum, with the reason for each. Duplicates are removed.
     pub fn beyond_least(&self) -> Vec<(String, String)> {
         let layers = &self.applications[1..self.applications.len() - 1];
         let mut beyond = Vec::new();
@@ -411,13 +414,13 @@ impl Plan {
         beyond
     }
 
-    /// Bytes of the weight file's tensors, padding of rows included and of the file not.
+    /// Total size of the weights in bytes, with row padding and without file padding.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.iter().map(packed_bytes).sum()
     }
 }
 
-/// Bytes of one packed weight.
+/// Size of one packed weight in bytes.
 pub fn packed_bytes(packed: &Packed) -> u64 {
     match packed.shape[..] {
         [rows, columns] => packed.format.matrix_bytes(rows, columns),

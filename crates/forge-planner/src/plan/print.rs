@@ -1,4 +1,4 @@
-//! The plan as text: stable, for people and for snapshots.
+//! The plan as text for snapshots and `inspect`. The output is deterministic.
 
 use crate::lower::mla_expand::MlaExpand;
 use crate::plan::regime::Schedule;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 
 impl Plan {
-    /// The passes whose costs are printed: a token in a conversation of some length, and a part of a prompt.
+    /// Workloads whose costs are printed: decode of one token, and one prefill pass.
     fn printed(&self, schedule: Schedule) -> Workload {
         match schedule {
             Schedule::Decode => Workload::decode(self.context.min(1024) as u64),
@@ -29,22 +29,18 @@ impl Display for Plan {
         )?;
         let formats = self.bytes_by_format().into_iter().map(|(format, bytes)| format!("{format} {bytes}"));
         writeln!(f, "  weights {} bytes: {}", self.weight_bytes(), formats.collect::<Vec<_>>().join(", "))?;
-        writeln!(f, "  cache {} bytes a position of a slot", self.cache_bytes_per_position())?;
+        writeln!(f, "  cache {} bytes per position and slot", self.cache_bytes_per_position())?;
         for (ring, bytes) in self.rings() {
             writeln!(
                 f,
-                "  of these {bytes} in layers that see {} positions, and keep {}",
+                "  of these {bytes} in layers with a sliding window of {} positions, in a ring of {}",
                 ring.window, ring.positions
             )?;
         }
         if let Some(MlaExpand { from, share }) = self.unfold {
-            writeln!(
-                f,
-                "  from {from} rows of one slot on keys and values are made of latents, which are fewer operations, \
-                 of {share} positions at a time"
-            )?;
+            writeln!(f, "  MLA is expanded from {from} rows of one slot on, in tiles of {share} positions")?;
         }
-        writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
+        writeln!(f, "  arena {} bytes (lower bound {})", self.arena_bytes, self.arena_floor)?;
         self.print_pass(f, "decode", self.printed(Schedule::Decode))?;
         self.print_pass(f, "prefill", self.printed(Schedule::Batch))?;
         writeln!(f)?;
@@ -145,16 +141,16 @@ impl Plan {
         let function = &self.functions[step.function];
         let condition = match step.condition {
             Condition::Always => "",
-            Condition::Split => " (where attention was split)",
-            Condition::Many => " (where rows are many)",
-            Condition::Folded => " (where latents are met as they are)",
-            Condition::Unfolded => " (where latents are unfolded, for each share of the positions)",
-            Condition::Greedy => " (where the likeliest is wanted)",
-            Condition::Drawn => " (where one is drawn)",
+            Condition::Split => " (if KV is split)",
+            Condition::Many => " (if many rows)",
+            Condition::Folded => " (if MLA is absorbed)",
+            Condition::Unfolded => " (if MLA is expanded, for each KV tile)",
+            Condition::Greedy => " (if greedy)",
+            Condition::Drawn => " (if sampling)",
         };
         if step.waits {
             let name = |step: &Option<usize>| {
-                step.map_or("what ran before", |step| section.steps(schedule)[step].name.as_str())
+                step.map_or("earlier sections", |step| section.steps(schedule)[step].name.as_str())
             };
             let for_what: Vec<&str> = step.waits_for.iter().map(name).collect();
             writeln!(f, "    barrier for {}", for_what.join(", "))?;
@@ -188,7 +184,7 @@ impl Plan {
                 Operand::Latents => "cache latents".to_owned(),
                 Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
                 Operand::Batch(column) => format!("batch {}", column.name()),
-                Operand::Seats => "seats of experts".to_owned(),
+                Operand::Seats => "expert slot table".to_owned(),
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
@@ -196,7 +192,7 @@ impl Plan {
         match step.condition {
             Condition::Split => load.splits = 2,
             Condition::Drawn => load.drawn = true,
-            // The printed load has the others run or not.
+            // The printed workload already determines the other conditions.
             _ => {}
         }
         if self.instance(section, step, load).is_none() {
@@ -214,7 +210,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The plan as JSON, for scripts.
+    /// The plan as JSON.
     pub fn to_json(&self) -> Value {
         let kernel = |kernel: &forge_kernels::Instance| json!({"name": kernel.name, "spec": kernel.spec, "signature": signature(&kernel.decl)});
         let weight =
@@ -247,7 +243,7 @@ impl Plan {
     }
 }
 
-/// What a kernel's signature says, for scripts.
+/// A kernel's signature as JSON.
 pub fn signature(decl: &forge_kernels::KernelDecl) -> Value {
     let buffer = |buffer: &forge_kernels::Buffer| json!({"name": buffer.name, "element": buffer.element, "written": buffer.written, "slot": buffer.slot});
     json!({

@@ -1,34 +1,34 @@
-//! How many rows a pass has, and what follows from it: which of a plan's two programs runs, and which of its kernels.
+//! Batch-size classes. They select one of a plan's two schedules, and the kernels.
 
 use serde::Serialize;
 
-/// Most rows of the regime of few rows, and most rows that the head is ever applied to at once.
+/// Maximum rows of a small batch, and maximum rows with logits in a pass.
 pub const FEW: usize = 16;
 
-/// Positions that are worth a split of attention over few rows: what a threadgroup reads while the step that joins the
-/// splits would be launched.
+/// Minimum KV positions of a split in split-KV attention. A threadgroup reads about this many positions in
+/// the time that it takes to launch the combine step.
 pub const SPLIT_POSITIONS: usize = 256;
 
-/// Most shares of caches in a pass of few rows: rows times the splits of each.
+/// Maximum total KV splits in a small batch: rows times splits per row.
 pub const MAX_SHARES: usize = 128;
 
-/// How many rows a pass has.
+/// Batch-size class of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regime {
-    /// One.
+    /// One row (decode).
     One,
-    /// 2 to [`FEW`].
+    /// Small batch: 2 to [`FEW`] rows.
     Few,
-    /// More.
+    /// More than [`FEW`] rows (prefill).
     Many,
 }
 
 impl Regime {
-    /// All three.
+    /// All regimes.
     pub const ALL: [Regime; 3] = [Regime::One, Regime::Few, Regime::Many];
 
-    /// The regime of so many rows.
+    /// The regime of a number of rows.
     pub fn of(rows: usize) -> Regime {
         match rows {
             0 | 1 => Regime::One,
@@ -37,7 +37,7 @@ impl Regime {
         }
     }
 
-    /// In a kernel's name.
+    /// Suffix of a kernel's name.
     pub fn name(self) -> &'static str {
         match self {
             Regime::One => "one",
@@ -47,21 +47,21 @@ impl Regime {
     }
 }
 
-/// The two programs that a plan holds: steps differ by how many rows a pass has.
+/// The two schedules of a plan. Their steps differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
     /// One row.
     Decode,
-    /// More.
+    /// Two or more rows.
     Batch,
 }
 
 impl Schedule {
-    /// Both.
+    /// Both schedules.
     pub const ALL: [Schedule; 2] = [Schedule::Decode, Schedule::Batch];
 
-    /// The name used in printed plans.
+    /// Name in printed plans.
     pub fn name(self) -> &'static str {
         match self {
             Schedule::Decode => "decode",
@@ -71,7 +71,7 @@ impl Schedule {
 }
 
 impl Regime {
-    /// The program of a pass in this regime.
+    /// The schedule that runs passes of this regime.
     pub fn schedule(self) -> Schedule {
         match self {
             Regime::One => Schedule::Decode,

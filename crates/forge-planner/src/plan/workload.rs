@@ -1,4 +1,4 @@
-//! How much a pass is given, and which steps of a plan run then: how often, with which kernels, over which positions.
+//! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
 use crate::plan::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
@@ -8,43 +8,43 @@ use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::Range;
 
-/// How much a pass is given.
+/// Size of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Workload {
-    /// Rows of the pass, neighbours in one conversation.
+    /// Rows of the pass, consecutive in one sequence.
     pub rows: u64,
-    /// Rows that the head is applied to; none: it does not run.
+    /// Rows that need logits. At 0 the head does not run.
     pub wanted: u64,
-    /// Positions that the last row attends to, its own included; the row before it sees one less.
+    /// Positions that the last row attends to, its own included. The row before it attends to one less.
     pub length: u64,
-    /// Threadgroups that share the cache of a row.
+    /// KV splits per row.
     pub splits: u64,
-    /// Whether ids are drawn by chance, and not the likeliest.
+    /// Whether tokens are sampled instead of chosen by argmax.
     pub drawn: bool,
 }
 
 impl Workload {
-    /// One token, the last of so many.
+    /// Decode of one token at this length.
     pub const fn decode(length: u64) -> Workload {
         Workload { rows: 1, wanted: 1, length, splits: 1, drawn: false }
     }
 
-    /// The first rows of a prompt, of which the last is continued.
+    /// Prefill from position 0, with logits for the last row.
     pub const fn prefill(rows: u64) -> Workload {
         Workload { rows, wanted: 1, length: rows, splits: 1, drawn: false }
     }
 
-    /// The same, where the cache of a row is shared by as many threadgroups as a GPU of so many cores wants.
+    /// The same workload with the number of KV splits that a GPU with this many cores uses.
     pub fn on(self, plan: &Plan, cores: u32) -> Workload {
         Workload { splits: plan.splits(self, cores), ..self }
     }
 
-    /// The regime of its kernels.
+    /// The kernels' regime.
     pub fn regime(self) -> Regime {
         Regime::of(self.rows as usize)
     }
 
-    /// Positions of a share that all rows attend to, one after another.
+    /// Positions of a KV range attended to, summed over all rows.
     pub(crate) fn attended(self, window: Option<usize>, share: &Range<u64>) -> u64 {
         let in_share = |end: u64| end.clamp(share.start, share.end) - share.start;
         let seen =
@@ -52,7 +52,7 @@ impl Workload {
         (0..self.rows.min(self.length)).map(seen).sum()
     }
 
-    /// Positions of a share that any row attends to.
+    /// Distinct positions of a KV range that the rows attend to.
     pub(crate) fn reached(self, window: Option<usize>, share: &Range<u64>) -> u64 {
         let all = share.end - share.start;
         window.map_or(all, |window| all.min(window as u64 + self.rows - 1))
@@ -60,7 +60,7 @@ impl Workload {
 }
 
 impl Plan {
-    /// What a pass submits, head included.
+    /// Dispatches and barriers of a pass, head included.
     pub fn counts(&self, load: Workload) -> Counts {
         let mut counts = Counts::default();
         let last = self.applications.len() - 1;
@@ -79,7 +79,7 @@ impl Plan {
         counts
     }
 
-    /// The steps that a pass takes, in order, each with its section.
+    /// Steps that a pass runs, in order, each with its section.
     pub fn steps_of(&self, load: Workload) -> impl Iterator<Item = (&Section, &Step)> {
         let sections = self.applications.iter().map(|application| &self.sections[application.section]);
         let steps = sections.flat_map(move |section| {
@@ -88,7 +88,7 @@ impl Plan {
         steps.filter(move |(section, step)| self.instance(section, step, load).is_some())
     }
 
-    /// The kernel that a step runs under a load, if it runs.
+    /// The kernel that a step runs under a workload, if it runs.
     pub fn instance(&self, section: &Section, step: &Step, load: Workload) -> Option<&Instance> {
         let in_head = self.is_head(section);
         let wanted = match step.condition {
@@ -100,7 +100,7 @@ impl Plan {
             Condition::Greedy => !load.drawn,
             Condition::Drawn => load.drawn,
         };
-        // The head is applied to a few rows, however many the pass has.
+        // The head processes a small batch, however many rows the pass has.
         let regime = match load.regime() {
             Regime::Many if in_head => Regime::Few,
             regime => regime,
@@ -109,12 +109,12 @@ impl Plan {
         kernel.filter(|_| !in_head || load.wanted > 0).map(|kernel| &self.kernels[kernel])
     }
 
-    /// Whether keys and values are made of latents.
+    /// Whether MLA runs in expanded form.
     fn unfolds(&self, load: Workload) -> bool {
         self.unfold.is_some_and(|unfold| load.rows >= unfold.from as u64)
     }
 
-    /// The positions that a step is run for, each time that it is: all of them, or a share.
+    /// KV ranges that a step runs over, one per repetition: all positions, or one KV tile.
     pub fn shares(&self, step: &Step, load: Workload) -> impl Iterator<Item = Range<u64>> {
         let share = match (step.condition, self.unfold) {
             (Condition::Unfolded, Some(unfold)) => unfold.share as u64,
@@ -125,7 +125,7 @@ impl Plan {
             .map(move |begin| begin..load.length.min(begin + share))
     }
 
-    /// Rows that a section's steps are given.
+    /// Rows of a section's steps.
     pub(crate) fn rows_of(&self, section: &Section, load: Workload) -> u64 {
         if self.is_head(section) { load.wanted } else { load.rows }
     }
@@ -134,9 +134,9 @@ impl Plan {
         self.sections.last().is_some_and(|last| last.name == section.name)
     }
 
-    /// How many threadgroups share a row's cache: what generated programs compute, spelled once more.
+    /// KV splits per row. Generated programs compute the same.
     pub fn splits(&self, load: Workload, cores: u32) -> u64 {
-        // Of latents, threadgroups that share the heads of a row.
+        // MLA: threadgroups that share the heads of a row.
         let groups = self.kernels.iter().find_map(|kernel| match &kernel.spec {
             Spec::LatentAttend(attend) => Some(attend.layout()[2]),
             _ => None,
@@ -150,7 +150,7 @@ impl Plan {
         wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
     }
 
-    /// Threadgroups of attention of few rows that a core is given, of a pass that has as many: one more would begin when all others end.
+    /// Threadgroups of small-batch attention per core in one wave. One more would start only when these end.
     pub fn shares_at_once(&self) -> u64 {
         let of_kernel = self.kernels.iter().filter_map(|kernel| match &kernel.spec {
             Spec::AttendSplit(attend) => Some(attend.knobs.at_once(attend.width)),
@@ -160,7 +160,7 @@ impl Plan {
         of_kernel.min().unwrap_or(AT_ONCE) as u64
     }
 
-    /// Bytes by format over the weight file, widest format first.
+    /// Weight file bytes by format, widest format first.
     pub fn bytes_by_format(&self) -> Vec<(Format, u64)> {
         let of =
             |format| self.weights.iter().filter(|packed| packed.format == format).map(packed_bytes).sum();

@@ -1,50 +1,53 @@
-//! Chips and cards, as far as a prediction needs them: what their memory and their cores can do, and what a launch costs.
+//! Apple chips and NVIDIA GPUs as used by predictions: memory bandwidth, compute rates and launch cost.
 //!
-//! Of Apple's nothing was measured by this project. Where each column comes from:
+//! No figure for Apple chips was measured by this project. Sources:
 //!
-//! - GPU cores, bandwidth: Apple's technical specifications of the Macs that have the chip. Bins that differ in
-//!   bandwidth are chips of their own; of bins that differ in cores alone the largest is listed.
-//! - Clock: M1 and M2 as published by the `applegpuinfo` project and seen in `powermetrics` (1.278 to 1.398 GHz), M3 and
-//!   M4 as owners have reported from `powermetrics` (1.38; 1.47 and 1.578), M5 derived from its published rate, about
-//!   4 TFLOPS with 10 cores.
-//! - System cache: `applegpuinfo` for M1 and M2, reported by owners for M3 and M4, assumed unchanged for M5.
-//! - f32 rate: derived, 128 lanes a core, a multiplication and an addition each, every cycle (`metal-benchmarks`).
-//! - Matrix rate: derived from its measurement on M1 and M2, 102 multiply-adds a core and cycle on 8 by 8 matrices,
-//!   equal for halves and singles. The accelerators of M5 are not reached by these operations, and do not count.
-//! - Dispatch: the cost of a step that waits for the one before it. Published measurements are 5.2 µs with the work of a
-//!   small norm on M2 Pro, 2.4 µs on M3 Ultra, 1 to 2 µs on M5 Max; between them derived.
-//! - Efficiency: the share of bandwidth that matrix-vector kernels reach. Published: 69 to 79% on M1 Max, 77 to 86% of
-//!   a measured peak that is itself 94% of the specification on M5 Max. One cautious figure for all.
+//! - GPU cores, bandwidth: Apple's technical specifications of the Macs with the chip. Bins that differ in
+//!   bandwidth are separate chips. Of bins that differ in cores alone, the largest is listed.
+//! - Clock: M1 and M2 as published by the `applegpuinfo` project and seen in `powermetrics` (1.278 to 1.398
+//!   GHz). M3 and M4 as users report from `powermetrics` (1.38; 1.47 and 1.578). M5 is derived from its
+//!   published rate, about 4 TFLOPS with 10 cores.
+//! - System cache: `applegpuinfo` for M1 and M2, user reports for M3 and M4, assumed unchanged for M5.
+//! - f32 rate: derived from 128 lanes per core and one multiply-add per cycle (`metal-benchmarks`).
+//! - Matrix rate: derived from that project's measurement on M1 and M2, 102 multiply-adds per core and cycle
+//!   with 8 by 8 matrices, equal for f16 and f32. These operations do not use M5's neural accelerators, which
+//!   are not counted.
+//! - Dispatch: the cost of a step that waits for its predecessor. Published measurements are 5.2 µs with the
+//!   work of a small norm on M2 Pro, 2.4 µs on M3 Ultra, 1 to 2 µs on M5 Max; others are interpolated.
+//! - Efficiency: the fraction of peak bandwidth that GEMV kernels reach. Published: 69 to 79% on M1 Max, 77
+//!   to 86% of a measured peak on M5 Max, which is itself 94% of the specification. One conservative figure
+//!   is used for all.
 //!
-//! Of NVIDIA's cards multiprocessors, bandwidth, boost clock and cache are those of the specifications. On an H200 a dispatch that waits
-//! was measured, 3 µs in a graph, and so were products of matrices, 83 TFLOPS; the other cards are taken to be alike.
+//! Multiprocessors, bandwidth, boost clock and cache of NVIDIA GPUs are from their specifications. Two
+//! figures were measured on an H200: 3 µs for a dependent dispatch in a CUDA graph, and 83 TFLOPS for matrix
+//! multiplication. The other GPUs use the same dispatch cost and the same rate per core and clock.
 
 use forge_kernels::Family;
 use serde::Serialize;
 use strsim::levenshtein;
 
-/// A chip. See the module's documentation for where its figures come from.
+/// A chip. The module documentation lists the sources of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Chip {
-    /// The name used on the command line, `m4-max`.
+    /// Name on the command line, such as `m4-max`.
     pub name: &'static str,
-    /// Its generation.
+    /// GPU generation.
     pub family: Family,
-    /// GPU cores.
+    /// GPU cores (NVIDIA: multiprocessors).
     pub cores: u32,
-    /// Bytes a second between memory and chip, in units of 10^9.
+    /// Memory bandwidth in GB/s.
     pub bandwidth: f64,
-    /// Of the GPU, in GHz.
+    /// GPU clock in GHz.
     pub clock: f64,
-    /// Of the cache that all of the chip shares, in 10^6 bytes.
+    /// Last-level cache in MB (10^6 bytes).
     pub system_cache: f64,
-    /// Microseconds of a dispatch that waits for the one before it.
+    /// Cost in µs of a dispatch that waits for its predecessor.
     pub dispatch: f64,
-    /// Share of the bandwidth, and of the rates, that good kernels reach.
+    /// Fraction of peak bandwidth and compute rates that good kernels reach.
     pub efficiency: f64,
 }
 
-/// What good kernels reach of a chip's peaks; see the module's documentation.
+/// Default of [`Chip::efficiency`].
 const EFFICIENCY: f64 = 0.75;
 
 const fn chip(
@@ -57,7 +60,7 @@ const fn chip(
 }
 
 impl Chip {
-    /// Every chip, the oldest first.
+    /// All Apple chips, oldest first.
     pub const ALL: [Chip; 21] = {
         use Family::{Apple7, Apple8, Apple9, Apple10};
         [
@@ -86,7 +89,7 @@ impl Chip {
         ]
     };
 
-    /// NVIDIA's cards, whose multiprocessors are their cores, the oldest first.
+    /// NVIDIA GPUs, oldest first.
     pub const CARDS: [Chip; 4] = [
         chip("rtx-3090", Family::Nvidia, (82, 936.0, 1.695), (6.0, 3.0)),
         chip("rtx-4090", Family::Nvidia, (128, 1008.0, 2.52), (72.0, 3.0)),
@@ -94,46 +97,49 @@ impl Chip {
         chip("h200", Family::Nvidia, (132, 4800.0, 1.98), (50.0, 3.0)),
     ];
 
-    /// Multiply-adds of a core's lanes in a cycle.
+    /// Multiply-adds per core and cycle.
     const LANES: f64 = 128.0;
-    /// Share of [`Chip::dispatch`] that a barrier is to blame for: memory drains before the next step starts. Derived from
-    /// reports that running independent steps side by side gains a few percent of a token, not half of its launches.
+    /// Fraction of [`Chip::dispatch`] that is due to the barrier: memory drains before the next step starts.
+    /// Derived from reports that running independent steps concurrently gains a few percent of decode time,
+    /// not half of its launches.
     const WAITING: f64 = 0.6;
-    /// Seconds between two command buffers, of which a pass is one: reported as about 20 µs.
+    /// Seconds between two command buffers, one per pass; reported as about 20 µs.
     pub const SUBMISSION: f64 = 20e-6;
-    /// Simdgroups that a core holds at once. Published: 24 saturate it, and so many fit with 64 registers a thread.
+    /// Maximum resident simdgroups per core. Published: 24 saturate a core, and 24 fit with 64 registers per
+    /// thread.
     pub const RESIDENT: u32 = 24;
-    /// Simdgroups a core that keep its share of memory busy. Derived: 16 bytes a lane from each of 4 rows, under way for
-    /// some 500 ns, are a core's share of 14 GB/s with 4 simdgroups; twice that for those that compute meanwhile.
+    /// Simdgroups per core that saturate its share of memory bandwidth. Derived: 4 simdgroups with 16 bytes
+    /// per lane from each of 4 rows in flight for about 500 ns reach a core's 14 GB/s. Doubled, because
+    /// simdgroups also compute.
     pub const STREAMING: u32 = 8;
-    /// Bytes of threadgroup memory of a core: published as about 60 KiB.
+    /// Threadgroup memory per core in bytes; published as about 60 KiB.
     pub const THREADGROUP_MEMORY: u32 = 60 * 1024;
 
-    /// The one that predictions are for where nobody has named one: m4-max.
+    /// Default chip for predictions: m4-max.
     pub fn common() -> &'static Chip {
         let all: &'static [Chip] = &Chip::ALL;
         &all[16]
     }
 
-    /// The one that programs for NVIDIA's GPUs are laid out for where nobody has named one: h200, on which it was measured what
-    /// is best. What matters of it is that it has many multiprocessors.
+    /// Default GPU for NVIDIA programs: h200, where the kernel layouts were measured. Its large number of
+    /// multiprocessors is what matters for layouts.
     pub fn common_card() -> &'static Chip {
         let cards: &'static [Chip] = &Chip::CARDS;
         &cards[3]
     }
 
-    /// Every chip and every card.
+    /// All chips and GPUs.
     pub fn known() -> impl Iterator<Item = &'static Chip> {
         let (chips, cards): (&'static [Chip], &'static [Chip]) = (&Chip::ALL, &Chip::CARDS);
         chips.iter().chain(cards)
     }
 
-    /// The chip or the card of that name.
+    /// The chip or GPU with this name.
     pub fn from_name(name: &str) -> Option<&'static Chip> {
         Chip::known().find(|chip| chip.name == name)
     }
 
-    /// The names most like one that no chip has, the closest first.
+    /// Names with the smallest edit distance to an unknown name.
     pub fn like(name: &str) -> Vec<&'static str> {
         // `M4 Max`, `m4max` and `apple-m4-max` all mean m4-max.
         let plain = |name: &str| -> String {
@@ -150,7 +156,7 @@ impl Chip {
         near.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Rows of a pass at most. A card with many multiprocessors is not kept busy by as many as a chip is.
+    /// Maximum rows of a pass. GPUs with many multiprocessors need larger passes to be fully used.
     pub fn chunk(&self) -> usize {
         match self.family {
             Family::Nvidia => 512,
@@ -158,12 +164,12 @@ impl Chip {
         }
     }
 
-    /// Additions and multiplications a second of its lanes.
+    /// Peak f32 operations per second; a multiply-add counts as two.
     pub fn f32_rate(&self) -> f64 {
         2.0 * Chip::LANES * f64::from(self.cores) * self.clock * 1e9
     }
 
-    /// Multiply-adds of a core's matrix operations in a cycle.
+    /// Multiply-adds per core and cycle with matrix operations.
     const fn matrix_lanes(&self) -> f64 {
         match self.family {
             Family::Nvidia => 212.0,
@@ -171,22 +177,22 @@ impl Chip {
         }
     }
 
-    /// Additions and multiplications a second of its matrix operations.
+    /// Peak matrix operations per second; a multiply-add counts as two.
     pub fn matrix_rate(&self) -> f64 {
         2.0 * self.matrix_lanes() * f64::from(self.cores) * self.clock * 1e9
     }
 
-    /// Bytes a second that good kernels get.
+    /// Bandwidth in bytes per second that good kernels reach.
     pub fn attained_bandwidth(&self) -> f64 {
         self.efficiency * self.bandwidth * 1e9
     }
 
-    /// Seconds that a dispatch costs whether it waits or not.
+    /// Seconds per dispatch, without a barrier.
     pub fn start_seconds(&self) -> f64 {
         self.dispatch * 1e-6 * (1.0 - Chip::WAITING)
     }
 
-    /// Seconds that a barrier adds.
+    /// Additional seconds per barrier.
     pub fn wait_seconds(&self) -> f64 {
         self.dispatch * 1e-6 * Chip::WAITING
     }

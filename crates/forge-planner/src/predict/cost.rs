@@ -1,8 +1,8 @@
-//! What a step costs: bytes moved and operations done, for any number of rows and any length of cache.
+//! Cost of a step: bytes moved and operations, for any number of rows and KV length.
 //!
-//! Bytes are the least that the step's kernels must move: each byte of memory once for each step that reads or writes it.
-//! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
-//! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
+//! Bytes are the minimum that the step's kernels must move: each byte of memory once per step that reads or
+//! writes it. Repeated loads, such as a row of x by every simdgroup, hit the chip's caches and are not
+//! counted. The kernel checker counts actual loads, and a test checks that the distinct bytes match.
 
 use crate::plan::workload::Workload;
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, Plan, Section, State, Step};
@@ -18,36 +18,36 @@ use std::ops::{AddAssign, Range};
 /// Bytes and operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
-    /// Bytes of weights read.
+    /// Weight bytes read.
     pub weights_read: u64,
-    /// Bytes read of what slots remember: keys, values and memories.
+    /// Bytes read from slot state: KV cache and recurrent state.
     pub cache_read: u64,
-    /// Bytes of it written.
+    /// Bytes written to slot state.
     pub cache_written: u64,
-    /// Bytes of scratch read.
+    /// Scratch bytes read.
     pub scratch_read: u64,
-    /// Bytes of scratch written.
+    /// Scratch bytes written.
     pub scratch_written: u64,
-    /// Bytes read of what the host says of rows and experts.
+    /// Bytes read from per-row inputs and the expert slot table.
     pub batch_read: u64,
-    /// Bytes written of what it is told of them: the next ids.
+    /// Bytes written to batch columns: the next tokens.
     pub batch_written: u64,
     /// Additions and multiplications.
     pub operations: u64,
 }
 
 impl Cost {
-    /// All bytes read.
+    /// Total bytes read.
     pub fn read(&self) -> u64 {
         self.weights_read + self.cache_read + self.scratch_read + self.batch_read
     }
 
-    /// All bytes written.
+    /// Total bytes written.
     pub fn written(&self) -> u64 {
         self.cache_written + self.scratch_written + self.batch_written
     }
 
-    /// All bytes.
+    /// Total bytes.
     pub fn bytes(&self) -> u64 {
         self.read() + self.written()
     }
@@ -66,7 +66,7 @@ impl AddAssign for Cost {
     }
 }
 
-/// The cost of one step under a load; nothing where the step does not run.
+/// Cost of one step under a workload; zero if the step does not run.
 pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) -> Cost {
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
     let mut cost = Cost::default();
@@ -77,7 +77,7 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) ->
     cost
 }
 
-/// The cost of a step that runs a kernel.
+/// Cost of a step that runs this kernel.
 pub(crate) fn cost_of(
     plan: &Plan,
     (section, step): (&Section, &Step),
@@ -87,7 +87,7 @@ pub(crate) fn cost_of(
     let step_of = Counted { plan, instance, amounts };
     let mut cost = Cost { operations: step_of.operations(), ..Cost::default() };
     for argument in &step.arguments {
-        // A kernel takes of its step's arguments those that it has buffers for.
+        // A kernel has buffers for some of its step's arguments only.
         if !step_of.takes(&argument.parameter) {
             continue;
         }
@@ -120,9 +120,9 @@ pub(crate) fn cost_of(
                 cost.scratch_written += written;
             }
             Operand::Batch(BatchColumn::Next) => cost.batch_written += amounts.rows * 4,
-            // The words of a draw, but for the one that fills them up.
+            // All words of a row's sampling parameters except the padding word.
             Operand::Batch(BatchColumn::Draws) => cost.batch_read += amounts.rows * 7 * 4,
-            // All rows are of one slot.
+            // All rows belong to one slot.
             Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::LatentShare(_)) => {
                 cost.batch_read += 4;
             }
@@ -135,25 +135,25 @@ pub(crate) fn cost_of(
     cost
 }
 
-/// What the names of a matrix's planes end with.
+/// Suffixes of a matrix's planes.
 const PLANES: [&str; 3] = ["_values", "_codes", "_scales"];
 
-/// What of a load a kernel's cost is made of.
+/// The quantities of a workload that a kernel's cost depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Amounts {
     /// Rows.
     pub(crate) rows: u64,
-    /// Positions that any row attends to.
+    /// Distinct positions that the rows attend to.
     pub(crate) reached: u64,
-    /// Positions that all rows attend to, one after another.
+    /// Positions attended to, summed over the rows.
     pub(crate) attended: u64,
-    /// Experts that are chosen by any row: as many as there can be.
+    /// Distinct routed experts of all rows, at most.
     pub(crate) chosen: u64,
     /// Positions before the first row.
     pub(crate) before: u64,
-    /// Positions before the share that is met, where they are met by shares.
+    /// Positions before the current KV tile, in expanded MLA.
     pub(crate) shares_before: u64,
-    /// Threadgroups that share the cache of a row.
+    /// KV splits per row.
     pub(crate) splits: u64,
 }
 
@@ -173,7 +173,7 @@ impl Amounts {
     }
 }
 
-/// Positions that a row sees of a kernel of attention; none: all so far.
+/// Sliding window of an attention kernel; `None`: all positions so far.
 pub(crate) fn window(spec: &Spec) -> Option<usize> {
     match spec {
         Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.window,
@@ -181,7 +181,8 @@ pub(crate) fn window(spec: &Spec) -> Option<usize> {
     }
 }
 
-/// Experts of a kernel: those that there are to choose from, those that a row chooses, and those that every row has.
+/// Experts of a kernel: number of routed experts (`free`), routed experts per row (`chosen`), and shared
+/// experts.
 pub(crate) struct Experts {
     pub(crate) free: usize,
     pub(crate) chosen: usize,
@@ -207,26 +208,26 @@ struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// Whether the kernel has a buffer of that name, or planes that share it.
+    /// Whether the kernel has a buffer of this name, or planes with this prefix.
     fn takes(&self, parameter: &str) -> bool {
         let planes = |name: &str| name.strip_prefix(parameter).is_some_and(|rest| PLANES.contains(&rest));
         self.instance.decl.buffers.iter().any(|buffer| buffer.name == parameter || planes(&buffer.name))
     }
 
-    /// Bytes of a weight: a table only at the rows looked up, anything else once.
+    /// Weight bytes read: for an embedding table the looked-up rows, otherwise the whole weight once.
     fn field(&self, parameter: &str, field: &Field) -> u64 {
         match (field.kind, &self.instance.spec) {
             (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
                 self.amounts.rows * row_bytes(format, columns)
             }
-            // Matrix operations take whole blocks, with the padding that a last one has.
+            // GEMM kernels read whole blocks, including the padding of the last.
             (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
                 if project.rows != Rows::One =>
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
             (FieldKind::Matrix { format, rows, columns }, _) => rows as u64 * row_bytes(format, columns),
-            // Of experts those that are a row's.
+            // Only experts that a row uses are read.
             (FieldKind::Experts { format, rows, columns, .. }, spec) => {
                 let (read, _) = self.experts_read(spec).unwrap_or((1, 1));
                 let of_tiles = matches!(spec, Spec::ExpertsTiles(_));
@@ -240,7 +241,8 @@ impl Counted<'_> {
         }
     }
 
-    /// How many experts are read, and of how many. Rows are taken to choose as differently as they can: it is the most.
+    /// Number of experts that are read, and of all experts. Assumes that rows choose different experts, the
+    /// maximum.
     fn experts_read(&self, spec: &Spec) -> Option<(u64, u64)> {
         let Experts { free, shared, .. } = experts(spec)?;
         Some((self.amounts.chosen + shared as u64, (free + shared) as u64))
@@ -250,7 +252,7 @@ impl Counted<'_> {
     fn positions(&self) -> (u64, u64) {
         match &self.instance.spec {
             Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
-            // What the row itself brings goes to the cache, and is used without being read back.
+            // The row's own key and value are written to the cache and used without being read back.
             Spec::AttendSplit(attend) if attend.appends() => {
                 (self.amounts.reached.saturating_sub(1), self.amounts.rows)
             }
@@ -264,10 +266,10 @@ impl Counted<'_> {
         }
     }
 
-    /// Numbers of a memory that are read and written: nothing of it is read where a text begins.
+    /// Elements of a recurrent state that are read and written. At position 0 nothing is read.
     fn memory(&self, parameter: &str, numbers: u64) -> (u64, u64) {
         let before = self.amounts.before;
-        // A ring, of which the row's own place is written and all others are read.
+        // Conv state is a ring: the row's own entry is written, the others are read.
         let tail = |taps: usize| {
             let (taps, width) = (taps as u64, numbers / taps as u64);
             (before.min(taps - 1) * width, self.amounts.rows.min(taps) * width)
@@ -282,20 +284,21 @@ impl Counted<'_> {
         }
     }
 
-    /// Bytes of a scratch buffer that are read and written.
+    /// Scratch bytes that are read and written.
     fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
         let all = self.amounts.rows * self.plan.scratch[scratch].width as u64 * 4;
         let of_rows = |numbers: usize| self.amounts.rows * numbers as u64 * 4;
         match (&self.instance.spec, parameter) {
             (spec, _) if spec.adds_to(parameter) => (all, all),
-            // Of routes that are given, experts are asked for and not their weights.
+            // If routing is a separate step, only the expert indices of the routes are read here.
             (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
             (Spec::ExpertsGroup(_), "routes") => (all / 2, 0),
-            // All that there may be, which is a number of rows.
+            // All possible tiles; their number depends on the rows.
             (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.amounts.rows as usize) as u64 * 12),
             (Spec::ExpertsTiles(tiles), "tiles") => {
                 let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = *tiles;
-                // Of one without pairs only that. Rows choose as differently as they can.
+                // An empty tile is read only up to its pair count. Assumes that rows choose different
+                // experts.
                 let (pairs, free) = (self.amounts.rows as usize * (chosen - shared), experts - shared);
                 let (each, more) = (pairs / free, pairs % free);
                 let filled = more * (each + 1).div_ceil(tile_rows)
@@ -304,7 +307,7 @@ impl Counted<'_> {
                 let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.amounts.rows as usize);
                 (4 * all as u64 + 8 * filled as u64, 0)
             }
-            // And of routes that are joined, weights and not experts.
+            // The combine step reads the weights of the routes, not the expert indices.
             (Spec::ExpertsJoin(_), "routes") => (all / 2, 0),
             (spec, _) if spec.carries(parameter) => {
                 (if self.amounts.shares_before > 0 { all } else { 0 }, all)
@@ -313,7 +316,7 @@ impl Counted<'_> {
             (Spec::AttendUnfolded(_), "keys" | "turned_keys" | "values") => {
                 (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
             }
-            // One share is the result; several are partial results, which another step joins.
+            // One split writes the result; several write partial results for the combine step.
             (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
             }
@@ -322,7 +325,7 @@ impl Counted<'_> {
             }
             (Spec::AttendSplit(_) | Spec::LatentAttend(_), "partials") => (0, 0),
             (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.amounts.splits > 1 => (0, 0),
-            // Gates are for whoever has the result.
+            // The step that writes the final result reads the gates.
             (Spec::AttendSplit(_), "gates") if self.amounts.splits > 1 => (0, 0),
             (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
                 (of_rows(attend.query_heads * attend.width), 0)
@@ -337,7 +340,7 @@ impl Counted<'_> {
                 let heads = attend.query_heads + attend.prologue.as_ref().map_or(0, cached);
                 (of_rows(heads * attend.width), 0)
             }
-            // Columns of wider rows.
+            // A column range of wider rows.
             (Spec::Project(project), "x") => (of_rows(project.inputs), 0),
             (Spec::Project(project), "factors") => (of_rows(project.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
@@ -361,7 +364,7 @@ impl Counted<'_> {
             (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
             (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
             (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
-            // Gates are for whoever norms the heads.
+            // Gates are read by the step that normalizes the heads.
             (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.rule.heads), 0),
             (Spec::LetThrough(through), "inputs") => (of_rows(through.heads * through.values), 0),
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
@@ -378,7 +381,7 @@ impl Counted<'_> {
         }
     }
 
-    /// Sums, a maximum and a weight for every share of every head.
+    /// Output sums, a maximum and a denominator for every split of every head.
     fn partial_bytes(&self, heads: usize, width: usize) -> u64 {
         self.amounts.rows * self.amounts.splits * (heads * (width + 2)) as u64 * 4
     }
@@ -420,15 +423,15 @@ impl Counted<'_> {
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),
-            // Products with the memory, three for each number of it; with rows of the chunk, those before a row and the half of the
-            // matrix that it is in.
+            // Three products with the state, and products with the earlier rows of the chunk: half of them on
+            // average, and half of the row's own 8 by 8 matrix.
             Spec::DeltaChunks(DeltaChunks { rule, rows }) => {
                 let DeltaRule { heads, keys, values, .. } = *rule;
                 of_rows(heads * (6 * keys * values + (rows + 8) * (2 * keys + 2 * values)))
             }
             Spec::LetThrough(through) => of_rows(6 * through.heads * through.values),
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
-            // A weight for each logit.
+            // A sampling weight for each logit.
             Spec::Sample(sample) => of_rows(8 * sample.vocabulary),
             Spec::Embed(_)
             | Spec::Append(_)
@@ -440,8 +443,8 @@ impl Counted<'_> {
     }
 }
 
-/// Bytes of a stored row that a kernel reads: packets of 16 bytes as far as the row's columns reach, and the scales of
-/// their groups. Padding beyond them stays unread.
+/// Bytes of a stored row that a kernel reads: 16-byte packets up to the row's columns, and the scales of
+/// their groups. Padding beyond them is not read.
 fn row_bytes(format: Format, columns: usize) -> u64 {
     let plane = |plane: &forge_ir::Plane| {
         let group = plane.per_group * plane.element.bytes();
@@ -456,7 +459,7 @@ fn row_bytes(format: Format, columns: usize) -> u64 {
     format.planes().iter().map(plane).sum::<usize>() as u64
 }
 
-/// The cost of a whole pass, head included.
+/// Cost of a whole pass, head included.
 pub fn pass_cost(plan: &Plan, load: Workload) -> Cost {
     let mut cost = Cost::default();
     for (section, step) in plan.steps_of(load) {

@@ -1,17 +1,19 @@
-//! What a kernel's dispatches cost, as sums of what a pass has more or less of: what a program knows of its own kernels, that
-//! has no plan any more.
+//! Cost of a kernel's dispatches as a linear function of the workload. Generated programs use it, because
+//! they have no plan at run time.
 //!
-//! Costs are such sums, but for little things: the list of tiles of experts grows by steps, and the few rows that a convolution
-//! keeps are no more than its taps. Of these what the last row of a typical pass adds is taken for each.
+//! The cost is linear except for small terms: the tile list of grouped experts grows in steps, and a
+//! convolution keeps at most as many rows as it has taps. These are linearized at the last row of a typical
+//! pass.
 
 use crate::plan::regime::{FEW, Regime};
 use crate::plan::{Plan, Section, Step};
 use crate::predict::cost::{Amounts, Cost, cost_of, experts, window};
 
-/// So much once, for each row, for each position that is reached, for each that a row attends to, and for each expert chosen.
+/// Coefficients of a linear cost: constant, per row, per distinct KV position, per attended position, per
+/// chosen expert.
 pub type LinearCost = [i64; 5];
 
-/// What a kernel's dispatches cost. One threadgroup is taken to have a row's cache.
+/// Cost of a kernel's dispatches, with one KV split per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelCost {
     /// Bytes read.
@@ -20,14 +22,14 @@ pub struct KernelCost {
     pub written: LinearCost,
     /// Additions and multiplications.
     pub operations: LinearCost,
-    /// Positions that a row sees; `None`: all so far.
+    /// Sliding window in positions; `None`: all positions so far.
     pub window: Option<usize>,
-    /// Experts that there are to choose from, and those that a row chooses.
+    /// Number of routed experts, and routed experts per row.
     pub experts: [usize; 2],
 }
 
 impl Plan {
-    /// What the dispatches of a kernel cost, by its number.
+    /// Cost of the dispatches of a kernel, by its index.
     pub fn work(&self, kernel: usize) -> KernelCost {
         let spec = &self.kernels[kernel].spec;
         let experts = experts(spec).map_or([0; 2], |experts| [experts.free, experts.chosen]);
@@ -45,7 +47,7 @@ impl Plan {
             attended: 1 << 20,
             chosen: 1 << 10,
             before: 1 << 20,
-            // Most texts have one.
+            // Most contexts fit in one tile.
             shares_before: 0,
             splits: 1,
         };
@@ -64,7 +66,7 @@ impl Plan {
         work
     }
 
-    /// A step that runs the kernel, and in which regime.
+    /// A step that runs the kernel, and its regime.
     fn user(&self, kernel: usize) -> Option<(&Section, &Step, Regime)> {
         let runs = |function: usize| {
             let variants = &self.functions[function].variants;
@@ -77,7 +79,7 @@ impl Plan {
     }
 }
 
-/// What is counted once and for each, of the count where there are so many, and of those where there is one less of each.
+/// Coefficients from the counts at a workload and at workloads with one unit less of each quantity.
 fn sum(counts: [u64; 5], Amounts { rows, reached, attended, chosen, .. }: Amounts) -> LinearCost {
     let [all, less @ ..] = counts.map(|count| count as i64);
     let [row, position, seen, expert] = less.map(|less| all - less);

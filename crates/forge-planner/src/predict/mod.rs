@@ -1,15 +1,14 @@
-//! How long a pass takes on a chip: a prediction, from the chip's specifications and the plan's bytes and operations.
+//! Predicts the time of a pass on a chip, from the chip's specifications and the plan's bytes and operations.
 //!
-//! A step takes the longer of moving its bytes and doing its operations, at the share of the chip's peaks that good
-//! kernels reach; then what is lost once too few of its threadgroups are left; then its launch:
+//! A step takes the longer of moving its bytes and computing its operations, at the fraction of peak that
+//! good kernels reach. The tail (too few threadgroups left to fill the chip) and the launch are added:
 //!
 //! ```text
 //! seconds = max(bytes / (efficiency · bandwidth), operations / (efficiency · rate)) + tail + start [+ barrier]
 //! ```
 //!
-//! A pass is the sum of its steps and one submission. Steps that need not wait for each other may overlap on a GPU; here
-//! they do not. What is taken from memory twice because the chip's caches are small is not seen, nor is the decoding of
-//! weights.
+//! A pass is the sum of its steps and one submission. The model ignores overlap of independent steps,
+//! repeated memory reads due to cache capacity, and the cost of dequantization.
 
 pub(crate) mod chips;
 pub(crate) mod cost;
@@ -28,26 +27,26 @@ use std::ops::AddAssign;
 /// Lanes of a simdgroup.
 const LANES: u32 = 32;
 
-/// Seconds, by what they go to. The shorter of memory and arithmetic hides behind the longer, and is 0 in a step's.
+/// Seconds by cause. In a step only the longer of memory and arithmetic counts; the other is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Time {
-    /// Moving bytes, where that takes longer than the arithmetic.
+    /// Memory traffic, if it takes longer than arithmetic.
     pub memory: f64,
-    /// Arithmetic, where that takes longer than moving the bytes.
+    /// Arithmetic, if it takes longer than memory traffic.
     pub arithmetic: f64,
-    /// Too few threadgroups to keep the chip busy, at the end of a step or throughout.
+    /// Low occupancy: too few threadgroups to fill the chip, at the end of a step or throughout.
     pub tail: f64,
-    /// Starting steps, waiting for those before, submitting passes.
+    /// Launches, barriers and submissions.
     pub launches: f64,
 }
 
 impl Time {
-    /// All of it.
+    /// Total.
     pub fn seconds(&self) -> f64 {
         self.memory + self.arithmetic + self.tail + self.launches
     }
 
-    /// What most of it goes to.
+    /// The largest contribution.
     pub fn limit(&self) -> Limit {
         let overhead = self.tail + self.launches;
         if overhead > self.memory.max(self.arithmetic) {
@@ -69,20 +68,20 @@ impl AddAssign for Time {
     }
 }
 
-/// What keeps a step or a pass from being faster.
+/// What limits a step or a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// Bytes.
+    /// Memory bandwidth.
     Bandwidth,
-    /// Operations.
+    /// Compute rate.
     Arithmetic,
-    /// The number of steps, or too little work in them.
+    /// Launch overhead and low occupancy.
     Launches,
 }
 
 impl Limit {
-    /// The word for it.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Limit::Bandwidth => "bandwidth",
@@ -92,47 +91,47 @@ impl Limit {
     }
 }
 
-/// One step of a prediction: equal steps of equal layers are one.
+/// One step of a prediction. Equal steps of equal layers are merged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepTime {
-    /// The section's name.
+    /// Name of the section.
     pub section: String,
-    /// Its place among the section's steps.
+    /// Index among the section's steps.
     pub place: usize,
-    /// The step's name.
+    /// Name of the step.
     pub step: String,
-    /// The kernel that runs.
+    /// Name of the kernel.
     pub kernel: String,
-    /// How often it runs in the pass.
+    /// Number of runs in the pass.
     pub times: u64,
-    /// Whether a barrier stands before it.
+    /// Whether a barrier precedes it.
     pub waits: bool,
-    /// Threadgroups of one run.
+    /// Threadgroups per run.
     pub groups: u64,
-    /// Threads of a threadgroup.
+    /// Threads per threadgroup.
     pub threads: u32,
-    /// Times that all cores are filled with threadgroups, the last time perhaps not whole.
+    /// Waves of threadgroups over all cores; the last may be partial.
     pub waves: u64,
-    /// Of one run.
+    /// Cost of one run.
     pub cost: Cost,
-    /// Of one run.
+    /// Time of one run.
     pub time: Time,
 }
 
-/// A pass on a chip.
+/// Predicted pass.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// What the pass is given.
+    /// Workload.
     pub load: Workload,
-    /// Its steps in order.
+    /// Steps in order.
     pub steps: Vec<StepTime>,
-    /// Steps launched.
+    /// Number of dispatches.
     pub dispatches: u64,
-    /// Barriers between them.
+    /// Number of barriers.
     pub barriers: u64,
-    /// Of the whole pass.
+    /// Cost of the whole pass.
     pub cost: Cost,
-    /// Of the whole pass.
+    /// Time of the whole pass.
     pub time: Time,
 }
 
@@ -144,12 +143,12 @@ pub fn predict(plan: &Plan, chip: &Chip, load: Workload) -> Prediction {
     let mut whole = Prediction { load, steps, dispatches: 0, barriers: 0, cost, time: submission };
     for (section, step) in plan.steps_of(load) {
         let Some(instance) = plan.instance(section, step, load) else { continue };
-        // Of one section's applications the steps are the same; within a section two may have one name.
+        // Steps are equal in all applications of a section; within a section two steps may share a name.
         let place = section.steps(load.regime().schedule()).iter().position(|it| std::ptr::eq(it, step));
         let place = place.unwrap_or_default();
         let same = |other: &&mut StepTime| (&other.section, other.place) == (&section.name, place);
         match whole.steps.iter_mut().find(same) {
-            Some(known) => known.times += 1,
+            Some(step) => step.times += 1,
             None => {
                 let new = step_time(plan, chip, (section, step, instance), load);
                 whole.steps.push(StepTime { place, ..new });
@@ -167,8 +166,8 @@ pub fn predict(plan: &Plan, chip: &Chip, load: Workload) -> Prediction {
     whole
 }
 
-/// Predicts the reading of a prompt: as many passes as its tokens need, the head at the end of the last. The steps are
-/// those of the last pass.
+/// Predicts prefill of a prompt: as many passes as its tokens need, with the head at the end of the last. The
+/// listed steps are those of the last pass.
 pub fn predict_prompt(plan: &Plan, chip: &Chip, tokens: u64) -> Prediction {
     let chunk = plan.chunk as u64;
     let pass = |length: u64| {
@@ -222,7 +221,7 @@ fn step_time(
     }
 }
 
-/// Operations a second of the units that a kernel computes with.
+/// Operations per second of the execution units that a kernel uses.
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
         Spec::Project(project) if project.rows != Rows::One => chip.matrix_rate(),
@@ -235,7 +234,7 @@ fn rate(chip: &Chip, spec: &Spec) -> f64 {
 struct Launch {
     groups: u64,
     simdgroups: u64,
-    /// Threadgroups that the chip holds at once.
+    /// Threadgroups resident on the chip at once.
     at_once: u64,
 }
 
@@ -248,16 +247,17 @@ impl Launch {
         Launch { groups, simdgroups: u64::from(simdgroups), at_once: u64::from(chip.cores * resident) }
     }
 
-    /// What the last wave adds where arithmetic binds, as a share of the time that a filled chip would need: a wave takes
-    /// as long as a full one, however few threadgroups it has.
+    /// Cost of the last wave when compute-bound, as a fraction of the time on a full chip. A partial wave
+    /// takes as long as a full one.
     fn lost_to_waves(&self) -> f64 {
         let waves = self.groups.div_ceil(self.at_once);
         (waves * self.at_once) as f64 / self.groups as f64 - 1.0
     }
 
-    /// What the end adds where memory binds, likewise. Fewer simdgroups than keep memory busy move bytes in proportion to
-    /// their number: from the start, where there are no more, or once the others have finished. Those that are left
-    /// then have on average half of their share of the way before them.
+    /// Cost of the tail when memory-bound, as a fraction of the time on a full chip. Fewer simdgroups than
+    /// saturate memory move bytes in proportion to their number. This lasts from the start if there are no
+    /// more, otherwise from when the others have finished; the remaining ones then have half of their work
+    /// left on average.
     fn lost_to_draining(&self, chip: &Chip) -> f64 {
         let held = self.at_once * self.simdgroups;
         let busy = u64::from(chip.cores * Chip::STREAMING).min(held) as f64;

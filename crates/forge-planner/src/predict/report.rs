@@ -1,4 +1,4 @@
-//! Predictions as tables for people and as JSON for scripts.
+//! Predictions as text tables and as JSON.
 
 use crate::plan::Plan;
 use crate::plan::workload::Workload;
@@ -8,35 +8,35 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 
-/// Lengths of a conversation at which a token is predicted, its own position included.
+/// KV lengths at which decode is predicted, the token's own position included.
 pub const LENGTHS: [u64; 4] = [1, 1024, 4096, 32768];
 
-/// Tokens of the prompts that are predicted.
+/// Prompt lengths at which prefill is predicted, in tokens.
 pub const PROMPTS: [u64; 2] = [512, 4096];
 
-/// What every prediction says of itself.
+/// Disclaimer printed with every prediction.
 const PREDICTED: &str =
     "predicted from specifications and published figures; nothing here was measured on this chip";
 
-/// A plan's predictions for one chip: as far as the plan's context goes.
+/// A plan's predictions for one chip, up to the plan's context length.
 #[derive(Clone, Debug, Serialize)]
 pub struct Forecast {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
     /// The chip.
     pub chip: Chip,
-    /// A token at each length.
+    /// Decode at each length.
     pub decode: Vec<Prediction>,
-    /// A prompt of each number of tokens.
+    /// Prefill of each prompt length.
     pub prefill: Vec<Prediction>,
 }
 
 impl Forecast {
-    /// Predicts everything.
+    /// Runs all predictions.
     pub fn of(plan: &Plan, chip: &Chip) -> Forecast {
         let context = plan.context as u64;
         let fits = |length: &u64| *length <= context;
-        // A short context is shown at its end.
+        // A short context is predicted at its end.
         let end = (context < LENGTHS[1]).then_some(context);
         let token = |length| predict(plan, chip, Workload::decode(length));
         Forecast {
@@ -51,12 +51,12 @@ impl Forecast {
         }
     }
 
-    /// The token whose steps are shown: at 1024 positions, or at the most below.
+    /// The decode prediction whose steps are printed: the longest of at most 1024 positions.
     pub fn typical(&self) -> Option<&Prediction> {
         self.decode.iter().rev().find(|token| token.load.length <= 1024)
     }
 
-    /// For scripts.
+    /// JSON output.
     pub fn to_json(&self) -> Value {
         let loads = |predictions: &[Prediction]| predictions.iter().map(load_json).collect::<Vec<_>>();
         json!({
@@ -184,7 +184,7 @@ fn about(chip: &Chip) -> String {
     )
 }
 
-/// Every chip side by side: what it is, and the totals of a plan on it.
+/// Table of all chips: their figures, and the totals of a plan on each.
 pub fn chip_table(plan: &Plan) -> String {
     let mut text = format!("{}: {PREDICTED}\n\n", plan.model.name);
     let forecasts: Vec<Forecast> = Chip::ALL.iter().map(|chip| Forecast::of(plan, chip)).collect();

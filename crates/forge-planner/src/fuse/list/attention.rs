@@ -1,55 +1,56 @@
-//! Attention as operations: what prepares queries and keys, and attention over what is in the cache.
+//! Attention operations: preparation of queries and keys, and attention over the KV cache.
 
 use crate::fuse::list::KvSource;
 use forge_ir::{ParamId, Rotation};
 
-/// How queries and keys are prepared before they meet.
+/// RoPE, optional QK-norm and KV append, before attention.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RotateAppend {
-    /// Query heads.
+    /// Number of query heads.
     pub(crate) query_heads: usize,
-    /// What there is beside queries.
+    /// Keys and values of the row, besides the queries.
     pub(crate) brings: KvSource,
-    /// The norm of heads.
+    /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub(crate) rotation: Rotation,
-    /// Where keys and values go.
+    /// Cache that keys and values are appended to.
     pub(crate) cache: ParamId,
 }
 
-/// The norm of heads.
+/// QK-norm: a norm of each head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HeadNorm {
-    /// Of query heads.
+    /// Gain of query heads.
     pub(crate) query_gain: ParamId,
-    /// Of key heads, where there are any.
+    /// Gain of key heads, if there are any.
     pub(crate) key_gain: Option<ParamId>,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
-    /// Whether it is of heads that have been turned.
+    /// Whether the norm follows RoPE instead of preceding it.
     pub(crate) turned: bool,
-    /// Whether value heads are normed, too, without a gain.
+    /// Whether value heads are normalized too, without a gain.
     pub(crate) values: bool,
 }
 
 /// Attention.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attend {
-    /// Query heads.
+    /// Number of query heads.
     pub(crate) query_heads: usize,
-    /// Multiplies q·k.
+    /// Factor of q·k.
     pub(crate) scale: f32,
-    /// Positions that a row sees.
+    /// Sliding window in positions.
     pub(crate) window: Option<usize>,
-    /// What scores are capped to.
+    /// Softcap of the scores.
     pub(crate) softcap: Option<f32>,
-    /// One more score of each head, of nothing.
+    /// Attention sinks: one additional logit for each head, without a value.
     pub(crate) sinks: Option<ParamId>,
-    /// Whether what it gives is multiplied by sigmoids of gates, which its last input ends in.
+    /// Whether the output is multiplied by the sigmoid of gates, which are the last columns of its last
+    /// input.
     pub(crate) gated: bool,
-    /// Where keys and values are.
+    /// The KV cache.
     pub(crate) cache: ParamId,
-    /// What it does to its row first.
+    /// RoPE and append of its own row, run first.
     pub(crate) prologue: Option<RotateAppend>,
 }

@@ -1,66 +1,67 @@
-//! Experts as operations: a row's are chosen, each makes something of the row, and what they make is weighed and summed.
+//! MoE operations: routing, the expert gate and up projections, and the weighted sum of the down projections.
 //!
-//! Between these a row has routes, its experts and their weights, where the graph has the weights of all experts: nobody but
-//! experts reads them.
+//! Between these, a row has routes: the indices and weights of its experts. The graph has a weight for every
+//! expert instead; routes can replace it because only experts read it.
 
 use crate::fuse::list::{Gain, Value};
 use forge_ir::{Body, Experts, Gating, Node, Op, ParamId, Routing};
 
-/// How a row's experts are found.
+/// Routing fused with the choice of shared experts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FusedRouting {
-    /// How those are chosen that not every row has.
+    /// How routed experts are chosen.
     pub(crate) routing: Routing,
-    /// Experts that every row has, which come after these.
+    /// Number of shared experts, which follow the routed experts.
     pub(crate) shared: usize,
-    /// Whether the sigmoid of the last logit weighs those; else they count whole.
+    /// Whether the sigmoid of the last logit weights the shared experts; otherwise their weight is 1.
     pub(crate) gated: bool,
 }
 
-/// What each expert of a row makes of it, up to its last projection: one after the other, the best expert's first.
+/// Gate and up projections of a row's experts, with their activation. Results are ordered by route, best
+/// expert first.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ExpertsInner {
-    /// The stack of gates.
+    /// Stacked gate matrices.
     pub(crate) gate: ParamId,
-    /// The stack of ups.
+    /// Stacked up matrices.
     pub(crate) up: ParamId,
-    /// Gates and ups of experts that every row has, below these stacks.
+    /// Gate and up of the shared experts, stored below these stacks.
     pub(crate) shared: Option<[ParamId; 2]>,
-    /// What is added to gates and to ups of all experts.
+    /// Biases of gate and up, for all experts.
     pub(crate) biases: Option<[ParamId; 2]>,
-    /// What becomes of a gate and its up.
+    /// Gated activation.
     pub(crate) gating: Gating,
-    /// Experts of a row, those that every row has among them.
+    /// Experts per row, shared experts included.
     pub(crate) chosen: usize,
-    /// The gain that is folded into both stacks.
+    /// Gain folded into both stacks.
     pub(crate) folded: Option<ParamId>,
-    /// Epsilon of the input's norm, where its division is left to these projections.
+    /// Epsilon of the deferred norm of the input, if these projections perform its division.
     pub(crate) norm: Option<f32>,
-    /// How experts are chosen, where that is left to this operation. Its second input is the router's logits then, and it
-    /// defines this value too, the routes.
+    /// Routing, if this operation performs it. Its second input is then the router's logits, and it also
+    /// defines this value, the routes.
     pub(crate) choice: Option<(FusedRouting, Value)>,
 }
 
 impl ExpertsInner {
-    /// Its stacks, gates and ups in turn.
+    /// Its stacks: gate, up, then those of shared experts.
     pub(crate) fn stacks(&self) -> Vec<ParamId> {
         [self.gate, self.up].into_iter().chain(self.shared.into_iter().flatten()).collect()
     }
 }
 
-/// The sum over a row's experts of what their last projections make, each times its weight. Its inputs are what
-/// [`ExpertsInner`] gives, the routes, and where it adds to a value, that.
+/// Down projections of a row's experts, weighted and summed. Its inputs are the output of [`ExpertsInner`],
+/// the routes, and the value that it adds to, if it does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ExpertsSum {
-    /// The stack of last projections.
+    /// Stacked down matrices.
     pub(crate) down: ParamId,
-    /// That of experts that every row has, side by side, each as wide as one of the stack.
+    /// Down matrix of the shared experts, concatenated along columns; each is as wide as one of the stack.
     pub(crate) shared: Option<ParamId>,
-    /// What is added to their results, before these are weighed.
+    /// Bias of each expert's result, before weighting.
     pub(crate) bias: Option<ParamId>,
-    /// Experts of a row, those that every row has among them.
+    /// Experts per row, shared experts included.
     pub(crate) chosen: usize,
-    /// What becomes of the sum.
+    /// Destination of the sum.
     pub(crate) ending: CombineInput,
 }
 
@@ -71,18 +72,18 @@ impl ExpertsSum {
     }
 }
 
-/// What becomes of a sum over experts.
+/// Destination of a sum over experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum CombineInput {
-    /// It is the output.
+    /// The sum is the output.
     Store,
-    /// It is added to the third input, in place.
+    /// The sum is added to the third input, in place.
     Add,
-    /// It is added to the third input, in place, and leaves what the deferred norm of the sum needs.
+    /// The sum is added to the third input, in place, with outputs for the deferred norm of the result.
     AddSquares(Gain),
 }
 
-/// The operations that experts begin as, if it is a route that chooses them.
+/// The two operations that an experts node converts to, if its weights come from a route.
 pub(crate) fn parts(body: &Body, node: &Node, experts: &Experts) -> Option<(ExpertsInner, ExpertsSum)> {
     let before = node.inputs[1].0.checked_sub(1)?;
     let Op::Route(Routing { chosen, .. }) = body.nodes[before].op else { return None };
@@ -94,7 +95,7 @@ pub(crate) fn parts(body: &Body, node: &Node, experts: &Experts) -> Option<(Expe
     Some((inner, ExpertsSum { down, shared: None, bias, chosen, ending: CombineInput::Store }))
 }
 
-/// Whether the weights that node number `index` gives do nothing but choose and weigh experts.
+/// Whether only experts read the weights that node `index` computes.
 pub(crate) fn only_experts_read(body: &Body, index: usize) -> bool {
     let value = index + 1;
     let reads = |node: &&Node| node.inputs.iter().any(|input| input.0 == value);

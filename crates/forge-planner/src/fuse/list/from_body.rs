@@ -1,4 +1,4 @@
-//! A body as it is, before any rule has touched it.
+//! Converts a body to an operation list, before any rule.
 
 use crate::fuse::list::attention::Attend;
 use crate::fuse::list::experts::FusedRouting;
@@ -9,14 +9,14 @@ use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, expert
 use forge_ir::{Body, BodyId, Format, Op};
 
 impl Kind {
-    /// A function of each number.
+    /// An elementwise unary function.
     fn of(each: UnaryOp) -> Kind {
         Kind::Elementwise(Function::Each(each))
     }
 }
 
 impl Fused {
-    /// An operation for each node, two for attention.
+    /// Converts a body: one operation for each node, two for attention, MLA and experts.
     pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>, formats: Vec<Format>) -> Fused {
         let mut list = Fused { body: id, operations: Vec::new(), widths, formats };
         for (index, node) in body.nodes.iter().enumerate() {
@@ -35,7 +35,7 @@ impl Fused {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }
                 Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
-                    // Of queries alone it reads what an earlier layer has appended.
+                    // Attention with queries only reads a cache that an earlier layer appended to.
                     if inputs.len() > 1 {
                         list.first("append", Kind::Append { cache: *cache }, inputs.split_off(1), 0);
                     }
@@ -113,7 +113,7 @@ impl Fused {
         list
     }
 
-    /// An operation before the one that a node stands for, and the value that it gives.
+    /// Adds an operation before the one that a node converts to; returns its output.
     fn first(&mut self, name: &str, kind: Kind, inputs: Vec<Value>, width: usize) -> Value {
         let output = self.new_value(width);
         self.operations.push(Operation { name: name.to_owned(), kind, inputs, output });

@@ -1,55 +1,55 @@
-//! Projections as operations.
+//! Linear operations.
 
 use crate::fuse::list::{Gain, UnaryOp};
 use forge_ir::{Activation, Layout, ParamId};
 
-/// Several weights applied to one input at once.
+/// Linear: several weights applied to one input.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Linear {
     /// Each weight with its bias.
     pub(crate) parts: Vec<(ParamId, Option<ParamId>)>,
-    /// How the weights lie in one matrix.
+    /// How the weights are merged into one matrix.
     pub(crate) layout: Layout,
-    /// The gain that is folded into the matrix.
+    /// Gain folded into the matrix.
     pub(crate) folded: Option<ParamId>,
-    /// Epsilon of the input's norm, where its division is left to this projection.
+    /// Epsilon of the deferred norm of the input, if this projection performs its division.
     pub(crate) norm: Option<f32>,
-    /// The norm of its input, where all of it is left to this projection.
+    /// Norm of the input, if this projection computes all of it.
     pub(crate) own_norm: Option<InlineNorm>,
-    /// What each result becomes first.
+    /// Unary function of each result, before the epilogue.
     pub(crate) each: Option<UnaryOp>,
-    /// What becomes of the result.
+    /// Epilogue.
     pub(crate) ending: Epilogue,
 }
 
-/// A norm that whoever reads its result does.
+/// A norm that the reader of its result computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct InlineNorm {
-    /// None where it is folded into the weights.
+    /// `None` if folded into the weights.
     pub(crate) gain: Option<ParamId>,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
 }
 
-/// What becomes of a projection's result.
+/// Epilogue of a projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Epilogue {
-    /// It is the output.
+    /// The result is the output.
     Store,
-    /// It is added to the second input, in place.
+    /// The result is added to the second input, in place.
     Add,
-    /// It is added to the second input, in place, and leaves what the deferred norm of the sum needs.
+    /// The result is added to the second input, in place, with outputs for the deferred norm of the sum.
     AddSquares(Gain),
-    /// It is multiplied by what the layer takes of the aside.
+    /// The result is multiplied by the layer's columns of the per-layer inputs.
     MultiplyTaken,
-    /// Its outputs alternate gate and up.
+    /// Gated activation; outputs alternate gate and up.
     Gate(Activation),
-    /// It is the output; each threadgroup leaves the best of its own.
+    /// The result is the output; each threadgroup also writes its argmax.
     Best,
 }
 
 impl Linear {
-    /// One weight, nothing before or after it.
+    /// A projection of one weight, without prologue or epilogue.
     pub(crate) fn plain(weight: ParamId, bias: Option<ParamId>) -> Linear {
         Linear {
             parts: vec![(weight, bias)],

@@ -1,52 +1,53 @@
-//! Attention over latents as operations: what goes to the cache, and attention over what is there. A line of the cache is a
-//! latent and a turned key.
+//! MLA operations: append to the latent cache, and attention over it. A cache line is a latent and a RoPE
+//! key.
 
 use forge_ir::{ParamId, Rotation};
 
-/// Every head's own matrix times its part of a value.
+/// Per-head linear: each head's matrix times its part of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EachHead {
-    /// The matrices, one below the other.
+    /// The matrices, stacked along rows.
     pub(crate) weight: ParamId,
-    /// Heads.
+    /// Number of heads.
     pub(crate) heads: usize,
-    /// Whether rows are taken for columns.
+    /// Whether the matrices are applied transposed.
     pub(crate) turned: bool,
 }
 
-/// Latents and turned keys to the cache. Its inputs are both, and its output is nothing; with something to prepare they are
-/// turned queries, latents and turned keys before anything was done to them, and its output is the queries, turned.
+/// Appends latents and RoPE keys to the MLA cache. Without `prepare` its inputs are both, and it has no
+/// output. With `prepare` its inputs are unrotated queries, unnormalized latents and unrotated keys; its
+/// output is the rotated queries.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LatentAppend {
-    /// Where they go.
+    /// The cache.
     pub(crate) cache: ParamId,
-    /// What is done before.
+    /// Norm and RoPE that it performs first.
     pub(crate) prepare: Option<LatentPrepare>,
 }
 
-/// The norm of latents, and the rotation of queries and keys.
+/// Norm of latents, and RoPE of queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LatentPrepare {
-    /// Heads of queries.
+    /// Number of query heads.
     pub(crate) heads: usize,
-    /// Multiplies what is normed.
+    /// Gain of the norm.
     pub(crate) gain: ParamId,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub(crate) rotation: Rotation,
 }
 
-/// Attention over a cache that holds the rows' own lines already. Its inputs are queries and turned queries; with a prologue,
-/// queries, and the inputs of the append that it does first.
+/// Attention over an MLA cache that already contains the rows' own lines. Its inputs are queries and RoPE
+/// queries. With a prologue they are queries and the inputs of the append that it performs first.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LatentAttend {
-    /// Heads.
+    /// Number of heads.
     pub(crate) heads: usize,
-    /// Multiplies scores.
+    /// Factor of the scores.
     pub(crate) scale: f32,
-    /// Where latents and turned keys are.
+    /// The MLA cache.
     pub(crate) cache: ParamId,
-    /// What it does to its row first.
+    /// Norm, RoPE and append of its own row, run first.
     pub(crate) prologue: Option<LatentPrepare>,
 }

@@ -1,8 +1,9 @@
-//! The planner's own list of operations: what rules rewrite.
+//! The planner's operation list, which fusion rules rewrite.
 //!
-//! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend), of either kind,
-//! and experts as two (up to their last projections, and these), and ends as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
-//! kind of operation but one has a kernel of its own, so a list is a program before any rule has touched it, and after each.
+//! A [`Fused`] list starts with one entry for each node of a body. Attention, MLA and experts start as two:
+//! append and attend, or the projections up to `down` and `down` with its sum. It ends with one entry for
+//! each dispatch. Values are numbered as in the body; new values take the next free number. Every kind but
+//! [`Kind::Unplanned`] has a kernel, so the list is executable before and after each rule.
 
 pub(crate) mod attention;
 pub(crate) mod experts;
@@ -19,158 +20,160 @@ pub(crate) use crate::fuse::list::recurrent::{Convolve, DeltaRule, Gated};
 use forge_ir::{BodyId, Format, ParamId, Rotation};
 pub(crate) use forge_kernels::spec::{Function, KvSource, UnaryOp};
 
-/// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
+/// A value of a list. Numbers below `body.nodes.len() + 1` are the body's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Value(pub(crate) usize);
 
 impl Value {
-    /// What flows into a body.
+    /// The body's input.
     pub(crate) const INPUT: Value = Value(0);
 }
 
 /// The operations of one body.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fused {
-    /// Which body.
+    /// The body.
     pub(crate) body: BodyId,
-    /// In order of evaluation.
+    /// Operations in order of evaluation.
     pub(crate) operations: Vec<Operation>,
-    /// Width of every value.
+    /// Width of every value, in elements.
     pub(crate) widths: Vec<usize>,
-    /// What every parameter's matrix is stored as; f32 for what is no matrix.
+    /// Number format of every parameter; f32 for vectors.
     pub(crate) formats: Vec<Format>,
 }
 
-/// One operation: it defines `output` from `inputs`.
+/// One operation. It computes `output` from `inputs`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Operation {
-    /// What the step is called.
+    /// Name of the step.
     pub(crate) name: String,
-    /// What it does.
+    /// Kind and parameters.
     pub(crate) kind: Kind,
-    /// From which values.
+    /// Input values.
     pub(crate) inputs: Vec<Value>,
-    /// To which value.
+    /// Output value.
     pub(crate) output: Value,
 }
 
 /// The kinds of operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
-    /// The table's row.
+    /// Embedding lookup.
     Embed {
-        /// The table.
+        /// Embedding table.
         table: ParamId,
-        /// Multiplies what is looked up.
+        /// Factor applied to the looked-up row.
         scale: f32,
-        /// What it leaves for the deferred norm that reads the row.
+        /// Output for the deferred norm that reads the row.
         leaves: Option<Gain>,
     },
-    /// The table's row at each row's position, added in place.
+    /// Learned position embedding, added in place.
     Place {
-        /// The table.
+        /// Position table.
         table: ParamId,
     },
-    /// Layer norm.
+    /// LayerNorm.
     LayerNorm {
-        /// Multiplies the result.
+        /// Factor of the result.
         gain: ParamId,
-        /// Added to it.
+        /// Added to the result.
         bias: Option<ParamId>,
         /// Added to the variance.
         epsilon: f32,
     },
-    /// Root-mean-square norm of each of some equal parts.
+    /// RMSNorm of each of `parts` equal parts.
     Norm {
-        /// None where it is folded into the weights that read the result.
+        /// `None` if folded into the weights that read the result.
         gain: Option<ParamId>,
-        /// Of a value.
+        /// Number of parts of a value.
         parts: usize,
         /// Added to the mean of squares.
         epsilon: f32,
     },
-    /// The norm of the first input, added to the second in place.
+    /// Norm of the first input, added to the second in place.
     NormAdd(NormAdd),
-    /// Several weights applied to one input at once.
+    /// Linear: several weights applied to one input.
     Project(Linear),
-    /// Columns of a wider value; no work.
+    /// Columns of a wider value; no dispatch.
     Slice {
         /// First column.
         first: usize,
     },
-    /// Every head turned.
+    /// RoPE on every head.
     Rotate {
-        /// Heads.
+        /// Number of heads.
         heads: usize,
-        /// How they turn.
+        /// Frequencies and pairing.
         rotation: Rotation,
     },
-    /// Keys and values to the cache. Its output is nothing.
+    /// Writes keys and values to the KV cache. It has no output value.
     Append {
-        /// Where they go.
+        /// The cache.
         cache: ParamId,
     },
-    /// Queries, prepared, from queries, keys and values side by side; keys and values go to the cache.
+    /// RoPE and optional QK-norm on concatenated q, k, v; appends k and v to the KV cache. The output is the
+    /// rotated queries.
     RotateAppend(RotateAppend),
-    /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
+    /// Attention over a KV cache that already contains the rows' own keys and values, or that a prologue
+    /// appends to.
     Attend(Attend),
-    /// Every head's own matrix times its part of a value.
+    /// Per-head linear: each head's matrix times its part of the value.
     EachHead(EachHead),
-    /// Latents and turned keys to the cache.
+    /// Writes latents and RoPE keys to the MLA cache.
     LatentAppend(LatentAppend),
-    /// Attention over latents, which all heads share.
+    /// MLA attention in absorbed form.
     LatentAttend(LatentAttend),
-    /// Each channel's last values, times its taps.
+    /// Causal depthwise convolution.
     Convolve(Convolve),
-    /// What memories say to a query when they have learnt the row.
+    /// Gated delta rule: updates the recurrent state with the row and reads it out.
     DeltaRule(DeltaRule),
-    /// The experts of each row and their weights, which are its routes.
+    /// Top-k routing: expert indices and weights of each row (its routes).
     Route(FusedRouting),
-    /// What experts make of a row, up to their last projections.
+    /// Expert gate and up projections with their activation.
     ExpertsInner(ExpertsInner),
-    /// The sum of what they make of it.
+    /// Expert down projections, weighted and summed.
     ExpertsSum(ExpertsSum),
-    /// A function of each number.
+    /// Elementwise function.
     Elementwise(Function),
-    /// Every number times a weight of one.
+    /// Multiplication by a scalar weight.
     ScaleBy {
-        /// The weight.
+        /// The scalar.
         factor: ParamId,
     },
-    /// The first input goes on, the second becomes the aside; no work.
+    /// The first input is the result; the second becomes the per-layer inputs. No dispatch.
     Leave,
-    /// Columns of the aside.
+    /// Columns of the per-layer inputs.
     Take,
-    /// What has no kernel yet.
+    /// An operation without a kernel.
     Unplanned,
 }
 
-/// A norm that is added to a value in place.
+/// A norm whose result is added to a value in place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct NormAdd {
-    /// Multiplies what is added.
+    /// Factor of the normalized value.
     pub(crate) gain: Option<ParamId>,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
-    /// A weight of one number, which multiplies the sum.
+    /// Scalar weight that multiplies the sum.
     pub(crate) factor: Option<ParamId>,
-    /// What it leaves for the deferred norm that reads the sum.
+    /// Output for the deferred norm that reads the sum.
     pub(crate) leaves: Option<Gain>,
 }
 
-/// The gain of a deferred norm, as the producer of what is normed knows it.
+/// Gain of a deferred norm, seen from the producer of the norm's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gain {
-    /// It is in the weights that read the result.
+    /// Folded into the weights that read the result.
     Folded,
-    /// It is a parameter of the producer's own body.
+    /// Parameter of the producer's own body.
     Own(ParamId),
-    /// It belongs to whatever body is applied next.
+    /// Parameter of the body that is applied next.
     Next,
 }
 
 impl Operation {
-    /// Whether it reads the value as its first input, and nowhere else.
+    /// Whether it reads the value as its first input and as no other.
     pub(crate) fn reads_first(&self, value: Value) -> bool {
         let reads = self.inputs.iter().filter(|input| **input == value).count();
         self.inputs.first() == Some(&value) && reads == 1
@@ -178,7 +181,7 @@ impl Operation {
 }
 
 impl Kind {
-    /// Whether it adds its result to its last input, in place, and leaves nothing else.
+    /// Whether it adds its result to its last input in place and has no other output.
     pub(crate) fn adds(&self) -> bool {
         match self {
             Kind::Project(project) => project.ending == Epilogue::Add,
@@ -188,7 +191,7 @@ impl Kind {
         }
     }
 
-    /// Makes it add its result to its last input.
+    /// Makes it add its result to its last input in place.
     pub(crate) fn add(&mut self) {
         match self {
             Kind::Project(project) => project.ending = Epilogue::Add,
@@ -197,7 +200,7 @@ impl Kind {
         }
     }
 
-    /// Makes it leave what the deferred norm of its sum needs.
+    /// Makes it also write what the deferred norm of its sum needs.
     pub(crate) fn leave(&mut self, gain: Gain) {
         match self {
             Kind::Embed { leaves, .. } => *leaves = Some(gain),
@@ -208,7 +211,7 @@ impl Kind {
         }
     }
 
-    /// The matrices that it multiplies its first input by, if that is what it does with it.
+    /// The matrices that it multiplies its first input by, if it is a matrix multiplication.
     pub(crate) fn matrices(&self) -> Option<Vec<ParamId>> {
         match self {
             Kind::Project(project) => Some(project.parts.iter().map(|part| part.0).collect()),
@@ -217,7 +220,7 @@ impl Kind {
         }
     }
 
-    /// Whether the division of its first input's norm is left to it.
+    /// Whether it performs the division of a deferred norm on its first input.
     pub(crate) fn divides(&self) -> bool {
         match self {
             Kind::Project(project) => project.norm.is_some() || project.own_norm.is_some(),
@@ -226,7 +229,7 @@ impl Kind {
         }
     }
 
-    /// Leaves that to it.
+    /// Makes it perform the division of its input's norm.
     pub(crate) fn divide(&mut self, epsilon: f32) {
         match self {
             Kind::Project(project) => project.norm = Some(epsilon),
@@ -246,7 +249,7 @@ impl Kind {
 }
 
 impl Fused {
-    /// Whether experts are chosen by a value, be it after some function of each number.
+    /// Whether the value selects experts, directly or through elementwise operations.
     pub(crate) fn chooses(&self, value: Value) -> bool {
         let mut readers = self.operations.iter().filter(|operation| operation.inputs.contains(&value));
         readers.any(|reader| match &reader.kind {
@@ -257,18 +260,18 @@ impl Fused {
         })
     }
 
-    /// A value that did not exist.
+    /// Adds a value.
     pub(crate) fn new_value(&mut self, width: usize) -> Value {
         self.widths.push(width);
         Value(self.widths.len() - 1)
     }
 
-    /// What flows out: the value of the last operation.
+    /// The body's output: the value of the last operation.
     pub(crate) fn result(&self) -> Option<Value> {
         self.operations.last().map(|operation| operation.output)
     }
 
-    /// Whether a value is what flows out, though the aside may be left after it.
+    /// Whether the value is the body's output, also if per-layer inputs are stored after it.
     pub(crate) fn flows_out(&self, value: Value) -> bool {
         match self.operations.last() {
             Some(Operation { kind: Kind::Leave, inputs, .. }) if inputs[0] == value => true,
@@ -276,37 +279,37 @@ impl Fused {
         }
     }
 
-    /// Whether a value is what is left for the layers.
+    /// Whether the value becomes the per-layer inputs.
     pub(crate) fn is_aside(&self, value: Value) -> bool {
         self.operations.last().is_some_and(|last| last.kind == Kind::Leave && last.inputs[1] == value)
     }
 
-    /// How many operations read the value; the body's result counts as read.
+    /// Number of readers of the value. The body's output counts as one.
     pub(crate) fn uses(&self, value: Value) -> usize {
         self.readers(value).count() + usize::from(self.result() == Some(value))
     }
 
-    /// The operations that read the value.
+    /// Operations that read the value.
     pub(crate) fn readers(&self, value: Value) -> impl Iterator<Item = &Operation> {
         self.operations.iter().filter(move |operation| operation.inputs.contains(&value))
     }
 
-    /// The place of the operation that defines the value.
+    /// Index of the operation that defines the value.
     pub(crate) fn definition(&self, value: Value) -> Option<usize> {
         self.operations.iter().position(|operation| operation.output == value)
     }
 
-    /// The same, if the value is read once.
+    /// Index of the operation that defines the value, if the value has one reader.
     pub(crate) fn definition_for_one(&self, value: Value) -> Option<usize> {
         self.definition(value).filter(|_| self.uses(value) == 1)
     }
 
-    /// The place and parts of the plain, single-use projection that defines the value, if that is what does.
+    /// Index and weight of the unfused, single-reader projection that defines the value, if there is one.
     pub(crate) fn plain_projection(&self, value: Value) -> Option<(usize, (ParamId, Option<ParamId>))> {
         self.plain_projection_of_uses(value, 1)
     }
 
-    /// The same, read as often as this.
+    /// [`Fused::plain_projection`] for a value with this number of readers.
     pub(crate) fn plain_projection_of_uses(
         &self,
         value: Value,
@@ -322,8 +325,9 @@ impl Fused {
         }
     }
 
-    /// The place of the single-use projection of one weight that defines the value, with a function of each result or
-    /// without one, or of the single-use sum over experts: what might as well be added to another value.
+    /// Index of the operation that defines the value, if its result can be added to another value instead. It
+    /// is a single-reader projection of one weight, with or without a unary epilogue, or a single-reader sum
+    /// over experts.
     pub(crate) fn stored_product(&self, value: Value) -> Option<usize> {
         let place = self.definition(value)?;
         let stored = match &self.operations[place].kind {
@@ -334,7 +338,7 @@ impl Fused {
         (stored && self.uses(value) == 1).then_some(place)
     }
 
-    /// What a parameter's matrix is stored as.
+    /// Number format of a parameter.
     pub(crate) fn format(&self, param: ParamId) -> Format {
         self.formats.get(param.0).copied().unwrap_or(Format::F32)
     }

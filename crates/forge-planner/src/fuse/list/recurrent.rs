@@ -1,40 +1,41 @@
-//! What layers with memories do, as operations.
+//! Operations of recurrent layers (Gated DeltaNet).
 
 use forge_ir::{Activation, ParamId};
 
-/// A convolution of the first channels of a value.
+/// Causal depthwise convolution of the first channels of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Convolve {
-    /// Of neighbouring channels, all taps of a channel, then those of the next; and where their last rows are.
+    /// Convolution weights and conv state of each range of channels. Weights are stored channel by channel.
     pub(crate) parts: Vec<(ParamId, ParamId)>,
-    /// What each result becomes.
+    /// Activation of each result.
     pub(crate) activation: Option<Activation>,
 }
 
-/// A delta rule. Its inputs are queries, keys, values, times and strengths; where it is gated, the first three convolved, side by
-/// side, and what they were made of with gates, strengths and times after it.
+/// Gated delta rule. Its inputs are queries, keys, values, time steps (dt) and beta. If it is gated, its
+/// inputs are the convolved q, k, v side by side, and the projection output that contains gates, beta and dt
+/// after q, k, v.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeltaRule {
-    /// Of every value head, how fast it forgets.
+    /// Decay rate of each value head (`A_log`).
     pub(crate) rate: ParamId,
-    /// Added to the time.
+    /// Bias of dt.
     pub(crate) bias: ParamId,
-    /// Multiplies what a memory says.
+    /// Factor of the read-out.
     pub(crate) scale: f32,
     /// Added to the sum of squares of a query or key.
     pub(crate) epsilon: f32,
-    /// Where the memories are.
+    /// The recurrent state.
     pub(crate) memory: ParamId,
-    /// What becomes of what they say.
+    /// Gated norm of the read-out.
     pub(crate) gated: Option<Gated>,
-    /// The convolution that it does to its row first.
+    /// Convolution of its own row, run first.
     pub(crate) prologue: Option<Convolve>,
 }
 
-/// The norm of heads that are multiplied by silu of gates.
+/// RMSNorm of each head, multiplied by SiLU of the gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Gated {
-    /// Of a head.
+    /// Gain of a head.
     pub(crate) gain: ParamId,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,

@@ -1,8 +1,9 @@
-//! `attend(q) · sigmoid(G x) = attend'(q, [...; G] x)`: attention multiplies the heads that it gives by the sigmoids of gates, and
-//! gates are projected beside the queries, keys and values of the same row.
+//! `attend(q) · sigmoid(G x) = attend'(q, [...; G] x)`: attention multiplies its output by the sigmoid of
+//! gates, which are projected together with queries, keys and values.
 //!
-//! Precondition: queries, keys and values are one projection, read by the step that prepares them alone; gates are a projection of
-//! the same value in the same format, with a bias where these have one; and nothing else reads gates, or heads without them.
+//! Preconditions: queries, keys and values are one projection that only `rotate_append` reads; gates are a
+//! projection of the same value in the same format, with a bias if that one has a bias; and nothing else
+//! reads the gates or the ungated output.
 
 use crate::fuse::list::{Epilogue, Function, Fused, Kind, KvSource, Linear, UnaryOp, Value};
 use forge_ir::{Activation, Layout};
@@ -39,7 +40,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     true
 }
 
-/// Places of operations.
+/// Indices of the matched operations.
 struct Fit {
     product: usize,
     attend: usize,
@@ -48,7 +49,7 @@ struct Fit {
     gates: usize,
 }
 
-/// The operations behind a product of heads and gates.
+/// Matches a product of attention output and gates.
 fn fits(list: &Fused, product: usize) -> Option<Fit> {
     let operation = &list.operations[product];
     if operation.kind != Kind::Elementwise(Function::Multiply) {
@@ -75,7 +76,7 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     fits.then_some(Fit { product, attend, prepare, merged, gates })
 }
 
-/// The projection at a place, if it does nothing but that and a function of each result.
+/// The projection at an index, if it has no norm and no epilogue besides a unary function.
 fn plain(list: &Fused, place: usize) -> Option<&Linear> {
     match &list.operations[place].kind {
         Kind::Project(project)
@@ -98,7 +99,7 @@ mod tests {
     use crate::fuse::rules::{attention_prologue, qkv, rope_append, unary_epilogue};
     use forge_ir::{Format, ParamId};
 
-    /// Attention whose heads are multiplied by sigmoids of a projection.
+    /// Attention whose output is multiplied by the sigmoid of a projection.
     fn gated(bias: Option<ParamId>) -> Fused {
         let mut list = attention(&Attention::default());
         let add = |list: &mut Fused, name: &str, kind, inputs: &[Value]| {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_come_beside_queries_and_attention_multiplies() {
+    fn gates_are_projected_with_queries_and_attention_multiplies() {
         let mut list = gated(None);
         prepared(&mut list);
         assert!(rewrite(&mut list));

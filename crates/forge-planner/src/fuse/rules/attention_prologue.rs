@@ -1,11 +1,11 @@
-//! `attend(rotate_append(qkv)) = attend'(qkv)`, and `attend(rotate(norm(q))) = attend'(q)`: attention of one row prepares its own
-//! query and, where these come with it, key and value.
+//! `attend(rotate_append(qkv)) = attend'(qkv)` and `attend(rotate(norm(q))) = attend'(q)`: decode attention
+//! applies RoPE and QK-norm to its own query, and to key and value if they are in the same buffer.
 //!
-//! Each threadgroup turns the query heads it works for, which is next to nothing; the one that has the end of the cache
-//! turns the new key too, writes key and value, and starts its softmax from them, so nobody waits for the write. Queries come alone
-//! where keys and values are in the cache already: an earlier layer has appended them, or a step of its own has.
-//! Precondition: one row a pass (two rows of one slot would have to see each other's keys), the prepared heads
-//! fit in threadgroup memory, and only attention reads them.
+//! Each threadgroup rotates the query heads that it processes, which is cheap. The threadgroup with the end
+//! of the KV range also rotates the new key, writes key and value, and starts its softmax from them, so no
+//! barrier is needed for the write. Only queries are prepared if an earlier layer or a separate step has
+//! appended keys and values. Preconditions: one row per pass (two rows of one slot would read each other's
+//! keys), the prepared heads fit in threadgroup memory, and only attention reads them.
 
 use crate::fuse::list::{Fused, Kind, KvSource, RotateAppend};
 use crate::fuse::rules::trace_qkv::{Queries, queries};

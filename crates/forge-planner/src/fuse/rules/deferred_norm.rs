@@ -1,15 +1,18 @@
-//! `W (g · x / rms(x)) = (W (g · x)) / rms(x)`: a norm divides a row by one number, and a matrix does not mind when.
+//! `W (g · x / rms(x)) = (W (g · x)) / rms(x)`: RMSNorm divides a row by a scalar, which commutes with the
+//! matrix.
 //!
-//! Whoever writes x writes g · x too, and the sum of squares of the part that it has at hand; the projections that read
-//! the norm read g · x and divide at the end. The norm itself is gone, and with it a dispatch and a barrier. Precondition:
-//! one row a pass (a norm of many rows is nothing beside their products); only projections read the norm, those of experts
-//! among them, and all before anything is added to x; and x is written by a projection or experts that add to it, or is an
-//! embedding. What flows from one body to the next is deferred by all bodies or by none, since each has to know what it is
-//! given.
+//! The producer of x also writes g · x and a partial sum of squares. The projections that read the norm read
+//! g · x and divide their results. This removes the norm's dispatch and barrier. Preconditions:
+//!
+//! * one row per pass, since the cost of a norm is negligible next to a GEMM
+//! * only projections, including those of experts, read the norm, and all before anything is added to x
+//! * x is written by a projection or experts that add to it, or is an embedding
+//!
+//! The norm of a body's input is deferred in all bodies or in none, since producer and reader must agree.
 
 use crate::fuse::list::{Fused, Gain, Kind, Operation, Value};
 
-/// `lists` are of all bodies; those of prologue and epilogue come first and last in the order of application.
+/// `lists` contains all bodies; `prologue` and `epilogue` are applied first and last.
 pub(crate) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> bool {
     let mut changed = false;
     for list in lists.iter_mut() {
@@ -39,7 +42,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
     true
 }
 
-/// A norm inside a body, of what this writes, is left to whoever writes it.
+/// Defers a norm inside a body to the producer of its input, which this body contains.
 pub(crate) fn inside(list: &mut Fused) -> bool {
     let Some((norm, producer)) = (0..list.operations.len()).find_map(|place| inner(list, place)) else {
         return false;
@@ -49,7 +52,7 @@ pub(crate) fn inside(list: &mut Fused) -> bool {
     true
 }
 
-/// The place of what makes the value that flows out, though the aside may be left after it.
+/// Index of the operation that computes the body's output, also if per-layer inputs are stored after it.
 fn flows_out(list: &Fused) -> Option<usize> {
     match list.operations.last()? {
         Operation { kind: Kind::Leave, inputs, .. } => list.definition(inputs[0]),
@@ -57,7 +60,7 @@ fn flows_out(list: &Fused) -> Option<usize> {
     }
 }
 
-/// Whether the operation at `place` is a norm that only projections read, before what it norms is written over.
+/// Whether the operation at `place` is a norm that only projections read, before its input is overwritten.
 fn is_deferrable(list: &Fused, place: usize) -> bool {
     let operation = &list.operations[place];
     let Kind::Norm { parts: 1, .. } = operation.kind else { return false };
@@ -72,7 +75,7 @@ fn is_deferrable(list: &Fused, place: usize) -> bool {
         })
 }
 
-/// A norm and the projection before it whose sum it norms.
+/// A norm, and the projection whose sum it normalizes.
 fn inner(list: &Fused, norm: usize) -> Option<(usize, usize)> {
     if !is_deferrable(list, norm) {
         return None;
@@ -86,7 +89,7 @@ fn inner(list: &Fused, norm: usize) -> Option<(usize, usize)> {
     (adds && alone == 1).then_some((norm, producer))
 }
 
-/// The norm of what flows in, if it is the only one and can be deferred.
+/// The norm of the body's input, if it is the only one and can be deferred.
 fn first_norm(list: &Fused) -> Option<usize> {
     let of_input = |place: &usize| {
         list.operations[*place].inputs == [Value::INPUT]
@@ -99,7 +102,7 @@ fn first_norm(list: &Fused) -> Option<usize> {
     }
 }
 
-/// Whether the last operation can leave what a deferred norm needs.
+/// Whether the last operation can write what a deferred norm needs.
 fn last_can_leave(list: &Fused) -> bool {
     flows_out(list).is_some_and(|place| match list.operations[place].kind {
         Kind::Embed { .. } => true,
@@ -107,8 +110,8 @@ fn last_can_leave(list: &Fused) -> bool {
     })
 }
 
-/// Whether the operation adds a product to a value, and does not itself read a norm: what it would leave goes where what it
-/// reads is.
+/// Whether the operation adds a product to a value and does not read a norm itself; its outputs for the
+/// deferred norm would overwrite that input.
 fn adds_alone(list: &Fused, place: usize) -> bool {
     let operation = &list.operations[place];
     let reads_norm = operation
@@ -119,7 +122,7 @@ fn adds_alone(list: &Fused, place: usize) -> bool {
     operation.kind.adds() && !operation.kind.divides() && !reads_norm
 }
 
-/// Takes a norm out of the list: its readers read what it read, and divide. Gives its gain.
+/// Removes a norm: its readers read its input and divide. Returns its gain.
 fn defer(list: &mut Fused, place: usize) -> Option<forge_ir::ParamId> {
     let norm = list.operations.remove(place);
     let Kind::Norm { gain, epsilon, .. } = norm.kind else { return None };

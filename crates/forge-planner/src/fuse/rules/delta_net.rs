@@ -1,9 +1,11 @@
-//! `silu(z) * norm(delta_rule(silu(conv(q)), silu(conv(k)), silu(conv(v)), t, sigmoid(s)))`, where q, k, v, z, s and t are
-//! projections of one value: one projection gives all six side by side, one convolution takes the first three, and the
-//! delta rule reads the rest, norms what it says, and lets through what the gates do.
+//! `silu(z) * norm(delta_rule(silu(conv(q)), silu(conv(k)), silu(conv(v)), t, sigmoid(s)))`, where q, k, v,
+//! z, s and t are projections of one value: a Gated DeltaNet mixer in three operations. One projection
+//! computes all six, one convolution reads the first three, and the delta rule reads the rest, normalizes its
+//! output and multiplies by the gates.
 //!
-//! Precondition: the projections are plain, of one value, used nowhere else and stored in one format, and all or none have a bias;
-//! what is between them and the product is used nowhere else; and the norm is of the heads, which have a gain.
+//! Preconditions: the projections are plain, of one value, used nowhere else, in one format, and all or none
+//! have a bias; all values between them and the product are used nowhere else; and the norm is per head, with
+//! a gain.
 
 use crate::fuse::list::{
     Convolve, DeltaRule, Function, Fused, Gated, Kind, Linear, Operation, UnaryOp, Value,
@@ -31,17 +33,17 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 
 struct Fit {
     input: Value,
-    /// Queries, keys, values, gates, strengths and times, and what makes them.
+    /// Queries, keys, values, gates, beta and dt, as computed by their projections.
     sources: [Value; 6],
     weights: Vec<(ParamId, Option<ParamId>)>,
-    /// Of queries, keys and values: taps and tails.
+    /// Convolution weights and conv states of queries, keys and values.
     taps: Vec<(ParamId, ParamId)>,
     rule: DeltaRule,
     output: Value,
     gone: Vec<Value>,
 }
 
-/// Whether the delta rule at `place` is all of a mixer.
+/// Matches the mixer of the delta rule at `place`.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let operation = &list.operations[place];
     let Kind::DeltaRule(rule) = &operation.kind else { return None };
@@ -89,7 +91,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     alike.then_some(Fit { input, sources, weights, taps, rule, output: product.output, gone })
 }
 
-/// What this activation is of, if it alone gives the value, and one operation reads that.
+/// The input of this activation, if the activation alone defines the value and the value has one reader.
 fn activated(list: &Fused, value: Value, activation: Activation) -> Option<Value> {
     let operation = &list.operations[list.definition(value)?];
     let fits = operation.kind == Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)))
@@ -103,7 +105,7 @@ pub(crate) mod tests {
     use crate::fuse::rules::tests::{list, projection, text};
     use forge_ir::Format;
 
-    /// Of two heads: queries, keys and values 4, 4 and 6 wide.
+    /// A mixer of two heads: queries, keys and values have widths 4, 4 and 6.
     pub(crate) fn mixer() -> Fused {
         let activate = |activation| Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)));
         let convolve = |taps| {
@@ -164,7 +166,8 @@ pub(crate) mod tests {
     fn what_is_no_whole_mixer_is_left_alone() {
         let changes: [&dyn Fn(&mut Fused); 6] = [
             &|list| list.formats = vec![Format::Q4_0, Format::Q8_0],
-            // Another activation, another input, a second reader, a norm that is not of heads, and one without a gain.
+            // Another activation, another input, a second reader, a norm that is not per head, and one
+            // without a gain.
             &|list| {
                 list.operations[15].kind =
                     Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));

@@ -1,8 +1,9 @@
-//! `delta_rule(conv(x), x) = delta_rule'(x)`: the delta rule of one row convolves its own queries, keys and values.
+//! `delta_rule(conv(x), x) = delta_rule'(x)`: the decode delta rule convolves its own queries, keys and
+//! values.
 //!
-//! Value heads that share a key head all make its query and key anew, which is next to nothing; the first of them keeps
-//! what they are made of. Precondition: one row a pass (what a row keeps lies where no row reads that follows so soon, and many
-//! rows would), and the rule is gated: then what is convolved lies side by side.
+//! Value heads that share a key head each recompute its query and key, which is cheap; the first of them
+//! updates the conv state. Preconditions: one row per pass (several rows would need each other's conv state),
+//! and the rule is gated, so its convolved inputs are adjacent columns.
 
 use crate::fuse::list::{Fused, Kind};
 

@@ -1,10 +1,14 @@
-//! `W (g · n) = (W diag(g)) n`: the gain of a norm is multiplied into the columns of the weights that read it.
+//! `W (g · n) = (W diag(g)) n`: the gain of a norm is folded into the columns of the weights that read it.
 //!
-//! The vector of gains, and every product with it, is gone from the program. Precondition: only projections, those of
-//! experts among them, read the norm; none of their weights serves another purpose (a tied head is the embedding's table); and the weights are stored
-//! in a format that the product is as exact in as the weight was: f32, or one that we quantise to ourselves, not one that the
-//! checkpoint is quantised to. All norms
-//! before projections fold, or none does: a layer has one program, whether the head can follow or not.
+//! This removes the gain vector and its multiplications. Preconditions:
+//!
+//! * only projections, including those of experts, read the norm
+//! * none of their weights is used elsewhere (a tied head is also the embedding table)
+//! * folding does not round the weights again: they are stored as f32, or are quantized by forge and not by
+//!   the checkpoint
+//!
+//! All norms before projections are folded, or none: layers share one body, whether or not the head's norm
+//! can be folded.
 
 use crate::fuse::list::{Fused, Kind, Value};
 use forge_ir::{Format, Graph, ParamId, WeightId};
@@ -42,7 +46,8 @@ fn folds(list: &Fused, place: usize, graph: &Graph) -> bool {
         })
 }
 
-/// Whether the weights bound to these parameters serve nothing else, and are stored in a format that takes a factor.
+/// Whether the weights bound to these parameters are used nowhere else, and have a format that a factor can
+/// be folded into.
 fn weights_fold(list: &Fused, params: &[ParamId], graph: &Graph) -> bool {
     let body = &graph.bodies[list.body.0];
     let bound: Vec<WeightId> = graph.applications().flat_map(|apply| apply.weights.iter().copied()).collect();

@@ -1,8 +1,9 @@
-//! `inner(x, route(logits)) = inner'(x, logits)`: experts find among the router's logits whether they are a row's.
+//! `inner(x, route(logits)) = inner'(x, logits)`: expert kernels perform the top-k routing themselves.
 //!
-//! Each simdgroup takes the largest of the logits until it has its own, which is little beside the matrix that it then reads;
-//! the first of the row writes down for everyone after it who was chosen, with what weight. Precondition: one row a pass (with
-//! many rows the search is done over and over); and nobody reads the routes but these experts and the sum over them.
+//! Each simdgroup finds the top experts in the router logits, which is cheap next to its matrix. The first
+//! simdgroup of the row writes the routes with their weights for later steps. Preconditions: one row per pass
+//! (with many rows the search would be repeated too often), and only these experts and their sum read the
+//! routes.
 
 use crate::fuse::list::{Fused, Kind};
 
@@ -21,7 +22,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     true
 }
 
-/// The place of a route, and that of the experts whose rows it finds.
+/// Indices of a route and of the experts that read it.
 fn fits(list: &Fused, route: usize) -> Option<(usize, usize)> {
     let Kind::Route(_) = &list.operations[route].kind else { return None };
     let routes = list.operations[route].output;

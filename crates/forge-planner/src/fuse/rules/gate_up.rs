@@ -1,8 +1,9 @@
-//! `act(G x) * (U x) = y`, where row 2i of one matrix is row i of G and row 2i + 1 is row i of U.
+//! `act(G x) * (U x) = y`: gate and up are merged, where row 2i of the matrix is row i of G and row 2i + 1
+//! row i of U.
 //!
-//! One grid computes both products of a pair in one simdgroup, and the activation is its epilogue: two vectors of
-//! the feed-forward width are never written. Precondition: both are plain projections of the same value, used
-//! nowhere else, both or neither have a bias, and both are stored in one format.
+//! One simdgroup computes both results of a pair, and the gated activation is its epilogue, so gate and up
+//! are not written to memory. Preconditions: both are plain projections of the same value, used nowhere else,
+//! in one format, and both or neither have a bias.
 
 use crate::fuse::list::{Epilogue, Function, Fused, Kind, Linear, UnaryOp, Value};
 use forge_ir::Layout;
@@ -28,7 +29,7 @@ struct Fit {
     gone: Vec<usize>,
 }
 
-/// Whether the multiplication at `place` is one of an activated projection with another.
+/// Matches the multiplication at `place` if it multiplies an activated projection by another projection.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let multiply = &list.operations[place];
     if multiply.kind != Kind::Elementwise(Function::Multiply) {

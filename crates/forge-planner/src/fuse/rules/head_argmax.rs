@@ -1,7 +1,8 @@
-//! `argmax(W x) = argmax over threadgroups (argmax of its own rows of W x)`.
+//! `argmax(W x) = argmax over threadgroups (argmax of its rows of W x)`: the head computes partial argmaxes.
 //!
-//! Each threadgroup of the head leaves the best of the logits that it has at hand, so the search reads a few candidates
-//! in place of the whole vocabulary. Precondition: the list ends in a plain or capped projection, and is an epilogue.
+//! Each threadgroup of the head writes the argmax of its logits, so the final step reads a few candidates
+//! instead of the whole vocabulary. Precondition: the list is an epilogue and ends in a plain or softcapped
+//! projection.
 
 use crate::fuse::list::{Epilogue, Fused, Kind};
 

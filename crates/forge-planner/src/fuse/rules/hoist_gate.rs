@@ -1,7 +1,8 @@
-//! `(W x) g = W (x g)`, where g is one number for each row: what a branch is gated by may come before its last projection.
+//! `(W x) g = W (x g)`, where g is a scalar per row: a branch is gated before its last projection.
 //!
-//! Then the projection ends the branch, and whatever follows, such as a sum with the stream, can be its end. Precondition: the
-//! product is of a plain projection's value without a bias, used nowhere else, and g is one number.
+//! The branch then ends in a projection, so that an addition to the residual stream can be its epilogue.
+//! Preconditions: the product is of a plain projection without bias, used nowhere else, and g is a scalar per
+//! row.
 
 use crate::fuse::list::{Function, Fused, Kind};
 
@@ -20,7 +21,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     true
 }
 
-/// The place of a product with one number for each row, and that of the projection before it.
+/// Indices of a product with a scalar per row, and of the projection before it.
 fn fits(list: &Fused, gate: usize) -> Option<(usize, usize)> {
     let operation = &list.operations[gate];
     if operation.kind != Kind::Elementwise(Function::Times) {

@@ -1,10 +1,12 @@
-//! `W (g · x / rms(x)) = (W (g · x)) / rms(x)`, where nobody leaves g · x and the squares of x: the projection multiplies by g as
-//! it loads x, and adds the squares up on the way.
+//! `W (g · x / rms(x)) = (W (g · x)) / rms(x)` for an x whose producer does not write g · x and the squares:
+//! the projection multiplies by g as it loads x, and sums the squares itself.
 //!
-//! So what a projection has made is normed by those that read it, and the norm is gone. Precondition: one row a pass (with more
-//! each threadgroup would norm them all anew); only projections read the norm, before anything is added to what is normed; and that
-//! is what a projection gives, or columns of that, or a sum of which there are several norms: whoever adds to a stream leaves what one
-//! norm needs (`deferred_norm`).
+//! This removes the norm of a projection's result. Preconditions:
+//!
+//! * one row per pass (with more, each threadgroup would repeat the norms of all rows)
+//! * only projections read the norm, before anything is added to its input
+//! * the input is the result of a projection or its first columns, or a sum with several norms; for additions
+//!   to the residual stream, `deferred_norm` handles one norm
 
 use crate::fuse::list::{Epilogue, Fused, InlineNorm, Kind, Operation};
 
@@ -28,7 +30,7 @@ fn fits(list: &Fused, place: usize) -> bool {
     let Kind::Norm { parts: 1, .. } = norm.kind else { return false };
     let made = |value| match list.definition(value).map(|place| &list.operations[place]) {
         Some(operation) => match &operation.kind {
-            // The first columns: a projection reads x from its beginning.
+            // The first columns only: a projection reads x from column 0.
             Kind::Slice { first: 0 } => true,
             Kind::Project(project) => project.ending == Epilogue::Store,
             Kind::NormAdd(sum) => sum.leaves.is_none(),
@@ -80,7 +82,8 @@ mod tests {
         );
     }
 
-    /// A branch that is normed and added to the stream, of which two projections and experts have norms.
+    /// A branch that is normalized and added to the stream, whose sum has several norms: two for projections
+    /// and experts.
     fn of_a_sum(ending: Epilogue) -> Fused {
         let sum = NormAdd { gain: Some(ParamId(1)), epsilon: 1e-6, factor: None, leaves: None };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };

@@ -1,12 +1,16 @@
-//! `Σ w (D a) + g (D' a') = Σ w (D a)`, summed over s experts more, each weighing g: a network that every row has, s times as
-//! wide as an expert, is s experts that every row has.
+//! `Σ w (D a) + g (D' a') = Σ w (D a)` over s more experts of weight g: a shared expert that is s times as
+//! wide as a routed expert becomes s additional experts.
 //!
-//! Gates and ups of these are its own, an expert's below the other's. Of its last projection each has a block of columns:
-//! `D' a' = D'₁ a'₁ + … + D'ₛ a'ₛ`. They come after those that are chosen, so that sums keep their order, and weigh 1, or
-//! the sigmoid of one more logit of the router's. What makes weights of scores does not touch them. Precondition: both read
-//! one value and nobody else reads what is between; they have one activation and no biases; what becomes one matrix is
-//! stored in one format, and where that has scales, the blocks are whole groups of columns; the width is a multiple of an
-//! expert's; and there are not more experts than kernels can choose from.
+//! Its gate and up matrices are split by rows. Its down matrix is split by columns: `D' a' = D'₁ a'₁ + … +
+//! D'ₛ a'ₛ`. The additional experts follow the routed ones, so the order of summation stays the same. Their
+//! weight is 1, or the sigmoid of one more router logit; weight normalization does not apply to them.
+//! Preconditions:
+//!
+//! * both read one value, and intermediate values are used nowhere else
+//! * both have the same activation and no biases
+//! * matrices that are merged have one format; if it has scales, the column blocks are whole groups
+//! * the width is a multiple of a routed expert's
+//! * the number of experts stays within the kernels' limits
 
 use crate::fuse::list::{
     CombineInput, Epilogue, ExpertsSum, Function, Fused, FusedRouting, Kind, Linear, UnaryOp, Value,
@@ -39,7 +43,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     list.widths[logits] += usize::from(network.gate.is_some());
     list.widths[routes] = 2 * chosen;
     list.widths[made] = chosen * network.width / count;
-    // The sum over experts goes where that of both stood.
+    // The sum over experts replaces the addition of both.
     list.operations[sum].output = list.operations[add].output;
     list.operations.swap(sum, add);
     let mut gone = network.gone;
@@ -54,25 +58,25 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 struct Fit {
     network: Network,
     places: Places,
-    /// Experts that the network is.
+    /// Number of experts that the network becomes.
     count: usize,
 }
 
-/// A network that every row has.
+/// The feed-forward network of a shared expert.
 struct Network {
     input: Value,
     /// Its gate and up.
     inward: [ParamId; 2],
     activation: Activation,
     down: ParamId,
-    /// The matrix of one row whose sigmoid multiplies what it makes.
+    /// One-row matrix whose sigmoid multiplies the network's output.
     gate: Option<ParamId>,
     width: usize,
-    /// The places of its operations.
+    /// Indices of its operations.
     gone: Vec<usize>,
 }
 
-/// Where experts and their choice stand.
+/// Indices of the routed experts' operations.
 struct Places {
     router: usize,
     route: usize,
@@ -80,7 +84,7 @@ struct Places {
     sum: usize,
 }
 
-/// Whether the sum at `add` is one of experts and of a network that becomes some of them.
+/// Matches the addition at `add` if it adds routed experts and a shared expert that can be merged.
 fn fits(list: &Fused, add: usize) -> Option<Fit> {
     let operation = &list.operations[add];
     let [left, right] = operation.inputs[..] else { return None };
@@ -94,7 +98,7 @@ fn fits(list: &Fused, add: usize) -> Option<Fit> {
     })
 }
 
-/// The network that makes a value, which nothing else reads, nor what is between.
+/// The network that computes a value, if the value and all intermediate values have no other reader.
 fn network(list: &Fused, result: Value) -> Option<Network> {
     let once = |value| list.definition_for_one(value);
     let times = once(result).filter(|place| list.operations[*place].kind == TIMES);
@@ -136,7 +140,8 @@ const TIMES: Kind = Kind::Elementwise(Function::Times);
 
 const OPEN: Kind = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
 
-/// Where the experts are whose sum a value is, and how many of them the network is; if it can be.
+/// Indices of the experts whose sum is `routed`, and the number of experts that the network becomes, if it
+/// can be merged.
 fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usize)> {
     let sum = list.stored_product(routed)?;
     let Kind::ExpertsSum(ExpertsSum { down, shared: None, bias: None, chosen, ending: CombineInput::Store }) =
@@ -182,22 +187,23 @@ mod tests {
     use crate::fuse::rules::tests::{list, projection, routed, text};
     use forge_ir::Format;
 
-    /// Experts 6 wide and a network beside them, as a frontend writes it, gates and ups paired.
-    struct Beside {
-        /// Of the network.
+    /// Experts of width 6 with a shared expert, as a frontend writes them, after `gate_up`.
+    struct SharedExpert {
+        /// Width of the network.
         width: usize,
         gated: bool,
-        /// What the network and its gate read.
+        /// Inputs of the network and of its gate.
         inputs: [&'static [usize]; 2],
         activation: Activation,
         bias: bool,
-        /// Of router, gates, ups and downs of experts; then gate, up and down of the network and its own gate.
+        /// Formats of router, gates, ups and downs of the routed experts; then gate, up, down and scalar gate
+        /// of the network.
         formats: [Format; 8],
-        /// Who else reads this value.
+        /// Inputs of an additional reader.
         reader: Option<&'static [usize]>,
     }
 
-    const PLAIN: Beside = Beside {
+    const PLAIN: SharedExpert = SharedExpert {
         width: 12,
         gated: false,
         inputs: [&[0], &[0]],
@@ -207,7 +213,7 @@ mod tests {
         reader: None,
     };
 
-    fn beside(what: &Beside) -> Fused {
+    fn with_shared(what: &SharedExpert) -> Fused {
         let mut operations = routed(None);
         let activate = |of| Kind::Elementwise(Function::Each(UnaryOp::Activate(of)));
         let down = Kind::Project(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
@@ -238,7 +244,7 @@ mod tests {
     #[test]
     fn a_network_is_as_many_experts_as_it_is_wide() {
         for (width, chosen, text_of) in [(6, 3, "and 1"), (12, 4, "and 2"), (18, 5, "and 3")] {
-            let mut list = beside(&Beside { width, ..PLAIN });
+            let mut list = with_shared(&SharedExpert { width, ..PLAIN });
             assert!(rewrite(&mut list));
             assert_eq!(
                 text(&list),
@@ -256,7 +262,7 @@ mod tests {
 
     #[test]
     fn its_gate_is_one_more_logit() {
-        let mut list = beside(&Beside { gated: true, ..PLAIN });
+        let mut list = with_shared(&SharedExpert { gated: true, ..PLAIN });
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
@@ -275,26 +281,26 @@ mod tests {
             formats[at] = format;
             formats
         };
-        let gated = || Beside { gated: true, ..PLAIN };
-        let cut = |format| Beside { formats: [format; 8], ..PLAIN };
+        let gated = || SharedExpert { gated: true, ..PLAIN };
+        let cut = |format| SharedExpert { formats: [format; 8], ..PLAIN };
         for what in [
-            Beside { width: 9, ..PLAIN },
-            Beside { width: 3, ..PLAIN },
-            Beside { width: 6 * 31, ..PLAIN },
-            Beside { activation: Activation::Relu, ..PLAIN },
-            Beside { bias: true, ..PLAIN },
-            Beside { inputs: [&[13], &[13]], ..PLAIN },
-            Beside { inputs: [&[0], &[13]], ..gated() },
-            Beside { formats: stored(3, Format::F16), ..PLAIN },
-            Beside { formats: stored(6, Format::F16), ..PLAIN },
+            SharedExpert { width: 9, ..PLAIN },
+            SharedExpert { width: 3, ..PLAIN },
+            SharedExpert { width: 6 * 31, ..PLAIN },
+            SharedExpert { activation: Activation::Relu, ..PLAIN },
+            SharedExpert { bias: true, ..PLAIN },
+            SharedExpert { inputs: [&[13], &[13]], ..PLAIN },
+            SharedExpert { inputs: [&[0], &[13]], ..gated() },
+            SharedExpert { formats: stored(3, Format::F16), ..PLAIN },
+            SharedExpert { formats: stored(6, Format::F16), ..PLAIN },
             cut(Format::Q8_0),
-            Beside { formats: stored(7, Format::F16), ..gated() },
-            Beside { reader: Some(&[3]), ..PLAIN },
-            Beside { reader: Some(&[2]), ..PLAIN },
-            Beside { reader: Some(&[9]), ..PLAIN },
-            Beside { reader: Some(&[11]), ..gated() },
+            SharedExpert { formats: stored(7, Format::F16), ..gated() },
+            SharedExpert { reader: Some(&[3]), ..PLAIN },
+            SharedExpert { reader: Some(&[2]), ..PLAIN },
+            SharedExpert { reader: Some(&[9]), ..PLAIN },
+            SharedExpert { reader: Some(&[11]), ..gated() },
         ] {
-            let mut list = beside(&what);
+            let mut list = with_shared(&what);
             let before = text(&list);
             assert!(!rewrite(&mut list), "{before}");
             assert_eq!(text(&list), before);

@@ -1,8 +1,8 @@
-//! `rotate(r); cache = norm(c), rotate(k)`: one step turns queries, norms latents, turns keys, and appends both to the cache;
-//! attention then reads nothing but queries and the cache.
+//! `rotate(r); cache = norm(c), rotate(k)`: one step rotates MLA queries, normalizes latents, rotates keys,
+//! and appends latents and keys to the cache. Attention then reads only queries and the cache.
 //!
-//! Precondition: latents are normed whole, with a gain; queries and keys are turned by the same rotation; and nothing else reads
-//! what is between. The three may be columns of wider values.
+//! Preconditions: latents are normalized whole, with a gain; queries and keys have the same RoPE; and
+//! intermediate values have no other reader. The three inputs may be columns of wider values.
 
 use crate::fuse::list::{Fused, Kind, LatentAppend, LatentPrepare, Operation, Value};
 
@@ -23,12 +23,12 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 
 struct Fit {
     append: LatentAppend,
-    /// Turned queries, latents and turned keys, before anything is done to them.
+    /// RoPE queries, latents and RoPE keys, before norm and RoPE.
     inputs: [Value; 3],
     gone: [Value; 3],
 }
 
-/// The append at `place` and the attention after it, if they are of that kind.
+/// Matches the append at `place` and the attention after it.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let (append, attend) = (&list.operations[place], list.operations.get(place + 1)?);
     let Kind::LatentAppend(LatentAppend { cache, prepare: None }) = append.kind else { return None };
@@ -61,8 +61,8 @@ pub(crate) mod tests {
     use crate::fuse::rules::tests::{list, projection, text};
     use forge_ir::{Pairing, ParamId, Rotation};
 
-    /// Of 2 heads with 3 plain channels, 2 that turn and values of 3, over latents of 5; queries of what is read or of latents
-    /// of 4.
+    /// MLA with 2 heads: 3 channels without RoPE, 2 with RoPE, values of 3, latents of 5. Queries are
+    /// projected from the input, or from query latents of 4.
     pub(crate) fn mixer(of_latents: bool) -> Fused {
         let turn = Rotation { frequencies: vec![1.0], pairing: Pairing::Half, magnitude: 1.0, long: None };
         let rotate = |heads| Kind::Rotate { heads, rotation: turn.clone() };

@@ -1,9 +1,9 @@
-//! `[A x; C x; K x] = [A; C; K] x`: what latents of queries, queries, latents and keys are made of, in one grid for each value that
-//! they are made of.
+//! `[A x; C x; K x] = [A; C; K] x`: merges MLA projections (query latents, queries, latents and keys) that
+//! read the same value.
 //!
-//! Precondition: they are what one attention over latents is made of, plain projections of one value, used nowhere else and
-//! stored in one format, all or none have a bias; and those that read them take columns of wider values, which norms of whole
-//! values, matrices of heads and `latent_append` do.
+//! Preconditions: they belong to one MLA attention, are plain projections of one value, used nowhere else, in
+//! one format, and all or none have a bias. Their readers accept columns of wider values, as norms of whole
+//! values, per-head matrices and `latent_append` do.
 
 use crate::fuse::list::{Fused, Kind, Linear, Operation, Value};
 use forge_ir::ParamId;
@@ -13,7 +13,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let Some((name, parts)) = fit else { return false };
     let input = list.operations[parts[0].place].inputs[0];
     let all = list.new_value(parts.iter().map(|part| list.widths[part.value.0]).sum());
-    // Each projection becomes a slice of the merged one, which goes where the first of them stood.
+    // Each projection becomes a slice of the merged one, which is inserted at the first of them.
     let mut first = 0;
     for part in &parts {
         let operation = &mut list.operations[part.place];
@@ -36,7 +36,8 @@ struct Part {
     weight: (ParamId, Option<ParamId>),
 }
 
-/// The first projections that become one behind the append at `place`, in their order, and what they are called together.
+/// The first set of mergeable projections for the append at `place`, in order, and the name of the merged
+/// projection.
 fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
     let (append, attend) = (&list.operations[place], list.operations.get(place + 1)?);
     let (Kind::LatentAppend(prepared), Kind::LatentAttend(_)) = (&append.kind, &attend.kind) else {
@@ -51,7 +52,7 @@ fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
         Some(Part { value, place, weight })
     };
     let input = |part: &Part| list.operations[part.place].inputs[0];
-    // What queries are made of, where that is a latent of their own.
+    // The query latent, if queries are projected from one.
     let of_queries = part(turned_query).and_then(|query| {
         let norm = &list.operations[list.definition(input(&query))?];
         part(norm.inputs[0]).filter(|_| matches!(norm.kind, Kind::Norm { parts: 1, .. }))

@@ -1,8 +1,10 @@
-//! `attend(latent_append(r, c, k)) = attend'(r, c, k)`: attention of one row over latents prepares its own queries and line.
+//! `attend(latent_append(r, c, k)) = attend'(r, c, k)`: decode MLA attention prepares its own queries and
+//! cache line.
 //!
-//! Each threadgroup turns the queries of the heads that it works for; those that have the end of the cache make the new line too,
-//! which is next to nothing, and start their softmax from it, so nobody waits for the one that writes it. Precondition: one row a
-//! pass (two rows of one slot would have to see each other's lines), and what is prepared fits in threadgroup memory.
+//! Each threadgroup rotates the queries of its heads. Those with the end of the KV range also compute the new
+//! line, which is cheap, and start their softmax from it, so no barrier is needed for the write.
+//! Preconditions: one row per pass (two rows of one slot would read each other's lines), and the prepared
+//! data fit in threadgroup memory.
 
 use crate::fuse::list::{Fused, Kind, LatentAppend, LatentAttend};
 use forge_ir::{Body, Format, LatentCache};

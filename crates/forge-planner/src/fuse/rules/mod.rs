@@ -1,8 +1,8 @@
-//! Fusion rules, one file each. A rule keeps what the lists compute: its file states the algebra as one equation and its
-//! precondition in words, and tests both. Where the precondition fails, the lists are left alone.
+//! Fusion rules, one per file. A rule preserves what a list computes. Its file states the algebra as an
+//! equation and lists the preconditions, and tests both. If a precondition fails, the list is unchanged.
 //!
-//! The lists of a pass of one row and of a pass of more start out equal. Most rules are for both; the last few buy fewer
-//! dispatches with arithmetic that only one row can afford, or that is only right for one row.
+//! The decode list (one row) and the batch list start out equal. Most rules apply to both. The last ones
+//! remove dispatches at the cost of arithmetic that is only affordable, or only correct, for one row.
 
 pub(crate) mod attention_output_gate;
 pub(crate) mod attention_prologue;
@@ -36,50 +36,51 @@ use crate::options::Options;
 use forge_ir::{BodyId, Graph};
 use serde::Serialize;
 
-/// A fusion that can be switched off.
+/// A fusion that can be disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fusion {
-    /// Gate, up and the activation between them in one projection.
+    /// Gate, up and the gated activation in one projection.
     FuseGateUp,
-    /// A network that every row has as experts that every row has.
+    /// Shared experts as additional routed experts.
     MergeSharedExperts,
-    /// Queries, keys and values in one projection; with latents, all that one value is multiplied by.
+    /// Queries, keys and values in one projection; for MLA, all projections of one value.
     FuseQkv,
-    /// Norm of heads or of latents, rotation and the write to the cache in one step.
+    /// RoPE, norm of heads or latents, and cache append in one step.
     FuseRopeKvAppend,
-    /// Convolutions, gates and norms around a delta rule: one projection, one convolution and one rule.
+    /// Gated DeltaNet: one projection, one convolution and one delta rule, including gates and norm.
     FuseDeltaNet,
-    /// A function of each result (a cap, a factor, an activation) in the projection before it.
+    /// A unary function (softcap, scale, activation) in the projection before it.
     FuseUnary,
-    /// The product of heads and their gates in attention, and the gates beside queries, keys and values.
+    /// The attention output gate in attention, with gates projected together with q, k, v.
     FuseAttentionGate,
-    /// What gates a branch before its last projection.
+    /// The scalar gate of a branch before its last projection.
     HoistGate,
-    /// Two branches added to the residual stream one after the other.
+    /// Two branches added to the residual stream in sequence.
     SplitResidualSum,
-    /// Sums with the residual stream in the projection, or the experts, before them.
+    /// Additions to the residual stream in the projection or experts before them.
     Residual,
-    /// Norms of branches, their sums with the residual stream and what multiplies these in one step.
+    /// Norm of a branch, its addition to the residual stream and a scalar factor in one step.
     NormAdd,
-    /// Gains of norms in the weights after them.
+    /// Gains of norms folded into the weights after them.
     FoldGain,
-    /// What prepares a row for attention in attention itself.
+    /// RoPE, QK-norm and cache append in attention.
     AttentionPrologue,
-    /// Convolutions before a delta rule in the rule itself.
+    /// The convolution in the delta rule.
     DeltaPrologue,
-    /// What a layer takes of the aside in the projection that it multiplies.
+    /// Multiplication by the layer's per-layer inputs in the projection before it.
     FusePerLayerInput,
-    /// The choice of a row's experts in experts themselves.
+    /// Top-k routing in the expert kernels.
     FuseRouting,
-    /// Norms divided out at the end of the projections after them, which square what they read where nobody has.
+    /// Norms divided out in the projections after them, which compute the sum of squares if their producer
+    /// does not.
     DeferredNorm,
-    /// The first half of the search for the likeliest token in the head.
+    /// The first stage of argmax in the head.
     HeadArgmax,
 }
 
 impl Fusion {
-    /// Every fusion, in the order in which they are tried.
+    /// All fusions, in the order in which they are applied.
     pub const ALL: [Fusion; 18] = [
         Fusion::FuseGateUp,
         Fusion::MergeSharedExperts,
@@ -101,7 +102,7 @@ impl Fusion {
         Fusion::HeadArgmax,
     ];
 
-    /// The name used on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Fusion::FuseGateUp => "fuse_gate_up",
@@ -125,12 +126,12 @@ impl Fusion {
         }
     }
 
-    /// The fusion of that name.
+    /// The fusion with this name.
     pub fn from_name(name: &str) -> Option<Fusion> {
         Fusion::ALL.into_iter().find(|fusion| fusion.name() == name)
     }
 
-    /// A fusion that this one is of no use without: the kernels that are left could not read what it makes.
+    /// A fusion that this one depends on: without it, no kernel can read the result.
     pub const fn needs(self) -> Option<Fusion> {
         match self {
             Fusion::FuseQkv => Some(Fusion::FuseRopeKvAppend),
@@ -140,20 +141,20 @@ impl Fusion {
     }
 }
 
-/// The lists of every body, for a pass of one row and for a pass of more.
+/// The lists of every body, for decode and for larger batches.
 pub(crate) struct Lists {
     pub(crate) decode: Vec<Fused>,
     pub(crate) batch: Vec<Fused>,
 }
 
-/// Every body's list, with every rule applied that is not switched off.
+/// Builds every body's list and applies all enabled rules.
 pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> Lists {
     let on = |fusion: Fusion| {
         let enabled = |fusion| !options.disabled.contains(&fusion);
         enabled(fusion) && fusion.needs().is_none_or(enabled)
     };
     let of = |(index, body)| {
-        // All applications of a body bind matrices of the same formats.
+        // All applications of a body have the same parameter formats.
         let first = graph.applications().find(|apply| apply.body == BodyId(index));
         let formats = first.map_or_else(Vec::new, |apply| formats.of_params(body, apply));
         Fused::of(BodyId(index), body, graph.widths(body), formats)
@@ -215,7 +216,8 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         lists.iter_mut().for_each(|list| {
             while_it_fits(list, Fusion::DeferredNorm, crate::fuse::rules::inline_norm::rewrite)
         });
-        // Of several norms of one value the last can be left to its producer when the others are their readers'.
+        // If a value has several norms, the last can be deferred to its producer after its readers compute
+        // the others.
         lists.iter_mut().for_each(|list| {
             while_it_fits(list, Fusion::DeferredNorm, crate::fuse::rules::deferred_norm::inside)
         });
@@ -226,12 +228,12 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     Lists { decode: lists, batch }
 }
 
-/// Changes the first place that fits, and says whether there was one.
+/// Applies a rule at its first match; returns whether there was one.
 type Rewrite = fn(&mut Fused) -> bool;
 
 fn while_it_fits(list: &mut Fused, fusion: Fusion, mut rewrite: impl FnMut(&mut Fused) -> bool) {
-    // Each rewrite shortens the list or turns operations into kinds that the rule does not match again, so the
-    // length bounds how often one can fit; the bound turns a rule that breaks this into a failed test.
+    // Each rewrite shortens the list or makes operations that the rule no longer matches, so the list's
+    // length bounds the number of rewrites. A rule that violates this makes a test fail.
     let most = list.operations.len();
     let fits = (0..=most).take_while(|_| rewrite(list)).count();
     debug_assert!(fits <= most, "{} does not come to an end", fusion.name());

@@ -1,8 +1,10 @@
-//! `factor · (h + norm(x))`, written into h: what normed a branch adds it to the residual stream, and multiplies the sum.
+//! `factor · (h + norm(x))`, written into h: a norm adds its result to the residual stream and multiplies the
+//! sum.
 //!
-//! A norm has the whole row at hand, so the sum costs it no more than reading h. Precondition: the norm is of a row as a whole
-//! and only the sum reads it; and nothing reads h afterwards, nor what flows out goes where h is while h is still to be read.
-//! The sum is multiplied by a weight of one number if only that product reads it.
+//! A norm already has the whole row, so the addition costs only the read of h. Preconditions: the norm is
+//! over the whole row and only the addition reads it; nothing reads h afterwards, and the body's output is
+//! not written to h while h is still needed. The factor is a scalar weight, whose product is the only reader
+//! of the sum.
 
 use crate::fuse::list::{Fused, Kind, NormAdd, Value};
 use crate::fuse::rules::residual::{Sum, last_sum};
@@ -11,7 +13,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     multiply(list) || add(list)
 }
 
-/// A norm and a sum become one.
+/// Merges a norm and an addition.
 fn add(list: &mut Fused) -> bool {
     let Some(Sum { add, branch: norm, stream }) = last_sum(list, norm_of_a_row) else { return false };
     let Kind::Norm { gain, epsilon, .. } = list.operations[norm].kind else { return false };
@@ -23,14 +25,14 @@ fn add(list: &mut Fused) -> bool {
     true
 }
 
-/// The place of the norm that makes a value, if it is of a row as a whole and read once.
+/// Index of the norm that defines a value, if it is over the whole row and has one reader.
 fn norm_of_a_row(list: &Fused, normed: Value) -> Option<usize> {
     let norm = list.definition(normed)?;
     let is_norm = matches!(list.operations[norm].kind, Kind::Norm { parts: 1, .. });
     (is_norm && list.uses(normed) == 1).then_some(norm)
 }
 
-/// A sum and the product of it with a weight of one number become one.
+/// Merges an addition and its product with a scalar weight.
 fn multiply(list: &mut Fused) -> bool {
     let fits = |place: &usize| {
         let operation = &list.operations[*place];

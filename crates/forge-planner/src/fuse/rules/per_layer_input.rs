@@ -1,7 +1,9 @@
-//! `f(W x) · a = y`, where a is what a layer takes of the aside: the projection takes it from where it is.
+//! `f(W x) · a = y`, where a is the layer's columns of the per-layer inputs: the projection reads them as an
+//! epilogue operand.
 //!
-//! Precondition: one row a pass (others have their parts of the aside further apart), and the product is of a projection of one weight
-//! and of what is taken, both used nowhere else. A function of each result may have gone into the projection already.
+//! Preconditions: one row per pass (with more rows the columns are strided), and the product is of a
+//! projection of one weight and the columns, both used nowhere else. The projection may already have a unary
+//! epilogue.
 
 use crate::fuse::list::{Epilogue, Function, Fused, Kind};
 
@@ -21,7 +23,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     true
 }
 
-/// Places of a product, of the projection and of what is taken.
+/// Indices of the product, the projection and the columns.
 struct Fit {
     product: usize,
     project: usize,

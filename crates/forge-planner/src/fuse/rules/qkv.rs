@@ -1,8 +1,10 @@
-//! `[Q x; K x; V x] = [Q; K; V] x`: queries, keys and values in one grid; queries and keys, where values are made of these.
+//! `[Q x; K x; V x] = [Q; K; V] x`: merges the projections of queries, keys and values; only queries and keys
+//! if values are computed from keys.
 //!
-//! The input is read once, and one dispatch fills the chip where three small ones would not. Precondition: they are
-//! what one attention is made of, plain projections of one value, used nowhere else and stored in one format, all or none
-//! have a bias, and `rotate_append` can take them side by side: no other kernel reads columns of a wider row.
+//! The input is read once, and one dispatch fills the GPU where three small ones would not. Preconditions:
+//! they belong to one attention, are plain projections of one value, used nowhere else, in one format, and
+//! all or none have a bias. Also, `rotate_append` can read them as adjacent columns; no other kernel reads
+//! columns of a wider row.
 
 use crate::fuse::list::{Fused, Kind, Linear, Operation, Value};
 use crate::fuse::rules::trace_qkv::heads;
@@ -12,7 +14,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place));
     let Some(Fit { input, parts }) = fit else { return false };
     let all = list.new_value(parts.iter().map(|part| list.widths[part.value.0]).sum());
-    // Each projection becomes a slice of the merged one, which goes where the first of them stood.
+    // Each projection becomes a slice of the merged one, which is inserted at the first of them.
     let mut first = 0;
     for part in &parts {
         let operation = &mut list.operations[part.place];
@@ -41,7 +43,7 @@ struct Part {
     weight: (ParamId, Option<ParamId>),
 }
 
-/// The projections behind the attention whose append stands at `place`, queries first.
+/// The projections of the attention whose append is at `place`, queries first.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let heads = heads(list, place)?;
     let part = |value: &Value| {

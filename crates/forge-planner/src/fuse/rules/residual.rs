@@ -1,8 +1,9 @@
-//! `h + W x`, written into h: the residual stream is updated by the projection that feeds it, or by experts.
+//! `h + W x`, written into h: a projection or experts add their result to the residual stream.
 //!
-//! Precondition: the sum is of a projection of one weight, or of a sum over experts, used nowhere else, and of a value that
-//! nothing reads afterwards. A function of each result may have gone into the projection already: the sum is of what it
-//! gives. And the sum is not read by one that flows out and is a step of its own: what flows out goes where this would be.
+//! Preconditions: one side of the sum is a projection of one weight or a sum over experts, used nowhere else;
+//! nothing reads the other side afterwards. The projection may already have a unary epilogue, which is
+//! applied before the addition. No later addition in a separate step may read the sum and be the body's
+//! output, since that output would overwrite it.
 
 use crate::fuse::list::{Function, Fused, Kind, Value};
 
@@ -13,24 +14,24 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     operation.kind.add();
     operation.inputs.push(stream);
     operation.output = output;
-    // The product moves to where the sum stood: the stream's other readers come before it.
+    // The product moves to the index of the sum, after the stream's other readers.
     let operation = list.operations.remove(branch);
     list.operations[add - 1] = operation;
     true
 }
 
-/// A sum that can be done in place of one of its sides.
+/// A sum that can be computed in place of one of its sides.
 pub(crate) struct Sum {
-    /// Its place.
+    /// Its index.
     pub(crate) add: usize,
-    /// The place of what makes one side.
+    /// Index of the operation that computes one side.
     pub(crate) branch: usize,
     /// The other side, which nothing reads afterwards.
     pub(crate) stream: Value,
 }
 
-/// The last sum of which one side is what `of_branch` finds, and that can be done in place of the other. The last first: of each
-/// is known what becomes of those that read it.
+/// The last sum that can be done in place, with one side matched by `of_branch`. Sums are rewritten from last
+/// to first, so that the fate of each sum's readers is already decided.
 pub(crate) fn last_sum(list: &Fused, of_branch: impl Fn(&Fused, Value) -> Option<usize>) -> Option<Sum> {
     (0..list.operations.len()).rev().find_map(|add| {
         let operation = &list.operations[add];
@@ -38,7 +39,7 @@ pub(crate) fn last_sum(list: &Fused, of_branch: impl Fn(&Fused, Value) -> Option
             return None;
         }
         let [left, right] = operation.inputs[..] else { return None };
-        // What flows out by a step of its own goes where this would be.
+        // A body output that is computed by a separate step is written to the same buffer.
         let last = list.operations.last()?;
         let is_sum = last.kind == Kind::Elementwise(Function::Add);
         if is_sum && last.inputs.contains(&operation.output) {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sum_that_flows_out_reads_stays_beside_it() {
+    fn a_sum_that_the_output_sum_reads_is_not_fused() {
         let mut list = list(
             vec![
                 ("output", projection(0), &[0], 1),

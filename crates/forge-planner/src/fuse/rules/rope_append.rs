@@ -1,9 +1,9 @@
-//! `rotate(norm(q)); cache = rotate(norm(k)), norm(v)`: one step prepares queries and appends keys and values to the cache;
-//! attention then reads nothing but queries and the cache.
+//! `rotate(norm(q)); cache = rotate(norm(k)), norm(v)`: one step prepares queries and appends keys and values
+//! to the KV cache. Attention then reads only queries and the cache.
 //!
-//! Precondition: queries, keys and values are neighbouring columns of one value, in this order, or queries and keys are and values
-//! are made of the keys' columns; queries and keys are turned by the same rotation or not at all, and normed by heads with the same
-//! epsilon or not at all; values are normed, without a gain, only if these are.
+//! Preconditions: queries, keys and values are adjacent columns of one value, in this order; or values are
+//! computed from the keys' columns. Queries and keys have the same RoPE or none, and per-head norms with the
+//! same epsilon or none. Values are normalized, without a gain, only if queries and keys are.
 
 use crate::fuse::list::{Fused, Kind, Operation, RotateAppend, Value};
 use crate::fuse::rules::trace_qkv::heads;

@@ -1,15 +1,15 @@
-//! `h + (a + b) = (h + a) + b`: what two branches give is added to the stream one after the other, so that each sum can be the
-//! end of its branch.
+//! `h + (a + b) = (h + a) + b`: two branches are added to the residual stream in sequence, so that each
+//! addition can be the epilogue of its branch.
 //!
-//! Precondition: both branches end in a projection or in experts, used nowhere else, their sum is used nowhere else, and
-//! nothing reads h after either of them is made.
+//! Preconditions: both branches end in a projection or in experts, used nowhere else; their sum is used
+//! nowhere else; and nothing reads h after either of them is computed.
 
 use crate::fuse::list::{Function, Fused, Kind, Value};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let Some(fit) = (0..list.operations.len()).find_map(|place| fits(list, place)) else { return false };
     let Fit { branches, stream, both, sum } = fit;
-    // The sum of the branches becomes that of the stream and the first of them.
+    // The sum of the branches becomes the sum of the stream and the first branch.
     list.operations[both].inputs = vec![stream, branches[0]];
     let first = list.operations[both].output;
     list.operations[sum].inputs = vec![first, branches[1]];
@@ -19,9 +19,9 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 struct Fit {
     branches: [Value; 2],
     stream: Value,
-    /// The place of the sum of both branches.
+    /// Index of the sum of both branches.
     both: usize,
-    /// The place of the sum with the stream.
+    /// Index of the sum with the stream.
     sum: usize,
 }
 

@@ -1,4 +1,4 @@
-//! One helper: a list of operations as text before and after a rule.
+//! Test helpers: operation lists, and their text form before and after a rule.
 
 use crate::formats::Formats;
 use crate::fuse::list::{
@@ -13,7 +13,7 @@ use forge_ir::{
 };
 use std::collections::BTreeSet;
 
-/// A router of 4 experts of which a row has 2, and these, 6 wide.
+/// A router of 4 experts with top-2 routing, and the experts, of width 6.
 pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'static [usize], usize)> {
     let routing = Routing {
         scores: Scores::Softmax,
@@ -45,37 +45,37 @@ pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'stati
     ]
 }
 
-/// What an attention of 2 heads over 1 of 4 channels is made of, as a frontend writes it.
+/// Parameters of an attention with 2 query heads and 1 KV head of 4 channels, as a frontend writes it.
 pub(crate) struct Attention {
-    /// What each projection reads.
+    /// Inputs of the projections.
     pub(crate) inputs: [usize; 3],
-    /// Whether each has a bias.
+    /// Whether each projection has a bias.
     pub(crate) biases: [bool; 3],
-    /// Of the rotations of queries and keys.
+    /// Magnitudes of the RoPE of queries and keys.
     pub(crate) magnitudes: [f32; 2],
-    /// Of the norms of query heads and key heads, if there are any.
+    /// Epsilons of the norms of query heads and key heads, if any.
     pub(crate) epsilons: Option<[f32; 2]>,
-    /// What becomes of values.
+    /// How values are prepared.
     pub(crate) values: Values,
 }
 
-/// What is done to values, which do not turn.
+/// Preparation of values.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Values {
-    /// Nothing.
+    /// None.
     AsTheyAre,
     /// A norm without a gain.
     Normed {
-        /// Of a value.
+        /// Number of parts.
         parts: usize,
         /// Added to the mean of squares.
         epsilon: f32,
     },
-    /// Such a norm of what keys are made of.
+    /// A norm without a gain of the keys' projection.
     OfKeys,
 }
 
-/// Queries and keys are normed by heads.
+/// An attention with QK-norm.
 pub(crate) const NORMED: Attention = Attention {
     inputs: [0; 3],
     biases: [false; 3],
@@ -172,7 +172,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
     list(operations, &widths[..count])
 }
 
-/// The same attention of heads that do not turn.
+/// The same attention without RoPE.
 pub(crate) fn unturned(what: &Attention) -> Fused {
     let mut list = attention(what);
     let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rotate { .. });
@@ -184,7 +184,7 @@ pub(crate) fn unturned(what: &Attention) -> Fused {
     list
 }
 
-/// The body that [`attention`] is of, as far as anybody asks: its cache.
+/// The body of [`attention`], with its cache only.
 pub(crate) fn attention_body(width: usize) -> Body {
     let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 3];
     let kind = ParamKind::State(State::Cache(Cache { heads: 1, width }));
@@ -192,7 +192,7 @@ pub(crate) fn attention_body(width: usize) -> Body {
     Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
 }
 
-/// A table, two layers of two normed branches each, and a head that is the table or a weight of its own.
+/// A table, two layers of two normalized branches each, and a head that is tied or has its own weight.
 pub(crate) fn graph(tied: bool, format: Format) -> Graph {
     const WIDTH: usize = 4;
     const TOKENS: usize = 5;
@@ -282,7 +282,7 @@ fn lists(graph: &Graph, options: &Options) -> Lists {
     crate::fuse::rules::apply(graph, &Formats::new(graph, options).expect("nothing is overridden"), options)
 }
 
-/// The lists of a pass of one row of every body of a graph, as text.
+/// The decode lists of every body of a graph, as text.
 pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String {
     let options = Options { quant, disabled: disabled.iter().copied().collect(), ..Options::default() };
     lists(graph, &options).decode.iter().map(text).collect()
@@ -301,7 +301,7 @@ fn what_is_switched_off_stays_as_it_was() {
     assert!(lists.decode.iter().chain(&lists.batch).all(plain));
 }
 
-/// The list as one line for each operation, `%3 gate_up = project 0+1 Alternate gate(%1)`.
+/// The list as text, one line per operation: `%3 gate_up = project 0+1 Alternate gate(%1)`.
 pub(crate) fn text(list: &Fused) -> String {
     let line = |operation: &Operation| {
         let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();

@@ -1,33 +1,34 @@
-//! What attention reads, traced back: through rotations and norms of heads to the values that they are made of.
+//! Traces the inputs of attention back through RoPE and QK-norm to their projections.
 
 use crate::fuse::list::{Attend, Fused, HeadNorm, Kind, KvSource, Value};
 use forge_ir::{ParamId, Rotation};
 
-/// An attention whose queries and keys are turned alike or not at all, and normed alike or not at all; its values are as they are, or normed
-/// without a gain.
+/// An attention whose queries and keys have the same RoPE or none, and the same QK-norm or none. Values are
+/// unchanged, or normalized without a gain.
 pub(crate) struct Heads {
-    /// The place of the append; that of the attention follows it.
+    /// Index of the append; the attention follows it.
     pub(crate) append: usize,
-    /// Queries, keys and values before anything was done to them; no values where these are made of what keys are made of.
+    /// Queries, keys and values before RoPE and norms. Values are omitted if they are computed from the keys'
+    /// source.
     pub(crate) sources: Vec<Value>,
-    /// What `sources` has beside queries.
+    /// What `sources` contains besides queries.
     pub(crate) brings: KvSource,
-    /// Of queries and keys.
+    /// RoPE of queries and keys.
     pub(crate) rotation: Rotation,
-    /// Of queries and keys.
+    /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
-    /// Values on the way from the sources to the attention, which nothing else reads.
+    /// Intermediate values between the sources and the attention, without other readers.
     pub(crate) between: Vec<Value>,
 }
 
 impl Heads {
-    /// How often a source is read on the way to attention.
+    /// Number of reads of a source by this attention.
     pub(crate) fn uses(&self, source: Value) -> usize {
         if self.brings == KvSource::Keys && source == self.sources[1] { 2 } else { 1 }
     }
 }
 
-/// The attention whose append stands at this place, if it is of that kind.
+/// The attention whose append is at this index, if it matches.
 pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     let Kind::Append { .. } = list.operations[append].kind else { return None };
     let attend = list.operations.get(append + 1)?;
@@ -46,7 +47,7 @@ pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
         }
         _ => return None,
     };
-    // One epsilon is for all.
+    // All norms share one epsilon.
     if value_epsilon.is_some() && value_epsilon != epsilon {
         return None;
     }
@@ -61,19 +62,19 @@ pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     Some(Heads { append, sources, brings, rotation: query.rotation(), norm, between })
 }
 
-/// Queries that attention reads, if they are turned or normed by a step of their own: what they are made of, and values on the way.
+/// Queries of attention that a separate step rotates or normalizes: their source and intermediate values.
 pub(crate) struct Queries {
-    /// Before anything was done to them.
+    /// The queries before RoPE and norm.
     pub(crate) source: Value,
-    /// How they turn.
+    /// RoPE.
     pub(crate) rotation: Rotation,
-    /// Of heads.
+    /// Norm of the heads.
     pub(crate) norm: Option<HeadNorm>,
-    /// On the way to the attention, which nothing else reads.
+    /// Intermediate values, without other readers.
     pub(crate) between: Vec<Value>,
 }
 
-/// Traces one value of so many heads back.
+/// Traces one value with this number of heads.
 pub(crate) fn queries(list: &Fused, value: Value, heads: usize) -> Option<Queries> {
     let mut between = Vec::new();
     let query = trace(list, value, heads, &mut between).filter(Traced::can_come_first)?;
@@ -94,7 +95,8 @@ impl Traced<'_> {
         self.rotation.cloned().unwrap_or_else(Rotation::none)
     }
 
-    /// Kernels take the mean of squares before they turn: a rotation does not change a head's length, unless it magnifies.
+    /// Kernels compute the mean of squares before RoPE. RoPE preserves a head's length unless its magnitude
+    /// is not 1.
     fn can_come_first(&self) -> bool {
         !self.norm.is_some_and(|norm| norm.turned)
             || self.rotation.is_none_or(|rotation| rotation.magnitude == 1.0)
@@ -105,7 +107,7 @@ impl Traced<'_> {
 struct Normed {
     gain: ParamId,
     epsilon: f32,
-    /// Whether it is of heads that have been turned.
+    /// Whether the norm follows RoPE.
     turned: bool,
 }
 
@@ -116,13 +118,13 @@ impl Normed {
     }
 }
 
-/// Back through a rotation of so many heads if there is one, and a norm of heads before it or after it if there is one.
+/// Traces back through RoPE, if any, and a per-head norm before or after it, if any.
 fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> Option<Traced<'a>> {
     let after = norm_of_heads(list, value, true);
     let turned = after.map_or(value, |(_, input, _)| input);
     let rotate = list.definition(turned).map(|place| &list.operations[place]);
     let Some((rotate, Kind::Rotate { heads: turning, rotation })) = rotate.map(|it| (it, &it.kind)) else {
-        // Heads that do not turn are normed before anything.
+        // Heads without RoPE have a norm at most.
         let passed = after.map(|_| value);
         let fits = after.is_none_or(|(_, _, parts)| parts == heads && list.uses(value) == 1);
         between.extend(passed);
@@ -135,7 +137,7 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
         .into_iter()
         .flatten()
         .collect();
-    // One norm, of the heads that are turned, and nobody else looks at what is between.
+    // At most one norm, with the same number of heads, and no other reader of intermediate values.
     let norms: Vec<(Normed, usize)> =
         [after, before].into_iter().flatten().map(|(norm, _, parts)| (norm, parts)).collect();
     let fits = *turning == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
@@ -146,7 +148,8 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     Some(Traced { source, heads, rotation: Some(rotation), norm: norms.first().map(|(norm, _)| *norm) })
 }
 
-/// What values are made of, and the epsilon of their norm: back through a norm of heads without a gain, if there is one.
+/// Source of the values, and the epsilon of their norm: traces back through a per-head norm without a gain,
+/// if any.
 fn of_values(list: &Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> (Value, Option<f32>) {
     let norm = list.definition_for_one(value).map(|place| &list.operations[place]);
     match norm.map(|norm| (&norm.kind, norm.inputs[0])) {
@@ -158,7 +161,7 @@ fn of_values(list: &Fused, value: Value, heads: usize, between: &mut Vec<Value>)
     }
 }
 
-/// The norm with a gain that defines a value, what it reads, and of how many parts it is.
+/// The norm with a gain that defines a value, with its input and number of parts.
 fn norm_of_heads(list: &Fused, value: Value, turned: bool) -> Option<(Normed, Value, usize)> {
     let norm = &list.operations[list.definition(value)?];
     match norm.kind {

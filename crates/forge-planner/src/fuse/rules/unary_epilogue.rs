@@ -1,7 +1,6 @@
-//! `f(W x) = y`: each number that a projection computes goes through a function before it is written: a cap, a factor, an
-//! activation.
+//! `f(W x) = y`: a unary function (softcap, scale or activation) becomes part of the projection's epilogue.
 //!
-//! Precondition: the function is of a plain projection's value, used nowhere else.
+//! Precondition: its input is a plain projection's result, used nowhere else.
 
 use crate::fuse::list::{Function, Fused, Kind};
 

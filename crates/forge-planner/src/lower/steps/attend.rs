@@ -1,4 +1,4 @@
-//! Attention, and what prepares it, as steps.
+//! Steps of attention: RoPE, KV append, attention, and combining KV splits.
 
 use crate::fuse::list::{Attend, Fused, HeadNorm, KvSource, Operation, RotateAppend};
 use crate::lower::section::Draft;
@@ -29,7 +29,7 @@ impl Select<'_> {
         let function = self.function("append", formula, &[(draft.regimes(), spec)]);
         draft.step(
             &operation.name,
-            "Append k and v to the cache.",
+            "Append k and v to the KV cache.",
             function,
             &[
                 ("key", Operand::Scratch(key)),
@@ -69,11 +69,11 @@ impl Select<'_> {
             (None, true) => what.to_owned(),
             (Some(_), true) => format!("norm({what})"),
             (None, false) => format!("rotate({what})"),
-            (Some(HeadNorm { turned: false, .. }), false) => format!("rotate(normed {what})"),
-            (Some(HeadNorm { turned: true, .. }), false) => format!("norm(rotated {what})"),
+            (Some(HeadNorm { turned: false, .. }), false) => format!("rotate(norm({what}))"),
+            (Some(HeadNorm { turned: true, .. }), false) => format!("norm(rotate({what}))"),
         };
         let (queries, keys) = (turned("queries of qkv"), turned("keys"));
-        let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normed " } else { "" };
+        let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normalized " } else { "" };
         let values = if prepare.brings == KvSource::Keys { "keys as values" } else { "values" };
         let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
         let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
@@ -81,17 +81,13 @@ impl Select<'_> {
         arguments.extend(self.head_gains(draft, prepare.norm));
         arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);
         let formula = match (prepare.norm, prepare.rotation.is_none()) {
-            (None, true) => "Take q",
-            (Some(_), true) => "Norm the heads of q and k",
-            (None, false) => "Turn q and k by their positions",
-            (Some(HeadNorm { turned: false, .. }), false) => {
-                "Norm the heads of q and k, turn them by their positions"
-            }
-            (Some(HeadNorm { turned: true, .. }), false) => {
-                "Turn the heads of q and k by their positions, norm them"
-            }
+            (None, true) => "Copy q",
+            (Some(_), true) => "Normalize the heads of q and k",
+            (None, false) => "Apply RoPE to q and k",
+            (Some(HeadNorm { turned: false, .. }), false) => "Normalize the heads of q and k, apply RoPE",
+            (Some(HeadNorm { turned: true, .. }), false) => "Apply RoPE to q and k, normalize the heads",
         };
-        let formula = format!("{formula}; {} to the cache.", appended(prepare));
+        let formula = format!("{formula}; {} to the KV cache.", appended(prepare));
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
@@ -115,7 +111,7 @@ impl Select<'_> {
         let partials = self.scratch("partials", query_heads * (width + 2), RowsOf::Share);
         let heads = self.target(draft, list, operation, "heads");
         let Attend { scale, window, softcap, .. } = *attend;
-        // A window as long as any context is none.
+        // A window that is at least as long as the context has no effect.
         let window = window.filter(|window| *window < self.plan.context);
         let (cache, ring) = (self.plan.cache, state.ring.map(|ring| ring.positions));
         let prologue = attend.prologue.as_ref().map(|prepare| spec::Prologue {
@@ -124,7 +120,7 @@ impl Select<'_> {
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
         });
-        // Gates are the last columns of the row that queries, keys and values are of.
+        // Gates are the last columns of the row that also contains queries, keys and values.
         let gates = attend.gated.then(|| {
             let value = operation.inputs[operation.inputs.len() - 1];
             let pitch = list.widths[value.0];
@@ -191,7 +187,7 @@ impl Select<'_> {
         let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width, gates: gates_of_join });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
-        let comment = "A long cache was split among threadgroups: join what they found.";
+        let comment = "Combine the KV splits.";
         let mut arguments =
             vec![("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))];
         arguments.extend(gates.map(|(argument, _)| argument));
@@ -206,10 +202,10 @@ fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
     prepare.norm.map(|HeadNorm { epsilon, turned, values, .. }| spec::HeadNorm { epsilon, turned, values })
 }
 
-/// What goes to the cache, in words.
+/// Text for what is appended to the KV cache.
 fn appended(prepare: &RotateAppend) -> String {
-    let value = if prepare.brings == KvSource::Keys { "as v what k was made of" } else { "v" };
-    let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normed" } else { "" };
+    let value = if prepare.brings == KvSource::Keys { "the projection of k as v" } else { "v" };
+    let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normalized" } else { "" };
     format!("append k and {value}{normed}")
 }
 
@@ -217,20 +213,20 @@ fn capitalised(text: &str) -> String {
     text.chars().enumerate().map(|(index, c)| if index == 0 { c.to_ascii_uppercase() } else { c }).collect()
 }
 
-/// What attention computes, in the words of this model.
+/// Formula of attention, with this model's values.
 fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
     if let Some(prepare) = &attend.prologue {
         let heads = if prepare.brings == KvSource::Nothing { "q" } else { "q and k" };
         text += &match (prepare.norm, prepare.rotation.is_none()) {
             (None, true) => String::new(),
-            (Some(_), true) => format!("Norm the heads of {heads}; "),
-            (None, false) => format!("Turn {heads}; "),
+            (Some(_), true) => format!("Normalize the heads of {heads}; "),
+            (None, false) => format!("Apply RoPE to {heads}; "),
             (Some(HeadNorm { turned: false, .. }), false) => {
-                format!("Norm the heads of {heads} and turn them; ")
+                format!("Normalize the heads of {heads} and apply RoPE; ")
             }
             (Some(HeadNorm { turned: true, .. }), false) => {
-                format!("Turn the heads of {heads} and norm them; ")
+                format!("Apply RoPE to {heads} and normalize the heads; ")
             }
         };
         text += &match prepare.brings {
@@ -241,7 +237,7 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     }
     let scores = format!("{} · q · keysᵀ", attend.scale);
     let scores = attend.softcap.map_or(scores.clone(), |cap| format!("cap({scores}, {cap})"));
-    let sinks = if attend.sinks.is_some() { ", beside each head's sink" } else { "" };
+    let sinks = if attend.sinks.is_some() { ", with each head's sink" } else { "" };
     let gates = if attend.gated { "sigmoid(gates) · " } else { "" };
     text += &format!("heads = {gates}softmax({scores}{sinks}) · values");
     if let Some(window) = window {
@@ -249,6 +245,6 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     }
     match group {
         1 => text + ".",
-        _ => format!("{text}; {group} query heads share a key head."),
+        _ => format!("{text}; {group} query heads share a KV head."),
     }
 }

@@ -1,5 +1,5 @@
-//! Experts as steps. A row's routes lie in one buffer, its experts and the bits of their weights, which the first two of these
-//! kinds write and the last reads.
+//! Steps of MoE layers. A row's routes are in one buffer: expert indices and the bits of their weights. The
+//! router or the gate and up kernels write it, and the down kernel reads it.
 
 use crate::fuse::list::{
     CombineInput, ExpertsInner, ExpertsSum, Fused, FusedRouting, Gain, Kind, Operation, Value,
@@ -11,7 +11,7 @@ use crate::plan::{FieldKind, Operand, RowsOf};
 use forge_ir::{Format, Gating, Layout, ParamId, Record, Routing};
 use forge_kernels::{Spec, spec};
 
-/// Whoever reads experts is told where they are.
+/// Slot table of the expert cache, an argument of every kernel that reads experts.
 pub(crate) const SEATS: (&str, Operand) = ("seats", Operand::Seats);
 
 impl Select<'_> {
@@ -27,32 +27,30 @@ impl Select<'_> {
         let logits = list.widths[operation.inputs[0].0];
         let routes = self.target(draft, list, operation, "routes");
         let spec = Spec::Route(route_spec(choice, logits));
-        let more = if choice.shared > 0 { ", those that every row has" } else { "" };
+        let more = if choice.shared > 0 { ", the shared experts" } else { "" };
         let general = format!("routes = the {} largest of logits{more}, and their weights", routing.chosen);
         let function = self.function("route", &general, &[(draft.regimes(), spec)]);
         let logits = self.scratch_name(from);
-        let formula = format!(
-            "routes = the {} experts of the largest {logits}{more}, and their weights",
-            routing.chosen
-        );
+        let formula =
+            format!("routes = the top {} experts by {logits}{more}, and their weights", routing.chosen);
         let mut arguments = vec![("logits", Operand::Scratch(from)), ("routes", Operand::Scratch(routes))];
         arguments.extend(self.of_experts(draft, routing));
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    /// Format, outputs and inputs of an expert's first matrix.
+    /// Format, outputs and inputs of an expert's gate and up matrix.
     fn of_inner(&self, draft: &Draft<'_>, inner: &ExpertsInner) -> (Format, [usize; 2]) {
         let gate = draft.shape(inner.gate);
         (self.formats.of(&draft.weights(&inner.stacks())), [2 * gate[1], gate[2]])
     }
 
-    /// The same of its last.
+    /// Format, outputs and inputs of an expert's down matrix.
     fn of_sum(&self, draft: &Draft<'_>, sum: &ExpertsSum) -> (Format, [usize; 2]) {
         let down = draft.shape(sum.down);
         (self.formats.of(&draft.weights(&sum.stacks())), [down[1], down[2]])
     }
 
-    /// Bytes that an expert has of all matrices of the section.
+    /// Bytes of an expert's record: all matrices of the section.
     fn record(&self, draft: &Draft<'_>, list: &Fused) -> usize {
         let matrix = |operation: &Operation| match &operation.kind {
             Kind::ExpertsInner(inner) => Some(self.of_inner(draft, inner)),
@@ -62,7 +60,7 @@ impl Select<'_> {
         Record::of(&list.operations.iter().filter_map(matrix).collect::<Vec<_>>()).bytes
     }
 
-    /// The field of a matrix of so many outputs of every expert, and how many experts there are.
+    /// Field of an expert matrix with this many outputs per expert, and the number of experts.
     fn stack(
         &self,
         draft: &mut Draft<'_>,
@@ -80,7 +78,7 @@ impl Select<'_> {
         (field, rows / outputs)
     }
 
-    /// The vectors of a routing, as arguments.
+    /// Weight vectors of a routing, as arguments.
     fn of_experts(&self, draft: &mut Draft<'_>, routing: &Routing) -> Vec<(&'static str, Operand)> {
         let vectors = [("correction", routing.correction), ("scale", routing.scale)];
         let there = vectors.into_iter().filter_map(|(name, param)| Some((name, param?)));
@@ -148,13 +146,13 @@ impl Select<'_> {
             }
         };
         let found = match choice {
-            Some((FusedRouting { shared: 0, .. }, _)) => "the experts of the largest",
-            Some(_) => "the experts that every row has, and those of the largest",
+            Some((FusedRouting { shared: 0, .. }, _)) => "the top experts by",
+            Some(_) => "the shared experts, and the top experts by",
             None => "",
         };
         let chosen = if choice.is_some() { format!("routes = {found} logits; ") } else { String::new() };
         let general =
-            format!("{chosen}of each expert of a row gate, up = weight · x{divided}{plus}; y = {gated}");
+            format!("{chosen}for each expert of a row: gate, up = weight · x{divided}{plus}; y = {gated}");
         let variants = variants(draft, spec, tiles);
         let function = self.function(&draft.function_name("experts_inner"), &general, &variants);
         let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
@@ -165,7 +163,7 @@ impl Select<'_> {
             ("y", Operand::Scratch(y)),
         ];
         let mut formula = format!(
-            "of each expert in routes gate, up = W · {x_name}{divided}{plus_own};  {y_name} = {gated}"
+            "for each expert in routes: gate, up = W · {x_name}{divided}{plus_own};  {y_name} = {gated}"
         );
         match choice {
             None => arguments.push(("routes", Operand::Scratch(second))),
@@ -191,7 +189,7 @@ impl Select<'_> {
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    /// The buffer of routes that are written beside a result.
+    /// Buffer of routes that a kernel writes besides its result.
     fn routes(&mut self, draft: &mut Draft<'_>, list: &Fused, value: Value) -> usize {
         let routes = self.scratch("routes", list.widths[value.0], RowsOf::Row);
         draft.buffers.insert(value, routes);

@@ -1,5 +1,5 @@
-//! Rows that are taken expert by expert: which passes have them so, the steps beside those that every pass has, and the kernels of
-//! tiles. Pairs and tiles lie in a buffer each, which the first of these steps writes and the others read.
+//! Steps of the grouped expert GEMM for many rows: sorting rows by expert, and tiled matrix kernels. Pairs
+//! and tiles are in one buffer each, which the first step writes.
 
 use crate::fuse::list::{ExpertsSum, Fused, Kind, Operation};
 use crate::lower::section::Draft;
@@ -11,11 +11,12 @@ use forge_ir::{Format, Gating, Layout};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
-    /// The step that finds each expert's rows.
+    /// Adds the step that sorts rows by expert.
     pub(crate) fn group(&mut self, draft: &mut Draft<'_>, (experts, chosen): (usize, usize), routes: usize) {
         let [tile_rows, _] = spec::ExpertsTiles::tile_for(experts, chosen, self.plan.chunk);
         let spec = Spec::ExpertsGroup(spec::ExpertsGroup { experts, chosen, tile_rows });
-        let general = "pairs = rows and their places, expert by expert; tiles = up to so many of one expert";
+        let general =
+            "pairs = rows and their places, sorted by expert; tiles = up to a tile of pairs of one expert";
         let function = self.function("experts_group", general, &[(GROUPED, spec)]);
         let mut arguments = vec![("routes", Operand::Scratch(routes))];
         arguments.extend(self.of_tiles(experts, chosen));
@@ -23,7 +24,7 @@ impl Select<'_> {
         self.many(draft, "routed_rows", &formula, function, &arguments);
     }
 
-    /// What each expert of a row makes of it, before it is weighed: the buffer that the step writes.
+    /// Adds the step that computes each expert's result before weighting; returns its buffer.
     pub(crate) fn each(
         &mut self,
         draft: &mut Draft<'_>,
@@ -35,7 +36,7 @@ impl Select<'_> {
         let each = self.scratch("routed_each", chosen * outputs, RowsOf::Row);
         let spec = self.tiles(shape, sum.bias.is_some(), (None, false));
         let plus = if sum.bias.is_some() { " + bias" } else { "" };
-        let general = format!("of each expert of a row y = weight · x{plus}");
+        let general = format!("for each expert of a row: y = weight · x{plus}");
         let function = self.function("experts_each", &general, &[(GROUPED, spec)]);
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
@@ -48,12 +49,12 @@ impl Select<'_> {
             sum.bias.map(|bias| ("bias", Operand::Field(self.vector(draft, &[bias], Layout::Rows, "")))),
         );
         let (each_name, from) = (self.scratch_name(each), self.scratch_name(from));
-        let formula = format!("of each expert in routes {each_name} = W · {from}{plus}");
+        let formula = format!("for each expert in routes: {each_name} = W · {from}{plus}");
         self.many(draft, "routed_each", &formula, function, &arguments);
         each
     }
 
-    /// A step that only passes of many rows have.
+    /// Adds a step that only runs in passes of many rows.
     pub(crate) fn many(
         &self,
         draft: &mut Draft<'_>,
@@ -91,7 +92,7 @@ impl Select<'_> {
         })
     }
 
-    /// The buffers of pairs and tiles, as arguments: as many tiles as the longest pass may have.
+    /// Buffers of pairs and tiles, as arguments. They are sized for the largest pass.
     pub(crate) fn of_tiles(&mut self, experts: usize, chosen: usize) -> [(&'static str, Operand); 2] {
         let chunk = self.plan.chunk;
         let [tile_rows, _] = spec::ExpertsTiles::tile_for(experts, chosen, chunk);
@@ -102,16 +103,16 @@ impl Select<'_> {
     }
 }
 
-/// The regime whose passes take rows expert by expert, so that each expert's matrices are read once for its rows.
+/// Regimes with the grouped GEMM, which reads each expert's matrices once for all of its rows.
 ///
-/// By bytes it pays from two rows on: `rows` rows that read `chosen` of E experts each by themselves read `rows · chosen`
-/// matrices, and all that any of them has are never more, about E (1 - (1 - chosen / E)^rows). At 17 rows that is 8 in place of
-/// 34 (2 of 8), 85 of 136 (8 of 128), 146 of 170 (10 of 512). But a tile of an expert with one or two rows computes 16, which
-/// a few rows do not make up for.
+/// It reads fewer bytes from two rows on. Ungrouped, `rows` rows with top-k of E experts read `rows · k`
+/// matrices; grouped, they read at most about E (1 - (1 - k / E)^rows). For 17 rows that is 8 instead of 34
+/// (2 of 8), 85 instead of 136 (8 of 128), 146 instead of 170 (10 of 512). But a tile with one or two rows
+/// computes 16, which a small batch does not recover.
 const GROUPED: &[Regime] = &[Regime::Many];
 
-/// Whether the experts of this operation take rows so. Those that choose by themselves, or divide by a norm, are made for one
-/// row; and pairs are those of the experts that were asked last.
+/// Whether this operation uses the grouped GEMM. Operations with fused routing or a deferred norm are for one
+/// row. The pairs must be those of the last experts before it.
 pub(crate) fn is_grouped(draft: &Draft<'_>, list: &Fused, operation: &Operation) -> bool {
     if GROUPED.iter().any(|regime| !draft.regimes().contains(regime)) {
         return false;
@@ -124,7 +125,7 @@ pub(crate) fn is_grouped(draft: &Draft<'_>, list: &Fused, operation: &Operation)
     own && matches!(&last.kind, Kind::ExpertsInner(inner) if inner.choice.is_none() && inner.norm.is_none())
 }
 
-/// A kernel for every number of rows, or one that leaves many rows to another.
+/// One kernel for all regimes, or a separate one for many rows.
 pub(crate) fn variants(
     draft: &Draft<'_>,
     spec: Spec,

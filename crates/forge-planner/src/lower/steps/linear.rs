@@ -1,4 +1,4 @@
-//! Projections as steps.
+//! Steps of linear layers.
 
 use crate::fuse::list::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operation, UnaryOp};
 use crate::lower::section::Draft;
@@ -82,26 +82,27 @@ impl Select<'_> {
             let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
             let pairs = outputs.div_ceil(knobs.outputs_of_group());
             let candidates = self.scratch("candidates", 2 * pairs, RowsOf::Pass);
-            formula += ";  candidates = the best of every threadgroup";
+            formula += ";  candidates = each threadgroup's argmax";
             arguments.push(("candidates", Operand::Scratch(candidates)));
         }
         draft.step(&name, &formula, function, &arguments);
     }
 
-    /// Whether the operation's input has a bound. Norms bound what they give; what gates, sums and activations give knows none.
+    /// Whether the operation's input is bounded. Norms bound their output; gated activations and attention
+    /// output do not.
     pub(crate) fn bounded(&self, list: &Fused, operation: &Operation) -> bool {
         list.definition(operation.inputs[0]).is_some_and(|place| {
             matches!(list.operations[place].kind, Kind::Norm { .. } | Kind::LayerNorm { .. })
         })
     }
 
-    /// What the products of a tile are computed from.
+    /// Operand type of a tile's products.
     pub(crate) fn operand(&self, format: Format, bounded: bool) -> spec::Operand {
         match format {
             Format::F32 => spec::Operand::F32,
-            // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+            // An f32 KV cache requests exact results, so products must not round.
             _ if self.plan.cache == Format::F32 => spec::Operand::F32,
-            // Halves do not hold every bfloat.
+            // f16 does not cover the range of bf16.
             Format::Bf16 => spec::Operand::Ranged,
             _ if bounded => spec::Operand::F16,
             _ => spec::Operand::Ranged,
@@ -145,7 +146,7 @@ impl Select<'_> {
     }
 }
 
-/// How a projection is spoken of.
+/// Text of a projection's formula.
 struct Words<'a> {
     project: &'a Linear,
     bias: bool,
@@ -156,12 +157,12 @@ impl<'a> Words<'a> {
         Words { project, bias }
     }
 
-    /// As a function of `weight`, `x` and `y`.
+    /// The formula over `weight`, `x` and `y`.
     fn general(&self) -> String {
         let left = match self.project.ending {
             Epilogue::AddSquares(Gain::Folded) => "; squares_out = Σ y²",
             Epilogue::AddSquares(_) => "; gained = gain · y; squares_out = Σ y²",
-            Epilogue::Best => "; candidates = the best of every threadgroup",
+            Epilogue::Best => "; candidates = each threadgroup's argmax",
             _ => "",
         };
         let product = self.product("weight", "x", "bias");
@@ -175,14 +176,16 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// In the words of this model.
+    /// The formula with this model's names.
     fn formula(&self, name: &str, x: &str, y: &str) -> String {
         let product = self.product("W", x, &format!("{name}_bias"));
         match self.project.ending {
             Epilogue::Store if name == "qkv" => format!("q, k, v = {product}"),
             Epilogue::Store if name == "qk" => format!("q, k = {product}"),
             Epilogue::Store | Epilogue::Best => format!("{y} = {product}"),
-            Epilogue::MultiplyTaken => format!("{y} = ({product}) · this layer's columns of the aside"),
+            Epilogue::MultiplyTaken => {
+                format!("{y} = ({product}) · this layer's columns of the per-layer inputs")
+            }
             Epilogue::Add | Epilogue::AddSquares(_) => format!("{y} += {product}"),
             Epilogue::Gate(activation) => {
                 format!("gate, up = {product};  {y} = {}(gate) · up", activation.name())

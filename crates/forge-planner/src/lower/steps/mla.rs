@@ -1,5 +1,5 @@
-//! Attention over latents as steps: matrices of each head, lines to the cache, and attention over what is there. Queries, latents
-//! and keys may be columns of wider buffers, which these kernels are told.
+//! Steps of MLA: per-head matrices, append to the latent cache, and attention over it. Queries, latents and
+//! keys may be columns of wider buffers.
 
 use crate::fuse::list::{EachHead, Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, Value};
 use crate::lower::section::Draft;
@@ -13,17 +13,17 @@ const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
 const POSITIONS: (&str, Operand) = ("positions", Operand::Batch(BatchColumn::Positions));
 const LATENTS: (&str, Operand) = ("latents", Operand::Latents);
 
-/// Columns of a buffer.
+/// A range of columns of a buffer.
 pub(crate) struct Columns {
     pub(crate) buffer: usize,
-    /// The first of them.
+    /// The first column.
     pub(crate) first: usize,
-    /// Numbers of a row.
+    /// Elements per row of the buffer.
     pub(crate) pitch: usize,
 }
 
 impl Select<'_> {
-    /// Where a value is, which may be a slice of another.
+    /// Location of a value, which may be a slice of another.
     pub(crate) fn columns(&self, draft: &Draft<'_>, list: &Fused, value: Value) -> Columns {
         let buffer = draft.buffers.get(&value).copied().unwrap_or(self.stream);
         let definition = list.definition(value).map(|place| &list.operations[place]);
@@ -35,7 +35,7 @@ impl Select<'_> {
         }
     }
 
-    /// What columns of a wider buffer are called: `query of inputs`.
+    /// Name of a slice of a wider buffer: `query of inputs`.
     pub(crate) fn columns_name(&self, draft: &Draft<'_>, list: &Fused, value: Value) -> Option<String> {
         let slice = &list.operations[list.definition(value)?];
         let Kind::Slice { .. } = slice.kind else { return None };
@@ -43,7 +43,7 @@ impl Select<'_> {
         Some(format!("{} of {}", slice.name, self.scratch_name(buffer)))
     }
 
-    /// Where rows may meet keys and values in the place of latents, all that depends on it comes with attention.
+    /// If expanded MLA is possible, the attention operation adds all steps that depend on the choice.
     pub(crate) fn each_head(
         &mut self,
         draft: &mut Draft<'_>,
@@ -86,13 +86,13 @@ impl Select<'_> {
         let regimes = draft.regimes();
         let spec = shape(regimes[0]);
         let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if turned { "ᵀ" } else { "" });
-        let general = format!("y = {}, of every head its own", product("weight", "x"));
+        let general = format!("y = {}, per head", product("weight", "x"));
         let name = draft.param_name(weight);
         let function = self.function(&draft.function_name(&name), &general, &[(regimes, spec)]);
         let y_name = self.scratch_name(y);
         let part =
             self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(x));
-        let formula = format!("{y_name} = {}, of each head its own", product("W", &part));
+        let formula = format!("{y_name} = {}, per head", product("W", &part));
         draft.step(
             &operation.name,
             &formula,
@@ -118,7 +118,12 @@ impl Select<'_> {
             let general = "cache[slots, positions] = latent, key";
             let function = self.function("latent_append", general, &[(draft.regimes(), spec)]);
             let arguments = [("latent", latent), ("key", key), SLOTS, POSITIONS, LATENTS];
-            draft.step(&operation.name, "Append latent and turned key to the cache.", function, &arguments);
+            draft.step(
+                &operation.name,
+                "Append the latent and the RoPE key to the cache.",
+                function,
+                &arguments,
+            );
             return;
         };
         let [queries, latent, key] = operation.inputs[..] else { return };
@@ -130,11 +135,11 @@ impl Select<'_> {
         let function = self.function("latent_rotate_append", general, &[(draft.regimes(), spec)]);
         arguments.extend([SLOTS, POSITIONS, ("turned", Operand::Scratch(to)), LATENTS]);
         let formula =
-            "Turn queries and key by their positions, norm the latent; append latent and key to the cache.";
+            "Apply RoPE to queries and key, normalize the latent; append latent and key to the cache.";
         draft.step(&operation.name, formula, function, &arguments);
     }
 
-    /// What kernels that prepare rows are told of them: where queries that turn, latents and keys are.
+    /// Location of RoPE queries, latents and keys, for kernels that prepare rows.
     fn prepare(
         &mut self,
         draft: &mut Draft<'_>,
@@ -212,13 +217,21 @@ impl Select<'_> {
         let spec = Spec::LatentAttend(spec::LatentAttend { heads, width, turned, cache, scale, prologue });
         let general = format!(
             "{}heads = softmax(scale · (q · latentsᵀ + turned · keysᵀ)) · latents, over the positions of each row's slot up to its own",
-            if prepares { "queries, latent and key of a row prepared and the latter appended; " } else { "" }
+            if prepares {
+                "queries, latent and key of a row prepared, latent and key appended; "
+            } else {
+                ""
+            }
         );
         let regimes = draft.regimes();
         let function = self.function(&draft.function_name("latent_attend"), &general, &[(regimes, spec)]);
         let formula = format!(
             "{}{} = softmax({scale} · ({} · latentsᵀ + turned · keysᵀ)) · latents; {heads} heads share them.",
-            if prepares { "Turn queries and key, norm the latent; append latent and key;  " } else { "" },
+            if prepares {
+                "Apply RoPE to queries and key, normalize the latent; append latent and key;  "
+            } else {
+                ""
+            },
             self.scratch_name(to),
             match arguments[0].1 {
                 Operand::Scratch(q) => self.scratch_name(q),
@@ -231,7 +244,7 @@ impl Select<'_> {
         // Many rows are never split.
         let few = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };
         let function = self.function("attend_join", general, &[(few, join)]);
-        let comment = "A long cache was split among threadgroups: join what they found.";
+        let comment = "Combine the KV splits.";
         draft.step(
             "attend_join",
             comment,
@@ -243,7 +256,7 @@ impl Select<'_> {
         }
     }
 
-    /// The latents that a section keeps.
+    /// The MLA cache of the section.
     fn latents(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<LatentCache> {
         let latents = draft.body.latents(cache)?.clone();
         let width = latents.width + latents.turned;

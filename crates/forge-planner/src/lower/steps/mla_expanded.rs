@@ -1,5 +1,6 @@
-//! Both ways in which many rows meet latents, as steps: as they are, heads' matrices before and after, or unfolded, share by share of the
-//! positions. Which of them a pass takes is decided when it is encoded ([`MlaExpand`]); both leave the same heads.
+//! Steps of MLA for many rows, in both forms. Absorbed: per-head matrices before and after attention.
+//! Expanded: keys and values are computed tile by tile. The form is chosen when a pass is encoded
+//! ([`MlaExpand`]); both write the same output.
 
 use crate::fuse::list::{EachHead, Epilogue, Fused, Kind, LatentAttend, Operation};
 use crate::lower::mla_expand::MlaExpand;
@@ -10,29 +11,29 @@ use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
 use forge_ir::{Format, LatentCache, Layout};
 use forge_kernels::{Spec, spec};
 
-/// The operations of attention over latents, from a head's matrix of keys to that of its values, where rows may meet keys and
-/// values in their place.
+/// The operations of an MLA attention that can be expanded, from the key matrix to the value matrix of each
+/// head.
 pub(crate) struct Unfolding<'a> {
     absorb: (&'a Operation, &'a EachHead),
     attend: (&'a Operation, &'a LatentAttend),
     values: (&'a Operation, &'a EachHead),
     latents: LatentCache,
-    /// Channels of a head's key and of its value.
+    /// Channels of a head's key, and of its value.
     widths: [usize; 2],
-    /// Positions of a tile.
+    /// Positions of a KV tile.
     tile: usize,
     unfold: MlaExpand,
 }
 
 impl Unfolding<'_> {
-    /// Whether it stands for an operation.
+    /// Whether it replaces an operation.
     pub(crate) fn has(&self, operation: &Operation) -> bool {
         [self.absorb.0, self.attend.0, self.values.0].iter().any(|own| own.output == operation.output)
     }
 }
 
 impl Select<'_> {
-    /// What can be unfolded of a list, if anything can.
+    /// The operations of a list that can be expanded, if any.
     pub(crate) fn unfolding<'l>(&self, draft: &Draft<'_>, list: &'l Fused) -> Option<Unfolding<'l>> {
         if draft.schedule == Schedule::Decode {
             return None;
@@ -45,7 +46,7 @@ impl Select<'_> {
             Kind::EachHead(each) => Some((operation, each)),
             _ => None,
         };
-        // Matrices that are stored as queries meet them, as converters for MLX have it, would have to be turned to make keys.
+        // Matrices stored in absorbed orientation, as MLX converters do, would have to be transposed.
         let absorb =
             by_heads(&list.operations[list.definition(attend.0.inputs[0])?]).filter(|it| it.1.turned)?;
         let values = by_heads(list.readers(attend.0.output).next()?)?;
@@ -58,7 +59,7 @@ impl Select<'_> {
         alone.then_some(Unfolding { absorb, attend, values, latents, widths, tile, unfold })
     }
 
-    /// The steps of both ways.
+    /// Adds the steps of both forms.
     pub(crate) fn either_way(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
         let Unfolding { absorb, attend, values, unfold, .. } = unfolding;
         self.plan.unfold = Some(unfold.and(self.plan.unfold));
@@ -74,7 +75,7 @@ impl Select<'_> {
         self.unfolded(draft, list, unfolding);
     }
 
-    /// Keys and values of a share of the positions, and what rows have of them.
+    /// Adds the steps that expand a KV tile, and attention over it.
     fn unfolded(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
         let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, .. } = *unfolding;
         let LatentCache { width, turned } = unfolding.latents;
@@ -82,7 +83,7 @@ impl Select<'_> {
         let share = self.scratch("share", width, RowsOf::Position);
         let turned_keys = self.scratch("turned_keys", turned, RowsOf::Position);
         let spec = Spec::LatentShare(spec::MlaLoadLatents { width, turned, cache });
-        let general = "share, turned_keys = the latents and keys of rows positions from begin on, of the slot of all rows";
+        let general = "share, turned_keys = latents and RoPE keys of `rows` positions from begin on, in the slot of all rows";
         let function = self.function("latent_share", general, &[(MANY, spec)]);
         let arguments = [
             ("latents", Operand::Latents),
@@ -90,12 +91,7 @@ impl Select<'_> {
             ("share", Operand::Scratch(share)),
             ("turned_keys", Operand::Scratch(turned_keys)),
         ];
-        self.of_share(
-            draft,
-            ("share", "share, turned_keys = the share's lines in the cache"),
-            function,
-            &arguments,
-        );
+        self.of_share(draft, ("share", "share, turned_keys = the lines of a KV tile"), function, &arguments);
         let [keys_of_heads, values_of_heads] = [("keys", absorb.1, keys), ("values", of_values.1, values)]
             .map(|(name, each, width)| self.made_of_share(draft, name, each, (share, heads * width)));
 
@@ -130,7 +126,7 @@ impl Select<'_> {
             .columns_name(draft, list, absorb.0.inputs[0])
             .unwrap_or_else(|| self.scratch_name(queries.buffer));
         let formula = format!(
-            "{} = softmax({} · ({query} · keysᵀ + turned · turned_keysᵀ)) · values, of the shares so far",
+            "{} = softmax({} · ({query} · keysᵀ + turned · turned_keysᵀ)) · values, over the KV tiles so far",
             heads_name.unwrap_or_default(),
             attend.1.scale,
         );
@@ -139,7 +135,7 @@ impl Select<'_> {
         draft.last_where(Condition::Unfolded);
     }
 
-    /// Keys or values of a share's positions: the buffer that they are in.
+    /// Adds a step that expands keys or values of a KV tile; returns their buffer.
     fn made_of_share(
         &mut self,
         draft: &mut Draft<'_>,
@@ -160,7 +156,7 @@ impl Select<'_> {
             bias: false,
             each: None,
             epilogue: spec::Epilogue::Store,
-            // Latents were normed.
+            // Latents are normalized, so they are bounded.
             operand: self.operand(format, true),
             chooses: false,
             knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Epilogue::Store),
@@ -169,11 +165,11 @@ impl Select<'_> {
         let arguments =
             [("weight", Operand::Field(field)), ("x", Operand::Scratch(share)), ("y", Operand::Scratch(y))];
         let name = self.scratch_name(y);
-        self.of_share(draft, (&name, &format!("{name} = W · share, of all heads")), function, &arguments);
+        self.of_share(draft, (&name, &format!("{name} = W · share, for all heads")), function, &arguments);
         y
     }
 
-    /// A step whose rows are positions of a share.
+    /// Adds a step whose rows are positions of a KV tile.
     fn of_share(
         &self,
         draft: &mut Draft<'_>,
@@ -189,5 +185,5 @@ impl Select<'_> {
     }
 }
 
-/// The regime whose passes may unfold.
+/// Regimes that may use the expanded form.
 const MANY: &[Regime] = &[Regime::Many];

@@ -1,4 +1,4 @@
-//! Each kind of operation as a step: its kernels, its arguments, and what it says of itself.
+//! Converts each kind of operation to steps: kernels, arguments and formula.
 
 pub(crate) mod attend;
 pub(crate) mod experts;
@@ -46,8 +46,7 @@ impl Select<'_> {
                     rotation: rotation.clone(),
                     pairing: rotation.pairing,
                 });
-                let function =
-                    self.function("rotate", "y = x, every head turned", &[(draft.regimes(), spec)]);
+                let function = self.function("rotate", "y = rotate(x), per head", &[(draft.regimes(), spec)]);
                 let formula = format!("{} = rotate({})", self.scratch_name(to), self.scratch_name(from));
                 draft.step(
                     &operation.name,
@@ -73,8 +72,8 @@ impl Select<'_> {
             Kind::ExpertsSum(sum) => self.experts_sum(draft, list, operation, sum, from),
             Kind::Unplanned => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
-                let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));
-                self.faults.push(fault.note("docs/models.md tells which models are compiled"));
+                let fault = Diagnostic::new("F0501", format!("{at}: unsupported operation"));
+                self.faults.push(fault.note("docs/models.md lists the supported models"));
             }
             Kind::Elementwise(function) => {
                 self.number_by_number(draft, list, operation, *function, None);
@@ -83,7 +82,7 @@ impl Select<'_> {
                 let factor = self.vector(draft, &[*factor], Layout::Rows, "");
                 self.number_by_number(draft, list, operation, Function::ScaleBy, Some(factor));
             }
-            // What is left is where it was computed.
+            // The result is already in the buffer where it was computed.
             Kind::Leave => {
                 draft.buffers.insert(operation.output, from);
             }
@@ -99,7 +98,7 @@ impl Select<'_> {
         (table, scale, leaves): (ParamId, f32, Option<Gain>),
     ) {
         let width = list.widths[operation.output.0];
-        // The stream begins with the first table's rows, others are looked up beside it.
+        // The residual stream starts with the first table's rows; later tables are separate values.
         let is_embedding = |other: &&Operation| matches!(other.kind, Kind::Embed { .. });
         let to = match list.operations.iter().find(is_embedding) {
             Some(first) if first.output != operation.output => {
@@ -129,7 +128,7 @@ impl Select<'_> {
         draft.step(name, &formula, function, &arguments);
     }
 
-    /// Where positions are added, the stream alone is what they can be added to: it is updated in place.
+    /// Position embeddings are added in place, so they can only be added to the residual stream.
     fn place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, table: ParamId) {
         let width = list.widths[operation.output.0];
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
@@ -137,8 +136,11 @@ impl Select<'_> {
         if !is_stream || list.uses(operation.inputs[0]) != 1 {
             let at = format!("{}.{}", draft.section.name, operation.name);
             self.faults.push(
-                Diagnostic::new("F0501", format!("{at} adds positions to what is not the stream alone"))
-                    .note("forge plans learned positions as the first thing that is added to embeddings"),
+                Diagnostic::new(
+                    "F0501",
+                    format!("{at}: position embeddings are not added to the residual stream"),
+                )
+                .note("forge supports them only as the first addition to token embeddings"),
             );
         }
         let (scale, squares) = (1.0, None);
@@ -154,31 +156,31 @@ impl Select<'_> {
         draft.step(&operation.name, general, function, &arguments);
     }
 
-    /// Columns of the aside: which, each layer is told.
+    /// Columns of the per-layer inputs; the first column differs between layers.
     fn take(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
         let width = list.widths[operation.output.0];
         let Some(aside) = self.taken(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
         let spec = Spec::Take(spec::SliceColumns { width, of: self.plan.scratch[aside].width });
         let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
-        let formula = format!("{} = this layer's columns of the aside", self.scratch_name(to));
+        let formula = format!("{} = this layer's columns of the per-layer inputs", self.scratch_name(to));
         let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    /// The aside, of which an operation takes as many columns, those of its layer.
+    /// Buffer of the per-layer inputs, from which an operation reads its layer's columns.
     fn taken(&mut self, draft: &mut Draft<'_>, operation: &Operation, columns: usize) -> Option<usize> {
         let aside = self.aside()?;
         if draft.body.part_params().count() > 1 {
             let at = format!("{}.{}", draft.section.name, operation.name);
-            let message = format!("{at} is not all that the layer takes of the aside");
-            self.faults.push(Diagnostic::new("F0506", message).note("forge plans layers that take one part"));
+            let message = format!("{at}: the layer reads more than one range of the per-layer inputs");
+            self.faults.push(Diagnostic::new("F0506", message).note("forge supports one range per layer"));
         }
         draft.section.takes = Some(columns);
         Some(aside)
     }
 
-    /// A function of each number of one value or two, or of a value and a number that is a weight.
+    /// An elementwise function of one or two values, or of a value and a scalar weight.
     fn number_by_number(
         &mut self,
         draft: &mut Draft<'_>,
@@ -206,11 +208,11 @@ impl Select<'_> {
             }
             Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
             Function::Times => {
-                ("times", "y = a · b, one number for each row", format!("{} · {}", names[0], names[1]))
+                ("times", "y = a · b, a scalar b for each row", format!("{} · {}", names[0], names[1]))
             }
             Function::ScaleBy => {
                 let factor = factor.map_or("1", |field| &draft.section.fields[field].name);
-                ("scale_by", "y = b · a, of one number b", format!("{factor} · {}", names[0]))
+                ("scale_by", "y = b · a, b a scalar", format!("{factor} · {}", names[0]))
             }
             Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
         };
@@ -227,7 +229,7 @@ impl Select<'_> {
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    /// The search for the likeliest token, after the head.
+    /// Adds argmax after the head.
     pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
         let best = matches!(&last.kind, Kind::Project(project) if project.ending == crate::fuse::list::Epilogue::Best);
@@ -236,37 +238,37 @@ impl Select<'_> {
             Some(buffer) => {
                 let candidates = self.plan.scratch[buffer].width / 2;
                 let spec = Spec::ArgmaxJoin(spec::ArgmaxJoin { candidates });
-                ("argmax_join", "ids = the best of the candidates", spec, ("candidates", buffer))
+                ("argmax_join", "ids = argmax of the candidates", spec, ("candidates", buffer))
             }
             None => {
                 let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
                 let spec = Spec::Argmax(spec::Argmax { vocabulary: self.graph.model.vocabulary });
-                ("argmax", "ids = the index of the largest of logits", spec, ("logits", logits))
+                ("argmax", "ids = argmax(logits)", spec, ("logits", logits))
             }
         };
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
         let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Batch(BatchColumn::Next))];
-        draft.step(name, "next = the likeliest token.", function, &arguments);
+        draft.step(name, "next = the argmax token.", function, &arguments);
         draft.last_where(Condition::Greedy);
     }
 
-    /// The token that is drawn by chance, where it is, in place of that search.
+    /// Adds sampling, the alternative to argmax.
     pub(crate) fn sample(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
         let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
         let spec = Spec::Sample(spec::Sample { vocabulary: self.graph.model.vocabulary });
-        let general = "ids = an index of logits, drawn by what it weighs";
+        let general = "ids = a token sampled from logits";
         let function = self.function("sample", general, &[(draft.regimes(), spec)]);
         let arguments = [
             ("logits", Operand::Scratch(logits)),
             ("draws", Operand::Batch(BatchColumn::Draws)),
             ("ids", Operand::Batch(BatchColumn::Next)),
         ];
-        draft.step("sample", "next = a token drawn by its probability.", function, &arguments);
+        draft.step("sample", "next = a sampled token.", function, &arguments);
         draft.last_where(Condition::Drawn);
     }
 
-    /// The buffer that an operation's result goes to, called `name` unless it is what flows out.
+    /// Buffer of an operation's result. It is called `name` unless it is the body's output.
     fn target(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, name: &str) -> usize {
         let width = list.widths[operation.output.0];
         let per = if draft.place == Place::Epilogue { RowsOf::Wanted } else { RowsOf::Row };
@@ -275,7 +277,7 @@ impl Select<'_> {
         let to = match (flows_out, draft.place) {
             (true, Place::Epilogue) => self.scratch("logits", width, per),
             (true, _) => self.stream,
-            // A sum on the way to the next stream, which must not be mistaken for it.
+            // An intermediate sum must not be mistaken for the next residual stream.
             (false, _) if name == "stream" => {
                 let sum = self.scratch("sum", width, per);
                 if is_needed(draft, list, operation, sum) {
@@ -288,31 +290,33 @@ impl Select<'_> {
         };
         if is_needed(draft, list, operation, to) {
             let at = format!("{}.{}", draft.section.name, operation.name);
-            let note = "forge plans sums with the stream one after the other; the fusion `residual` makes them in place";
+            let note = "residual additions have to be sequential; fusion `residual` makes them in place";
             self.faults.push(
-                Diagnostic::new("F0501", format!("{at} would overwrite what is still to be read")).note(note),
+                Diagnostic::new("F0501", format!("{at} would overwrite a value that is still needed"))
+                    .note(note),
             );
         }
         draft.buffers.insert(operation.output, to);
         to
     }
 
-    /// The buffer of the operation's last input, which it adds to. What flows out has to be the stream.
+    /// Buffer of the operation's last input, which it adds to. If it is the body's output, it must be the
+    /// residual stream.
     fn in_place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) -> usize {
         let to = operation.inputs.last().and_then(|value| draft.buffers.get(value)).copied();
         let to = to.unwrap_or(self.stream);
         if list.flows_out(operation.output) && to != self.stream {
             let at = format!("{}.{}", draft.section.name, operation.name);
-            let message = format!("{at} adds to {}, and what flows out is the stream", self.scratch_name(to));
-            let note = "fusions make sums with the stream in place one after the other, or none of them";
+            let message = format!("{at} adds to {} instead of the residual stream", self.scratch_name(to));
+            let note = "residual additions have to be all in place, or none";
             self.faults.push(Diagnostic::new("F0501", message).note(note));
         }
         draft.buffers.insert(operation.output, to);
         to
     }
 
-    /// What a product reads in the place of `from`: where a norm's division is left to it, the row times the gain, or the row
-    /// itself where the gain is folded.
+    /// Input of a matmul that replaces `from`. With a deferred norm it is the row times the gain, or the row
+    /// itself if the gain is folded.
     fn normed_input(
         &mut self,
         draft: &Draft<'_>,
@@ -324,7 +328,7 @@ impl Select<'_> {
         let input = operation.inputs[0];
         match (norm, folded) {
             (None, _) => from,
-            // What the section before has left of the stream times this section's first gain.
+            // The section before has written the stream times this section's first gain.
             (Some(_), None) if input == Value::INPUT => {
                 self.scratch("gained", list.widths[input.0], RowsOf::Pass)
             }
@@ -332,7 +336,7 @@ impl Select<'_> {
         }
     }
 
-    /// What the producer of `value` leaves for the deferred norm that reads it: words for its formula, and arguments.
+    /// Outputs of the producer of `value` for its deferred norm: text for its formula, and arguments.
     fn leave(
         &mut self,
         draft: &mut Draft<'_>,
@@ -364,11 +368,11 @@ impl Select<'_> {
         spec::Squares { partials: self.partials, gain: gain != Gain::Folded }
     }
 
-    /// The field of the gain that the next application's norm has.
+    /// Field of the gain of the next application's norm.
     fn next_gain(&self, draft: &mut Draft<'_>, width: usize) -> usize {
         let (name, comment) = match draft.place {
-            Place::Prologue => ("first_gain", "of the norm that the first layer begins with"),
-            _ => ("next_gain", "of the norm that reads the stream next"),
+            Place::Prologue => ("first_gain", "gain of the first layer's norm"),
+            _ => ("next_gain", "gain of the next norm"),
         };
         let kind = FieldKind::Vector { width };
         let field = Field { name: name.to_owned(), kind, comment: comment.to_owned(), of_next: true };
@@ -377,7 +381,7 @@ impl Select<'_> {
 
     fn state(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<State> {
         let state = draft.body.cache(cache)?;
-        // Rows may see it in more ways than one: it keeps what any of them sees.
+        // Several attentions may read the cache; it keeps the positions that any of them reads.
         let sees = draft.body.nodes.iter().filter_map(|node| match node.op {
             Op::Attention { cache: seen, window, .. } if seen == cache => Some(window.unwrap_or(usize::MAX)),
             _ => None,
@@ -388,7 +392,7 @@ impl Select<'_> {
         Some(state)
     }
 
-    /// The field of a matrix made of these parameters, with its format and rows.
+    /// Field of a matrix merged from these parameters, with its format and rows.
     fn matrix(
         &self,
         draft: &mut Draft<'_>,
@@ -401,7 +405,7 @@ impl Select<'_> {
         self.field(draft, params, (layout, folded), name, kind)
     }
 
-    /// A field of matrices, their format, and rows of all of them.
+    /// A matrix field, its format, and the rows of all parts.
     fn field(
         &self,
         draft: &mut Draft<'_>,
@@ -444,14 +448,14 @@ impl Select<'_> {
     }
 }
 
-/// Whether a buffer holds what the operation, or one after it, reads.
+/// Whether the operation, or a later one, reads the buffer's value.
 fn is_needed(draft: &Draft<'_>, list: &Fused, operation: &Operation, buffer: usize) -> bool {
     let rest = list.operations.iter().skip_while(|other| other.output != operation.output);
     let mut read = rest.flat_map(|other| &other.inputs);
     read.any(|value| draft.buffers.get(value) == Some(&buffer))
 }
 
-/// A function of a number, in words.
+/// Formula of a unary function.
 fn of_each(each: UnaryOp, x: &str) -> String {
     match each {
         UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),

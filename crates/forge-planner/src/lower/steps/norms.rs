@@ -1,4 +1,4 @@
-//! Norms as steps: by themselves, and added to the stream.
+//! Steps of norms: separate, or added to the residual stream.
 
 use crate::fuse::list::{Fused, Gain, Kind, NormAdd, Operation, Value};
 use crate::lower::section::{Draft, Place};
@@ -26,14 +26,14 @@ impl Select<'_> {
         let spec = Spec::LayerNorm(spec::LayerNorm { width, epsilon, bias: bias.is_some(), gather });
         let plus = if bias.is_some() { " + bias" } else { "" };
         let (name, general) = match gather {
-            true => ("final_norm", format!("y = gain · normed(x[wanted]){plus}, the mean taken off")),
-            false => ("norm", format!("y = gain · normed(x){plus}, the mean taken off")),
+            true => ("final_norm", format!("y = gain · layer_norm(x[wanted]){plus}")),
+            false => ("norm", format!("y = gain · layer_norm(x){plus}")),
         };
         let function = self.function(name, &general, &[(draft.regimes(), spec)]);
         let field = |field: usize| draft.section.fields[field].name.clone();
         let plus = bias.map_or_else(String::new, |bias| format!(" + {}", field(bias)));
         let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
-        let mut formula = format!("{to_name} = {} · normed({from_name}){plus}", field(gain));
+        let mut formula = format!("{to_name} = {} · layer_norm({from_name}){plus}", field(gain));
         if gather {
             formula += WANTED;
         }
@@ -57,8 +57,8 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let gather = gathers(draft, operation);
         let field = gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
-        // Normed queries are still to be read when keys are normed, and one norm of the stream when there is another: they
-        // cannot share a buffer.
+        // Normalized queries are still needed when keys are normalized, and one norm of the stream when there
+        // is another. They need separate buffers.
         let is_for_attention = list
             .readers(operation.output)
             .any(|reader| matches!(reader.kind, Kind::Rotate { .. } | Kind::Append { .. } | Kind::Attend(_)));
@@ -68,7 +68,7 @@ impl Select<'_> {
             (_, 1) if is_alone => self.target(draft, list, operation, "normed"),
             _ => self.target(draft, list, operation, &operation.name),
         };
-        // What is normed may be the first columns of wider rows.
+        // The input may be the first columns of a wider row.
         let pitch = self.columns(draft, list, operation.inputs[0]).pitch;
         let spec = Spec::RmsNorm(spec::RmsNorm {
             width: width / parts,
@@ -82,7 +82,7 @@ impl Select<'_> {
         let (name, general) = match (gather, parts) {
             (true, _) => ("final_norm", format!("y = {times}x[wanted] / rms(x[wanted])")),
             (false, 1) => ("norm", format!("y = {times}x / rms(x)")),
-            (false, _) => ("head_norm", format!("y = {times}x / rms(x), of every head")),
+            (false, _) => ("head_norm", format!("y = {times}x / rms(x), per head")),
         };
         let function = self.function(name, &general, &[(draft.regimes(), spec)]);
         let times =
@@ -94,7 +94,7 @@ impl Select<'_> {
         if gather {
             formula += WANTED;
         } else if parts > 1 {
-            formula += ", of every head";
+            formula += ", per head";
         }
         let mut arguments = vec![("x", Operand::Scratch(from)), ("y", Operand::Scratch(to))];
         arguments.extend(field.map(|field| ("gain", Operand::Field(field))));
@@ -104,7 +104,7 @@ impl Select<'_> {
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    /// The norm of a branch, added to the stream, or to what will be it, in place.
+    /// Adds the norm of a branch to the residual stream, or to a sum that becomes it, in place.
     pub(crate) fn norm_add(
         &mut self,
         draft: &mut Draft<'_>,
@@ -156,10 +156,10 @@ impl Select<'_> {
     }
 }
 
-/// What a norm's formula ends with where it takes some rows only.
-const WANTED: &str = ", for the rows whose logits are wanted";
+/// Suffix of a norm's formula if it reads only some rows.
+const WANTED: &str = ", for the rows that need logits";
 
-/// Whether the operation, or one after it, reads the norm of a row that was made before it.
+/// Whether the operation, or a later one, reads an earlier norm of the row.
 fn another_is_needed(list: &Fused, operation: &Operation) -> bool {
     let place = list.definition(operation.output).unwrap_or_default();
     let (before, rest) = list.operations.split_at(place);
@@ -167,7 +167,7 @@ fn another_is_needed(list: &Fused, operation: &Operation) -> bool {
     norms.into_iter().any(|norm| rest.iter().any(|other| other.inputs.contains(&norm.output)))
 }
 
-/// Whether a norm takes the rows whose logits are wanted from those of the pass.
+/// Whether a norm gathers the rows that need logits from the rows of the pass.
 fn gathers(draft: &Draft<'_>, operation: &Operation) -> bool {
     draft.place == Place::Epilogue && draft.schedule == Schedule::Batch && operation.inputs == [Value::INPUT]
 }

@@ -1,4 +1,4 @@
-//! Convolutions and delta rules as steps. What they remember of a slot has the same size however long its text is.
+//! Steps of recurrent layers: causal convolution and gated delta rule. Their state has a fixed size per slot.
 
 use crate::fuse::list::{Convolve, DeltaRule, Fused, Operation};
 use crate::lower::section::Draft;
@@ -28,8 +28,7 @@ impl Select<'_> {
         let to = self.target(draft, list, operation, &operation.name);
         let activation = convolve.activation;
         let spec = Spec::Convolve(spec::CausalConv { width, taps: rows, pitch, activation });
-        let general =
-            "y = each channel's last values, those of the slot's tail and the row's own, times its taps";
+        let general = "y = causal depthwise convolution of the conv state and the row";
         let function = self.function("convolve", general, &[(draft.regimes(), spec)]);
         let sum = format!(
             "{} · the last {rows} rows of {}",
@@ -37,7 +36,7 @@ impl Select<'_> {
             self.scratch_name(from)
         );
         let sum = activation.map_or(sum.clone(), |activation| format!("{}({sum})", activation.name()));
-        let formula = format!("{} = {sum};  {kept} keeps them", self.scratch_name(to));
+        let formula = format!("{} = {sum};  {kept} is updated", self.scratch_name(to));
         let arguments = [
             ("x", Operand::Scratch(from)),
             ("taps", Operand::Field(taps)),
@@ -49,7 +48,7 @@ impl Select<'_> {
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    /// What a convolution of so many channels needs: its taps as a field, and its tail.
+    /// Weights of a convolution with this many channels as a field, and its conv state.
     fn convolution(
         &mut self,
         draft: &mut Draft<'_>,
@@ -63,9 +62,11 @@ impl Select<'_> {
             |(_, tail): &(ParamId, ParamId)| draft.body.tail(*tail).is_some_and(|it| it.rows + 1 == rows);
         if !convolve.parts.iter().all(alike) {
             let at = format!("{}.{}", draft.section.name, draft.param_name(first));
-            let fault = Diagnostic::new("F0501", format!("{at} is as long as others beside it are not"));
-            self.faults
-                .push(fault.note("forge plans convolutions of as many taps for queries, keys and values"));
+            let fault = Diagnostic::new(
+                "F0501",
+                format!("{at} has another length than other convolutions of the layer"),
+            );
+            self.faults.push(fault.note("forge needs the same number of taps for queries, keys and values"));
             return None;
         }
         let (name, kept) = match convolve.parts.len() {
@@ -112,10 +113,10 @@ impl Select<'_> {
         arguments.push(("heads", Operand::Scratch(to)));
 
         let said =
-            "memories decay, learn by key what they do not know of value;  heads = scale · memory · query";
-        let through = if gated.is_some() { ", normed and gated" } else { "" };
+            "decay the state, update it with key and value (delta rule);  heads = scale · state · query";
+        let through = if gated.is_some() { ", normalized and gated" } else { "" };
         let mut formula = format!(
-            "Memories decay, learn values by keys, and are asked;  heads = {scale} · memory · query{through}."
+            "Decay the state, update it with keys and values;  heads = {scale} · state · query{through}."
         );
         if heads > key_heads {
             formula += &format!(" {} value heads share a key head.", heads / key_heads);
@@ -133,7 +134,7 @@ impl Select<'_> {
             }
             Some(Convolution { rows, taps, tail, kept }) => {
                 arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);
-                formula = format!("Convolve the last {rows} rows, which {kept} keeps. {formula}");
+                formula = format!("Convolve the last {rows} rows, kept in {kept}. {formula}");
                 let general = format!("the last rows are convolved; {said}{through}");
                 let spec = Spec::DeltaStep(spec::DeltaStep { rule: spec, taps: rows });
                 self.function("delta_step", &general, &[(regimes, spec)])
@@ -147,7 +148,7 @@ impl Select<'_> {
             let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
             let first = channels;
             let spec = Spec::LetThrough(spec::GatedRmsNorm { heads, values, pitch, first, epsilon });
-            let general = "heads = gain · heads / rms(heads) · silu(gates), each head by itself";
+            let general = "heads = gain · heads / rms(heads) · silu(gates), per head";
             let function = self.function("let_through", general, &[(MANY, spec)]);
             let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
             let arguments = [("inputs", *inputs), ("gain", gain), ("heads", Operand::Scratch(to))];
@@ -156,11 +157,11 @@ impl Select<'_> {
     }
 }
 
-/// The regime whose passes take rows of a slot several at a time, so that a row of a prompt waits for a product with all of the
-/// memory no longer, but for what the rows beside it teach.
+/// Regimes with the chunked delta rule: rows of a slot are processed several at a time. The state is then
+/// updated once per chunk instead of once per row.
 const MANY: &[Regime] = &[Regime::Many];
 
-/// How passes of these regimes take rows at once: many rows, if queries and keys of 8 fit a threadgroup's memory.
+/// The chunk size for these regimes: many rows, if queries and keys of 8 rows fit in threadgroup memory.
 fn chunks(regimes: &[Regime], rule: &spec::DeltaRule) -> Option<spec::DeltaChunks> {
     if !regimes.contains(&Regime::Many) {
         return None;
@@ -168,7 +169,7 @@ fn chunks(regimes: &[Regime], rule: &spec::DeltaRule) -> Option<spec::DeltaChunk
     spec::DeltaChunks::of(rule.clone())
 }
 
-/// A kernel for every number of rows, or one that leaves many rows to another.
+/// One kernel for all regimes, or a separate one for many rows.
 fn variants(
     regimes: &'static [Regime],
     rule: spec::DeltaRule,
@@ -183,16 +184,16 @@ fn variants(
 
 /// What a convolution needs.
 struct Convolution {
-    /// Rows that a result is made of.
+    /// Taps: rows that a result depends on.
     rows: usize,
-    /// The field of its taps.
+    /// Field of its weights.
     taps: usize,
     tail: Operand,
-    /// What the tail is called.
+    /// Name of the conv state.
     kept: String,
 }
 
-/// Key heads: what is left of the widths of what the rule reads.
+/// Number of key heads, from the widths of the rule's inputs.
 fn key_heads(
     list: &Fused,
     operation: &Operation,
