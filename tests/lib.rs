@@ -290,20 +290,18 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
         crate_.directory = workspace.join(crate_.name());
     }
     shared_out(built.iter(), compile);
-    let mut names: Vec<String> = built.iter().map(Built::name).collect();
-    let mut more = String::new();
-    if cfg!(target_os = "linux") {
+    let names: Vec<String> = built.iter().map(Built::name).collect();
+    let driver = cfg!(target_os = "linux").then(|| {
         let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
-        more = emulated::write_driver(&workspace, &emulated);
-        names.push(emulated::DRIVER.to_owned());
-    }
-    let mut programs = workspace::build_with(&workspace, names.into_iter(), Work::Little, &more);
+        emulated::write_driver(&workspace, &emulated)
+    });
+    let other = driver.as_deref().map(|manifest| (emulated::DRIVER, manifest));
+    let (mut programs, driver) = workspace::build_with(&workspace, &names, Work::Little, other);
     for crate_ in &mut built {
         let name = crate_.name();
         crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
     }
-    let driver = programs.into_values().next().unwrap_or_default();
-    (built, driver)
+    (built, driver.unwrap_or_default())
 }
 
 /// What [`all_built`] has, before it is.

@@ -58,29 +58,35 @@ pub enum Work {
     Much,
 }
 
-/// Builds crates as members of one workspace; gives their programs by name.
+/// The package whose program runs any model of a workspace: the one that it is called by.
+const PROGRAMS: &str = "programs";
+
+/// Builds crates as members of one workspace and links them into one program; gives a link to it for each crate, by name.
 pub fn build_together(
     workspace: &Path,
     members: impl Iterator<Item = String>,
     work: Work,
 ) -> BTreeMap<String, PathBuf> {
-    build_with(workspace, members, work, "")
+    build_with(workspace, &members.collect::<Vec<_>>(), work, None).0
 }
 
-/// As [`build_together`], with more to be said in the workspace's manifest.
+/// As [`build_together`], with another package that is a program of its own, and what the workspace's manifest needs for it.
 pub(crate) fn build_with(
     workspace: &Path,
-    members: impl Iterator<Item = String>,
+    models: &[String],
     work: Work,
-    more: &str,
-) -> BTreeMap<String, PathBuf> {
-    let members: Vec<String> = members.collect();
-    let list: Vec<String> = members.iter().map(|name| format!("{name:?}")).collect();
+    other: Option<(&str, &str)>,
+) -> (BTreeMap<String, PathBuf>, Option<PathBuf>) {
+    write_programs(workspace, models);
+    let packages: Vec<&str> = [PROGRAMS].into_iter().chain(other.map(|(name, _)| name)).collect();
+    let members = packages.iter().copied().chain(models.iter().map(String::as_str));
+    let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     let (profile, target) = match work {
-        // There are some two hundred of them; names of functions would be a third of their size.
+        // Symbols would be a third of the program's size.
         Work::Little => ("[profile.release]\nopt-level = 0\nstrip = true\n", "target"),
         Work::Much => ("[profile.release]\nstrip = true\n", "release"),
     };
+    let more = other.map_or("", |(_, manifest)| manifest);
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}{more}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions as this project's own build, so that dependencies come from one list.
@@ -88,16 +94,69 @@ pub(crate) fn build_with(
     if !lock.exists() {
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
     }
-    let arguments = ["build", "--release", "--workspace", "--message-format=json-render-diagnostics"];
     let mut command = Command::new(env!("CARGO"));
     let target = scratch().join(target);
-    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", &target);
-    let programs = executables(&run(&mut command));
-    // What `forge verify` leaves where it has built a program, so that it does not build these again.
-    for name in &members {
-        let directory = workspace.join(name).canonicalize().expect("it was built");
-        let stamp = target.join(format!(".forge-{name}"));
-        std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");
+    command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
+    for package in packages {
+        command.args(["--package", package]);
     }
-    programs
+    command.current_dir(workspace).env("CARGO_TARGET_DIR", &target);
+    let mut built = executables(&run(&mut command));
+    let program = built.remove(PROGRAMS).expect("cargo names the program that it built");
+    let links = models.iter().map(|name| (name.clone(), link(workspace, name, &program, &target)));
+    (links.collect(), built.into_values().next())
+}
+
+/// Writes the package that depends on all models.
+fn write_programs(workspace: &Path, models: &[String]) {
+    let directory = workspace.join(PROGRAMS);
+    let dependencies: String = models
+        .iter()
+        .map(|name| format!("{name} = {{ path = \"../{name}\", default-features = false }}\n"))
+        .collect();
+    let runtime = root().join("crates/forge-runtime");
+    let has_server = models.iter().any(|name| {
+        let manifest = std::fs::read_to_string(workspace.join(name).join("Cargo.toml"));
+        manifest.is_ok_and(|manifest| manifest.contains("default = [\"serve\"]"))
+    });
+    let features = if has_server { "\"serve\"" } else { "" };
+    let manifest = format!(
+        "[package]\nname = {PROGRAMS:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\n\
+         forge-runtime = {{ path = {runtime:?}, default-features = false, features = [{features}] }}\n{dependencies}"
+    );
+    let arms: String = models
+        .iter()
+        .map(|name| format!("        {name:?} => &{}::PROGRAM,\n", name.replace('-', "_")))
+        .collect();
+    let text = format!(
+        "//! Every model of the workspace in one program: the name that it is called by says which.\n\n\
+         use forge_runtime::cli;\n\nfn main() -> std::process::ExitCode {{\n    \
+         let path = std::env::args_os().next().map(std::path::PathBuf::from).unwrap_or_default();\n    \
+         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();\n    \
+         let program = match name {{\n{arms}        _ => panic!(\"there is no model {{name}}\"),\n    }};\n    \
+         cli::main(program, cli::COMMANDS)\n}}\n"
+    );
+    write_if_changed(&directory.join("Cargo.toml"), &manifest);
+    write_if_changed(&directory.join("src/main.rs"), &text);
+}
+
+fn write_if_changed(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("the build folder is writable");
+    if std::fs::read_to_string(path).ok().as_deref() != Some(text) {
+        std::fs::write(path, text).expect("the build folder is writable");
+    }
+}
+
+/// A link to the program by a model's name.
+fn link(workspace: &Path, name: &str, program: &Path, target: &Path) -> PathBuf {
+    let links = target.join("models");
+    std::fs::create_dir_all(&links).expect("the build folder is writable");
+    let link = links.join(name);
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(program, &link).expect("the build folder is writable");
+    // What `forge verify` leaves where it has built a program, so that it builds only the crate's own program here.
+    let directory = workspace.join(name).canonicalize().expect("it was built");
+    let stamp = target.join(format!(".forge-{name}"));
+    std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");
+    link
 }
