@@ -1,11 +1,11 @@
-//! What a step reads is what an earlier step has left there: passes of every model are followed through the arena, where a
-//! buffer is lost as soon as another one is written over a byte of it.
+//! Every step reads data that an earlier step of the pass wrote. The test follows the passes of every model through the arena; a
+//! buffer is lost when another one overwrites a byte of it.
 
 use forge_planner::{Fusion, Operand, Options, Plan, Section, Step, Workload, plan};
 use std::ops::Range;
 use tests::{graph, models, rows_of};
 
-/// Follows a pass; gives reads of what is not there, or no more.
+/// Follows a pass and returns the reads of data that is missing or overwritten.
 fn lost(plan: &Plan, load: Workload) -> Vec<String> {
     let bytes = |index: usize| -> Range<usize> {
         let scratch = &plan.scratch[index];

@@ -1,4 +1,4 @@
-//! `--quant auto:BITS`: what it spends, and whether the model is the better for it.
+//! `--quant auto:BITS`: its size, and its effect on quality.
 
 use forge_frontend::{Memory, read_model};
 use forge_planner::{Options, Override, Quant};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tests::{deviation, forge_with, model, root};
 
-/// What `forge compile --json` says of a model, and its logits at every position of some texts.
+/// The output of `forge compile --json` for a model, and its logits at every position of some sequences.
 struct Compiled {
     summary: Value,
     logits: Vec<Vec<f64>>,
@@ -83,7 +83,7 @@ fn five_bits_are_better_than_q4_0_and_no_more_than_five() {
 }
 
 #[test]
-fn a_choice_is_the_same_every_time_and_leaves_alone_what_was_asked_for() {
+fn the_choice_is_deterministic_and_keeps_overrides() {
     let llama = model("llama").display().to_string();
     let plan = |more: &[&str]| {
         let arguments: Vec<&str> =

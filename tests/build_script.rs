@@ -1,4 +1,4 @@
-//! What a generated crate's `build.rs` does on systems that this is not: it is compiled as it is and run, with a stand-in for `xcrun`.
+//! The `build.rs` of generated crates on other systems: it is compiled unmodified and run with a substitute for `xcrun`.
 #![cfg(unix)]
 
 use std::fs;
@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What the script tells cargo where the system is `system` and `xcrun` is this script of a shell, or is not there.
-fn told(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<String> {
+/// Runs the script for `system`, with this shell script as `xcrun`, and returns its instructions to cargo.
+fn run_build_script(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<String> {
     let (script, tools) = (folder.join("build"), folder.join("tools"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/crate/build.rs");
     if !script.exists() {
@@ -40,20 +40,23 @@ fn told(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<String> {
 fn kernels_are_compiled_where_apples_compiler_is_and_no_build_fails_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // It is asked where the compiler is, then to compile: the library is what it was asked.
+    // The script first looks up the compiler, then runs it. The library contains the arguments.
     let compiles = r#"[ "$3" = --find ] || echo "$@" > "${OUT_DIR}/kernels.metallib""#;
     let refuses = r#"[ "$3" = --find ] || { echo "kernels.metal:7: no such type" >&2; exit 1; }"#;
-    assert!(told(folder, "linux", Some(compiles)).is_empty(), "there is no Metal");
-    assert!(told(folder, "macos", None).is_empty(), "there are no tools of Apple's");
-    assert!(told(folder, "macos", Some("exit 72")).is_empty(), "there is no compiler among them");
+    assert!(run_build_script(folder, "linux", Some(compiles)).is_empty(), "there is no Metal");
+    assert!(run_build_script(folder, "macos", None).is_empty(), "there are no tools of Apple's");
+    assert!(run_build_script(folder, "macos", Some("exit 72")).is_empty(), "there is no compiler among them");
     let library = folder.join("kernels.metallib");
     assert!(!library.exists());
-    assert_eq!(told(folder, "macos", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
+    assert_eq!(run_build_script(folder, "macos", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
     let asked = fs::read_to_string(&library).unwrap();
     let expected = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0 -fno-fast-math -o ";
     assert_eq!(asked, format!("{expected}{} src/kernels.metal\n", library.display()));
-    let said = told(folder, "macos", Some(refuses));
+    let said = run_build_script(folder, "macos", Some(refuses));
     assert_eq!(said.len(), 2, "{said:?}");
-    assert!(said[0].starts_with("cargo::warning=xcrun metal does not compile src/kernels.metal"), "{said:?}");
+    assert!(
+        said[0].starts_with("cargo::warning=xcrun metal failed to compile src/kernels.metal"),
+        "{said:?}"
+    );
     assert_eq!(said[1], "cargo::warning=kernels.metal:7: no such type");
 }

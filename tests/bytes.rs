@@ -1,5 +1,5 @@
-//! The bytes that the plan says a step moves are those that its kernel touches: every step of small models is executed
-//! by itself under the referee, which counts distinct bytes.
+//! Predicted memory traffic equals measured traffic. Every step of small models runs by itself in the kernel checker, which counts
+//! distinct bytes.
 
 use forge_ir::{Format, Graph, Record};
 use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, MOST_EXPERTS};
@@ -20,7 +20,7 @@ fn planned(graph: &Graph, format: Format, cache: Option<Format>, disabled: &[Fus
     plan(graph, &options).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// Runs a step by itself, on memory of its own, and gives what it touched.
+/// Runs a single step in its own memory and returns its accesses.
 fn run(
     program: &Program,
     plan: &Plan,
@@ -50,7 +50,7 @@ fn run(
                 Spec::ExpertsSum(sum) if buffer.name == "routes" => {
                     words(routes(rows, sum.experts, sum.chosen, sum.shared))
                 }
-                // Who its experts are, those that every row has among them, is nothing to it.
+                // The traffic does not depend on which experts are selected, shared experts included.
                 Spec::ExpertsGroup(group) if buffer.name == "routes" => {
                     words(routes(rows, group.experts, group.chosen, 0))
                 }
@@ -81,7 +81,7 @@ fn run(
     sim.traffic()
 }
 
-/// Routes of rows that choose as differently as they can, beside experts that every row has.
+/// Routes of rows that select experts as differently as possible, besides the shared experts.
 fn routes(rows: usize, experts: usize, chosen: usize, shared: usize) -> Vec<u32> {
     let (others, own) = (experts - shared, chosen - shared);
     let row = |row: usize| {
@@ -123,7 +123,7 @@ fn record(section: &Section) -> usize {
     Record::of(&section.fields.iter().filter_map(matrix).collect::<Vec<_>>()).bytes
 }
 
-/// What a buffer of a step holds: zeros, but for what the host says of rows.
+/// The contents of a step's buffer: zeros, except for the batch columns that the host writes.
 fn content(
     plan: &Plan,
     section: &Section,
@@ -173,7 +173,7 @@ fn content(
     }
 }
 
-/// Every step of a pass: its bytes are those that the plan says.
+/// Every step of a pass accesses the planned number of bytes.
 fn check(plan: &Plan, program: &Program, load: Workload, differing: &mut Vec<String>) -> usize {
     let mut checked = 0;
     let mut seen: Vec<*const Step> = Vec::new();
@@ -247,7 +247,7 @@ fn check_all(disabled: &[Fusion]) {
 }
 
 #[test]
-fn steps_touch_the_bytes_that_the_plan_says() {
+fn steps_access_the_planned_bytes() {
     check_all(&[]);
 }
 

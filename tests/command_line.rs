@@ -1,4 +1,4 @@
-//! The compiler as somebody meets it who makes mistakes: every refusal names the thing, and leaves nothing behind.
+//! Errors of the command line: each names its cause, and leaves no files behind.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ fn broken(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     copy
 }
 
-/// Compiles into a fresh folder; what was said, the exit code, and whether anything was left.
+/// Compiles into a new directory. Returns stderr, the exit code, and the number of directory entries left behind.
 fn compile(checkpoint: &Path, more: &[&str]) -> (String, Option<i32>, usize) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
@@ -29,20 +29,20 @@ fn compile(checkpoint: &Path, more: &[&str]) -> (String, Option<i32>, usize) {
     arguments.extend(more);
     let output = forge_with(&arguments);
     let left = std::fs::read_dir(folder.path()).expect("it exists").count();
-    (said(&output), output.status.code(), left)
+    (stderr(&output), output.status.code(), left)
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Compiling must fail with this code, naming these, and leave nothing.
 #[track_caller]
 fn refused(checkpoint: &Path, more: &[&str], code: i32, named: &[&str]) {
-    let (said, exit, left) = compile(checkpoint, more);
-    assert_eq!(exit, Some(code), "{said}");
+    let (stderr, exit, left) = compile(checkpoint, more);
+    assert_eq!(exit, Some(code), "{stderr}");
     for name in named {
-        assert!(said.contains(name), "should name {name}:\n{said}");
+        assert!(stderr.contains(name), "should name {name}:\n{stderr}");
     }
     assert_eq!(left, 0, "nothing is left behind");
 }
@@ -68,20 +68,20 @@ fn configurations_that_are_not_understood_are_refused() {
 #[test]
 fn an_unknown_key_can_be_allowed_by_name() {
     let copy = broken(|config| config["attention_chunk_size"] = json!(4));
-    let (said, code, left) =
+    let (stderr, code, left) =
         compile(copy.path(), &["--ignore-config-key", "attention_chunk_size", "--no-reference-logits"]);
-    assert_eq!((code, left), (Some(0), 1), "{said}");
+    assert_eq!((code, left), (Some(0), 1), "{stderr}");
 }
 
 #[test]
 fn a_key_without_effect_is_listed_on_request() {
     let copy = broken(|config| config["is_llama_config"] = json!(true));
-    let (said, code, _) = compile(copy.path(), &["--no-reference-logits", "-v"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("no effect: is_llama_config"), "{said}");
-    let (said, code, _) = compile(copy.path(), &["--no-reference-logits"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(!said.contains("is_llama_config"), "{said}");
+    let (stderr, code, _) = compile(copy.path(), &["--no-reference-logits", "-v"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("no effect: is_llama_config"), "{stderr}");
+    let (stderr, code, _) = compile(copy.path(), &["--no-reference-logits"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!stderr.contains("is_llama_config"), "{stderr}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn links_that_lead_nowhere_are_refused() {
 }
 
 #[test]
-fn a_chat_template_that_cannot_be_read_is_told_and_nothing_is_said_of_chat() {
+fn an_unreadable_chat_template_is_reported_and_chat_is_left_out() {
     let copy = broken(|_| {});
     for (file, text) in [
         ("chat_template.jinja", "{% for %}"),
@@ -147,14 +147,14 @@ fn a_chat_template_that_cannot_be_read_is_told_and_nothing_is_said_of_chat() {
     ] {
         let path = copy.path().join(file);
         std::fs::write(&path, text).expect("it is writable");
-        let (said, code, left) = compile(copy.path(), &["--no-reference-logits"]);
-        assert_eq!((code, left), (Some(0), 1), "{said}");
-        assert!(said.contains("warning: ") && said.contains("chat"), "{said}");
-        assert!(said.contains("-- generate -p"), "{said}");
+        let (stderr, code, left) = compile(copy.path(), &["--no-reference-logits"]);
+        assert_eq!((code, left), (Some(0), 1), "{stderr}");
+        assert!(stderr.contains("warning: ") && stderr.contains("chat"), "{stderr}");
+        assert!(stderr.contains("-- generate -p"), "{stderr}");
         std::fs::remove_file(&path).expect("it was just written");
     }
-    let (said, code, _) = compile(copy.path(), &["--no-reference-logits"]);
-    assert!(code == Some(0) && !said.contains("warning: "), "{said}");
+    let (stderr, code, _) = compile(copy.path(), &["--no-reference-logits"]);
+    assert!(code == Some(0) && !stderr.contains("warning: "), "{stderr}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_model_that_computes_no_numbers_is_refused_where_it_is_certified() {
     let path = copy.path().join("model.safetensors");
     let mut bytes = std::fs::read(&path).expect("it was just copied");
     let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
-    // As bf16 just below what is infinite: a number that can be packed, and whose products are none.
+    // The largest finite bf16: it can be packed, but its products overflow.
     bytes[8 + header..].fill(0x7f);
     std::fs::write(&path, bytes).expect("it is writable");
     refused(copy.path(), &[], 1, &["golden.json", "F0403", "NaN or infinite"]);
@@ -189,7 +189,7 @@ fn damaged_weights_are_refused() {
 }
 
 #[test]
-fn wrong_command_lines_are_told_from_wrong_models() {
+fn usage_errors_and_model_errors_have_different_exit_codes() {
     let llama = model("llama");
     refused(&llama, &["--quant", "q9_9"], 2, &["q9_9", "q4_0"]);
     refused(&llama, &["--quant", "q80"], 2, &["did you mean q8_0?"]);
@@ -218,10 +218,10 @@ fn wrong_command_lines_are_told_from_wrong_models() {
 }
 
 #[test]
-fn more_bits_than_any_format_has_are_told() {
+fn a_budget_above_the_largest_format_is_reported() {
     let inspect = |quant: &str| {
         let llama = model("llama").display().to_string();
-        said(&forge_with(&["inspect", &llama, "--quant", quant, "--stage", "plan"]))
+        stderr(&forge_with(&["inspect", &llama, "--quant", quant, "--stage", "plan"]))
     };
     let (far, near) = (inspect("auto:99"), inspect("auto:6"));
     assert!(far.contains("auto:99: the largest candidate is q8_0, 8.5"), "{far}");
@@ -230,10 +230,10 @@ fn more_bits_than_any_format_has_are_told() {
 
 #[test]
 fn mixes_choose_formats_by_tensor_and_one_that_fits() {
-    let (said, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-reference-logits"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (stderr, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-reference-logits"]);
+    assert_eq!(code, Some(0), "{stderr}");
     // Rows of 64 and 56 columns: the output and sensitive layers in q8_0 for q6_k, the others in affine4_32 for q4_k.
-    assert!(said.contains("Q4_K_M (llama.cpp's mix): q8_0 × 3, affine4_32 × 13; 16 fall back"), "{said}");
+    assert!(stderr.contains("Q4_K_M (llama.cpp's mix): q8_0 × 3, affine4_32 × 13; 16 fall back"), "{stderr}");
     // The user's own overrides go before the mix.
     let more = ["--quant", "q4_k_m", "--quant-override", "*=f16", "--no-reference-logits", "--json"];
     let folder = tempfile::tempdir().expect("a temporary directory");
@@ -256,15 +256,15 @@ fn only_what_forge_made_is_replaced() {
             .chain(more.iter().copied())
             .collect();
         let output = forge_with(&arguments);
-        (output.status.code(), said(&output))
+        (output.status.code(), stderr(&output))
     };
     assert_eq!(compile(&[]).0, Some(0));
-    let (code, said) = compile(&[]);
-    assert!(code == Some(2) && said.contains("--force"), "{said}");
+    let (code, stderr) = compile(&[]);
+    assert!(code == Some(2) && stderr.contains("--force"), "{stderr}");
     assert_eq!(compile(&["--force"]).0, Some(0));
     std::fs::remove_file(folder.path().join("out/forge.json")).expect("forge marks what it makes");
-    let (code, said) = compile(&["--force"]);
-    assert!(code == Some(2) && said.contains("not written by forge"), "{said}");
+    let (code, stderr) = compile(&["--force"]);
+    assert!(code == Some(2) && stderr.contains("not written by forge"), "{stderr}");
 }
 
 #[test]
@@ -277,15 +277,18 @@ fn a_checkpoint_in_the_crate_before_is_not_replaced_with_it() {
         let arguments: Vec<&str> =
             ["compile", &from, "-o", &to, "--no-reference-logits"].iter().chain(more).copied().collect();
         let output = forge_with(&arguments);
-        (output.status.code(), said(&output))
+        (output.status.code(), stderr(&output))
     };
     assert_eq!(compile(&model("llama"), &[]).0, Some(0));
     std::fs::create_dir_all(&inside).expect("it is writable");
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(model("llama").join(file), inside.join(file)).expect("models have these files");
     }
-    let (code, said) = compile(&inside, &["--force"]);
-    assert!(code == Some(2) && said.contains("out/models/llama is an input of the compilation"), "{said}");
+    let (code, stderr) = compile(&inside, &["--force"]);
+    assert!(
+        code == Some(2) && stderr.contains("out/models/llama is an input of the compilation"),
+        "{stderr}"
+    );
     assert!(inside.join("model.safetensors").is_file());
 }
 
@@ -293,10 +296,10 @@ fn a_checkpoint_in_the_crate_before_is_not_replaced_with_it() {
 fn an_interrupted_compilation_leaves_nothing() {
     let llama = model("llama");
     let begun = Instant::now();
-    let (said, code, _) = compile(&llama, &[]);
-    assert_eq!(code, Some(0), "{said}");
+    let (stderr, code, _) = compile(&llama, &[]);
+    assert_eq!(code, Some(0), "{stderr}");
     let whole = begun.elapsed();
-    // All along, for what is being made when the signal comes differs.
+    // At different times, because the compiler's state at the signal differs.
     for part in 1..=20 {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(forge());
@@ -307,16 +310,16 @@ fn an_interrupted_compilation_leaves_nothing() {
         let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
         assert!(sent.expect("there is kill").success());
         let output = child.wait_with_output().expect("it was started");
-        let (status, said) = (output.status, String::from_utf8_lossy(&output.stderr).into_owned());
+        let (status, stderr) = (output.status, String::from_utf8_lossy(&output.stderr).into_owned());
         match status.code() {
             Some(130) => {
-                let is_told = said.trim_end().ends_with("interrupted; nothing was written");
-                let is_done = said.trim_end().ends_with("interrupted");
-                assert!(is_told || is_done, "{said}");
-                assert!(!(is_told && folder.path().join("out").exists()), "{said}");
+                let is_told = stderr.trim_end().ends_with("interrupted; nothing was written");
+                let is_done = stderr.trim_end().ends_with("interrupted");
+                assert!(is_told || is_done, "{stderr}");
+                assert!(!(is_told && folder.path().join("out").exists()), "{stderr}");
             }
             // It was done before the signal came, or had not begun.
-            code => assert!(code.is_none_or(|code| code == 0), "{status}: {said}"),
+            code => assert!(code.is_none_or(|code| code == 0), "{status}: {stderr}"),
         }
         let entries = std::fs::read_dir(folder.path()).expect("it exists").flatten();
         let left: Vec<_> = entries.map(|entry| entry.file_name()).filter(|name| name != "out").collect();
@@ -336,7 +339,7 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
     let named = |name: &str| weights.iter().find(|weight| weight["name"] == name).expect("it is stored");
     assert_eq!(named("layers.1.down")["format"], "q8_0");
     let worst = weights.iter().filter_map(|weight| weight["error"].as_f64()).fold(0.0, f64::max);
-    assert!(said(&output).contains(&format!("{:.2}% (q8_0)", 100.0 * worst)), "{}", said(&output));
+    assert!(stderr(&output).contains(&format!("{:.2}% (q8_0)", 100.0 * worst)), "{}", stderr(&output));
     let layers = summary["errors"]["layers"].as_array().expect("a list");
     let names: Vec<&Value> = layers.iter().map(|layer| &layer[0]).collect();
     assert_eq!(names, ["embed", "layer 0", "layer 1", "head"]);
@@ -350,7 +353,7 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
-fn standard_output_that_takes_nothing_is_told_and_one_that_is_closed_is_not() {
+fn a_full_output_is_an_error_and_a_closed_one_is_not() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out").display().to_string();
     let llama = model("llama").display().to_string();
@@ -363,19 +366,19 @@ fn standard_output_that_takes_nothing_is_told_and_one_that_is_closed_is_not() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let closed = run(writer.into());
-        assert_eq!(closed.status.code(), Some(0), "{arguments:?}: {}", said(&closed));
-        assert!(!said(&closed).contains("error"), "{arguments:?}: {}", said(&closed));
+        assert_eq!(closed.status.code(), Some(0), "{arguments:?}: {}", stderr(&closed));
+        assert!(!stderr(&closed).contains("error"), "{arguments:?}: {}", stderr(&closed));
         // Linux has a file that is always full.
         if let Ok(full) = std::fs::File::options().write(true).open("/dev/full") {
             let full = run(full.into());
-            assert_eq!(full.status.code(), Some(1), "{arguments:?}: {}", said(&full));
-            assert!(said(&full).contains("error: standard output: "), "{arguments:?}: {}", said(&full));
+            assert_eq!(full.status.code(), Some(1), "{arguments:?}: {}", stderr(&full));
+            assert!(stderr(&full).contains("error: standard output: "), "{arguments:?}: {}", stderr(&full));
         }
     }
 }
 
 #[test]
-fn a_crate_has_of_cuda_what_it_is_asked_for() {
+fn cuda_files_are_generated_on_request() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let llama = model("llama").display().to_string();
     let crate_for = |target: &str| {
@@ -394,10 +397,10 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
             "--target",
             target,
         ]);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         let mut texts = BTreeMap::new();
         read(&out, &out, &mut texts);
-        // Where this repository lies says nothing, as it is or as HTML has it.
+        // Removes the path of the repository, plain and as HTML.
         let places = [llama.clone(), llama.replace('/', "&#x2f;")];
         for text in texts.values_mut() {
             *text = places.iter().fold(text.clone(), |text, place| text.replace(place, "llama"));
@@ -425,7 +428,7 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
     assert_eq!(crate_for("cuda"), both, "Metal is always among them");
 }
 
-/// The texts of a folder, by their paths within it.
+/// The text files of a directory, by relative path.
 fn read(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>) {
     for entry in std::fs::read_dir(folder).expect("it was written").flatten() {
         let path = entry.path();
@@ -445,7 +448,7 @@ fn what_a_chip_would_take_is_predicted() {
         let arguments: Vec<&str> =
             ["inspect", &llama, "--stage", "plan"].iter().chain(more).copied().collect();
         let output = forge_with(&arguments);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let text = inspect(&["--chip", "m4-max"]);
@@ -461,7 +464,7 @@ fn what_a_chip_would_take_is_predicted() {
 
 #[test]
 fn keep_is_the_checkpoint_s_own_format() {
-    // But for one, whose experts are codes, all are bf16.
+    // All are bf16 except one with quantized experts.
     for name in models().into_iter().filter(|name| name != "gpt_oss_mxfp4") {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let checkpoint = model(&name).display().to_string();
@@ -470,7 +473,7 @@ fn keep_is_the_checkpoint_s_own_format() {
             let to = out.display().to_string();
             let output =
                 forge_with(&["compile", &checkpoint, "-o", &to, "--quant", format, "--name", "same"]);
-            assert!(output.status.success(), "{}", said(&output));
+            assert!(output.status.success(), "{}", stderr(&output));
             out
         });
         for file in
@@ -484,7 +487,7 @@ fn keep_is_the_checkpoint_s_own_format() {
 }
 
 #[test]
-fn shells_learn_what_there_is_to_type() {
+fn completions_list_commands_and_options() {
     for shell in ["bash", "zsh", "fish"] {
         let output = forge_with(&["completions", shell]);
         let script = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -501,7 +504,7 @@ fn a_gguf_file_is_compiled_as_a_folder_is() {
     let to = tempfile::tempdir().expect("a temporary directory");
     let (from, out) = (folder.join("llama-q4_0.gguf").display().to_string(), to.path().join("out"));
     let output = forge_with(&["compile", &from, "-o", &out.display().to_string(), "--json"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     assert_eq!(summary["name"], "llama-q4_0");
     assert_eq!(summary["errors"]["all"], 0.0, "every number is what it was");

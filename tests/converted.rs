@@ -1,5 +1,4 @@
-//! Models as converters for MLX write them, read again: what they compute is what transformers computed of the models that they
-//! were made of, and what is stored in a way that no converter has is refused.
+//! Models in the format of MLX converters: they compute the logits of the original model, and unknown layouts are rejected.
 
 use forge_frontend::{Memory, Options, read_model};
 use forge_ir::{Format, tolerance};
@@ -44,7 +43,7 @@ fn farthest(name: &str) -> f64 {
     distances.into_iter().fold(0.0, f64::max)
 }
 
-/// Converters know this family with the embeddings for a head alone.
+/// Converters only support this family with tied embeddings.
 const UNKNOWN: [&str; 1] = ["gpt2_untied"];
 
 /// All models of tests/models and of tests/odd, whatever they are: most are stored as they were.
@@ -65,7 +64,7 @@ fn converted_models_compute_what_transformers_computes() {
     assert!(far.is_empty(), "{far:?}");
 }
 
-/// What is said of a converted model, some text of whose files is another of the same length.
+/// The diagnostics of a converted model after replacing some text of one file with another of the same length.
 fn said(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
     let mut memory = memory(&model(name));
     let bytes = memory.0.get_mut(file).expect("it has this file");
@@ -82,7 +81,7 @@ fn what_no_converter_writes_is_refused() {
     const CONFIG: &str = "config.json";
     let mode = |to| [r#""mode": "mxfp4""#, to];
     let cases: [(&str, &str, [&str; 2], &[&str]); 8] = [
-        // Taps as their authors store them would say that gains are less 1, and the place says that a converter was here.
+        // Convolution weights in the original layout indicate norm weights minus 1, but the metadata indicates a converter.
         (
             "qwen3_5_old_mlx",
             TENSORS,
@@ -103,7 +102,7 @@ fn what_no_converter_writes_is_refused() {
     }
 }
 
-/// Taps of one layer as their authors store them, in a model whose other layers are as a converter stores them.
+/// The convolution weights of one layer in the original layout, in a model whose other layers are converted.
 #[test]
 fn gains_are_not_guessed_of_axes_that_disagree() {
     let mut memory = memory(&model("qwen3_next_listed_mlx"));

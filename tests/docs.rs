@@ -1,6 +1,6 @@
-//! Every relative link of the documentation leads to a file that exists, and every anchor to a heading of it.
+//! Every relative link of the documentation refers to an existing file, and every anchor to one of its headings.
 //!
-//! Links to other sites are not followed. Code blocks and inline code hold no links.
+//! Links to other sites are not followed. Code blocks and inline code contain no links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -138,7 +138,7 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// The lines of a page that are not in code blocks, with their numbers.
+/// The lines of a page outside code blocks, with line numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -148,7 +148,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The targets of a page's links, with their line numbers.
+/// The targets of a page's links, with line numbers.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     for (number, line) in prose(text) {
@@ -165,7 +165,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// The line without what is between backticks.
+/// The line without inline code.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }

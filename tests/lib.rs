@@ -1,8 +1,9 @@
-//! Helpers of the whole-pipeline tests: models, the compiler as a user runs it, and the crates it writes.
+//! Helpers of the end-to-end tests: models, the compiler as a command, and generated crates.
 //!
-//! A model is a folder of `tests/models`, of `tests/quantised` if it is quantised already, or of `tests/odd`, with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
-//! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
-//! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
+//! A model is a directory of `tests/models`, `tests/quantised` (quantized checkpoints) or `tests/odd`. It has a checkpoint, and
+//! `golden.json` or `golden.safetensors` with logits that Hugging Face transformers computed in f32. All directories are tested;
+//! adding one adds its tests. Crates are generated in `target/tests` and built as one workspace, so that cargo builds dependencies
+//! once and models in parallel.
 
 pub mod emulated;
 mod mlx;
@@ -20,21 +21,20 @@ use std::sync::OnceLock;
 pub use shared_out::shared_out;
 pub use workspace::{Work, build_together, compile_member, compile_server};
 
-/// What the models of [`WHOLE`] are compiled to. `keep` gives the same crate as the checkpoint's own format, byte for
-/// byte, which `command_line` tests; so it is not built a second time.
+/// Formats in which the models of [`WHOLE`] are compiled. `keep` gives the same crate as the checkpoint's own format, byte for
+/// byte, which `command_line` tests; so it is not built again.
 pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 
-/// What every model is compiled to, beside [`UNFUSED`]. Crates are built by the hundred, and what a format's kernels compute
-/// does not depend on the architecture: f32 shows that the program is the model's, and q8_0 and q4_0 that matrices are packed
-/// as their kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
+/// Formats in which every model is compiled, besides [`UNFUSED`]. There are hundreds of crates, and a format's kernels do not
+/// depend on the architecture: f32 checks the program, and q8_0 and q4_0 check the packing. The models of [`WHOLE`] cover the
+/// other formats.
 pub const FEW_FORMATS: [&str; 2] = ["f32", "q8_0"];
 
-/// What every model is compiled to without any fusion: what is cached is kept as it is, so that nothing but arithmetic can
-/// differ.
+/// Format in which every model is compiled without fusions. The KV cache is f32, so that only arithmetic can differ.
 pub const UNFUSED: (&str, Option<&str>) = ("q4_0", Some("f32"));
 
-/// Models with experts. Of the first, matrices of experts are packed in a few formats; of the others it is the routing and what
-/// is beside it that is their own, and f32 is enough for that.
+/// Mixture-of-experts models. The first are packed in several formats. The others test routing and shared experts, for which f32
+/// is enough.
 pub const EXPERTS: [&str; 10] = [
     "qwen2_moe",
     "glm4_moe",
@@ -48,8 +48,8 @@ pub const EXPERTS: [&str; 10] = [
     "gemma4_moe",
 ];
 
-/// Models whose rows have all experts, so that nothing is chosen and codes can lose no more than they do without experts; with
-/// the format in which they are compared.
+/// Models whose tokens use all experts, so that quantization cannot change the selection; with the format in which they are
+/// compared.
 pub const WITHOUT_CHOICE: [(&str, &str); 2] = [("mixtral_all", "q4_0"), ("qwen3_moe_all", "q8_0")];
 
 /// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any; clamped
@@ -64,40 +64,38 @@ pub const ODD_EXPERTS: [&str; 6] = [
     "qwen2_moe_windows",
 ];
 
-/// A model whose layers keep latents, and the fusions that are its own in part: each is left out in turn.
+/// An MLA model, and the fusions specific to MLA; each is disabled in turn.
 pub const LATENTS: (&str, [Fusion; 4]) = (
     "deepseek_v3",
     [Fusion::FuseQkv, Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue, Fusion::DeferredNorm],
 );
 
-/// Odd ones of these: queries of latents beside biases and of what the layer reads, heads of odd widths, and both ways of pairing
-/// channels.
+/// Odd MLA models: queries with and without a low-rank projection, biases, odd head widths, and both RoPE pairings.
 pub const ODD_LATENTS: [&str; 3] = ["deepseek_v2_groups", "deepseek_v3_groups", "deepseek_v3_further"];
 
-/// Formats that are one thing with different numbers of bits and sizes of groups: one model has to do for all of those.
+/// Formats that differ only in bits and group size; one model covers all of them.
 pub const AFFINE: [&str; 6] =
     ["affine8_32", "affine6", "affine5_32", "affine4_128", "affine3_bf16", "affine2"];
 
-/// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored beside its
-/// table. In the first all numbers are the checkpoint's own.
+/// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored separately from
+/// the embedding. The first has exactly the checkpoint's values.
 pub const MIXED: [(&str, &str, &[&str]); 2] = [
     ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
     ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
 ];
 
-/// Models whose keys and values are cached in codes of 8 bits: one whose heads are normed, one with a window.
+/// Models with a q8_0 KV cache: one with QK norm, one with a sliding window.
 pub const CODED: [&str; 2] = ["qwen3", "gemma2"];
 
-/// A model whose rows are whole superblocks, in every format of superblocks: mixed as in the files that most people have, and
-/// one layer apart.
+/// A model whose rows are whole superblocks, in every K-quant format: mixed as in common GGUF files, with one layer in another
+/// format.
 pub const SUPERBLOCKS: (&str, &str, &[&str]) =
     ("superblocks", "q4_k", &["*.{v,down}_proj=q6_k", "lm_head=q6_k", "*.1.mlp.*=q5_k"]);
 
-/// A model of tests/odd whose last layers read what earlier ones keep, of heads of two widths, and which has inputs of each
-/// layer's own.
+/// A model of tests/odd whose last layers share the KV cache of earlier ones, with two head widths and per-layer inputs.
 pub const SHARED: &str = "gemma4_text_shared";
 
-/// A model of tests/odd whose full-attention layers have heads of 512 channels, and its sliding ones heads of 32.
+/// A model of tests/odd with full-attention heads of 512 channels and sliding-window heads of 32.
 pub const WIDE_HEADS: &str = "gemma4_text_wide";
 
 /// Models that are quantised already: kept as they are, with a cache that keeps everything too.
@@ -106,11 +104,11 @@ pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix"
 /// The one of these that is quantised in every number of bits.
 pub const MLX: &str = "mlx";
 
-/// What is behind the name of a model of tests/models or tests/odd that is stored as a converter for MLX does.
+/// Suffix of the name of a model of tests/models or tests/odd that is stored in the format of MLX converters.
 pub const MOVED: &str = "_mlx";
 
-/// Such models, and what they are compiled to: memories and gains that have their 1 in them; the same beside what sees pictures;
-/// a matrix for each head's keys, turned; experts in mxfp4 whose gates and ups are apart.
+/// Such models and their formats: recurrent state with norm weights plus 1; the same in a multimodal checkpoint; transposed
+/// per-head key matrices; mxfp4 experts with separate gate and up.
 pub const CONVERTED: [(&str, &str); 4] = [
     ("qwen3_next_mlx", "f32"),
     ("qwen3_5_moe_old_mlx", "f32"),
@@ -124,7 +122,7 @@ pub const CONVERTED_TO_CODES: [&str; 3] = ["gpt_oss_mlxmix", "qwen3_next_mlxmix"
 /// The models that are compiled to every format: between them they have everything that layers share.
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
 
-/// Models from which single fusions are left out: each from the first whose plan it changes. Between them they have all.
+/// Models with single fusions disabled: each from the first model whose plan it changes. Together they cover all fusions.
 pub const FUSED: [&str; 7] =
     ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe", "gemma4_text", "qwen2_moe_windows"];
 
@@ -145,7 +143,7 @@ pub fn models() -> Vec<String> {
     names
 }
 
-/// A model's folder.
+/// The directory of a model.
 pub fn model(name: &str) -> PathBuf {
     if let Some(source) = name.strip_suffix(MOVED) {
         return mlx::converted(&scratch(), name, || model(source));
@@ -170,13 +168,13 @@ pub fn graph(name: &str) -> Graph {
     forge_frontend::read_model(&checkpoint, &options).expect("models can be read").graph
 }
 
-/// A checkpoint that is quantised in every number of bits, and the plain numbers that it means.
+/// A checkpoint that is quantized with every number of bits, and its dequantized copy.
 pub fn mixed_mlx() -> &'static [PathBuf; 2] {
     static MIXED: OnceLock<[PathBuf; 2]> = OnceLock::new();
     MIXED.get_or_init(|| mlx::mixed(&scratch()))
 }
 
-/// A random model of [`CONVERTED_TO_CODES`], and the plain numbers that it means.
+/// A random model of [`CONVERTED_TO_CODES`], and its dequantized copy.
 pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
     mlx::families(&scratch(), name)
 }
@@ -193,7 +191,7 @@ pub fn rows_of(scratch: &Scratch, load: Workload) -> usize {
     scratch.rows.min(rows as usize)
 }
 
-/// Whether a model is one that tests make of random numbers, so that nobody but the reference has computed it.
+/// Whether tests create the model from random numbers, so that only the reference implementation has its logits.
 pub fn is_random(name: &str) -> bool {
     [ODD, MLX, SUPERBLOCKS.0].contains(&name) || CONVERTED_TO_CODES.contains(&name)
 }
@@ -243,13 +241,13 @@ pub fn forge_with(arguments: &[&str]) -> Output {
 pub struct Built {
     /// The model's name.
     pub model: String,
-    /// What `--quant` was.
+    /// The value of `--quant`.
     pub format: String,
-    /// What `--quant-override` was.
+    /// The value of `--quant-override`.
     pub overrides: &'static [&'static str],
-    /// What `--kv-cache-type` was.
+    /// The value of `--kv-cache-type`.
     pub kv: Option<&'static str>,
-    /// What `--disable-fusion` was.
+    /// The value of `--disable-fusion`.
     pub disabled: BTreeSet<Fusion>,
     /// The crate.
     pub directory: PathBuf,
@@ -278,9 +276,9 @@ fn is_emulated(built: &Built) -> bool {
 
 fn all_with_driver() -> &'static (Vec<Built>, PathBuf) {
     static BUILT: OnceLock<Option<(Vec<Built>, PathBuf)>> = OnceLock::new();
-    // What cannot be built is found out once, which takes minutes; whoever comes first tells what it was.
+    // A failed build takes minutes, so it is attempted once; the first test reports the error.
     let built = BUILT.get_or_init(|| std::panic::catch_unwind(build_all_with_driver).ok());
-    built.as_ref().expect("programs cannot be built, as the test that wanted them first tells")
+    built.as_ref().expect("the programs cannot be built: see the first failed test")
 }
 
 fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
@@ -304,7 +302,7 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
     (built, driver.unwrap_or_default())
 }
 
-/// What [`all_built`] has, before it is.
+/// The crates of [`all_built`], before the build.
 fn all_to_build() -> Vec<Built> {
     let mut all = Vec::new();
     let mut add = |model: &str, format: &str, disabled: &[Fusion]| {
@@ -343,8 +341,8 @@ fn all_to_build() -> Vec<Built> {
             .chain([SUPERBLOCKS])
             .map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }),
     );
-    // For whoever works on one model: `FORGE_MODELS=qwen3,gemma2` builds only crates of these. Models of tests/odd that are in no
-    // list are only built so.
+    // `FORGE_MODELS=qwen3,gemma2` builds only crates of these models. Models of tests/odd outside all lists are only built this
+    // way.
     if let Ok(wanted) = std::env::var("FORGE_MODELS") {
         let wanted: BTreeSet<&str> = wanted.split(',').collect();
         let unlisted: Vec<&str> =
@@ -370,13 +368,13 @@ fn without(fusion: Fusion) -> Built {
     changed.unwrap_or_else(|| panic!("{} changes no model of {FUSED:?}", fusion.name()))
 }
 
-/// The models whose emulated crates have other layouts to choose from: one with experts, and one without.
+/// Models whose emulated crates include candidate layouts: one with experts, and one without.
 pub const TUNABLE: [&str; 2] = ["llama", "qwen3_moe"];
 
 /// The model of odd sizes.
 pub const ODD: &str = "odd";
 
-/// A checkpoint whose sizes are multiples of nothing: what no real model has, and every bound of a kernel needs.
+/// A checkpoint with odd sizes, which no real model has, to test all bounds of the kernels.
 fn odd() -> PathBuf {
     random_llama(
         ODD,
@@ -454,7 +452,7 @@ impl Built {
         }
     }
 
-    /// The graph and the plan that a crate was made of.
+    /// The graph and the plan of a crate.
     pub fn planned(&self) -> (Graph, Plan) {
         let quant = |name| forge_planner::Quant::from_name(name).expect("it is a format");
         let overrides = self.overrides.iter().map(|text| {
@@ -473,7 +471,7 @@ impl Built {
         (graph, plan)
     }
 
-    /// What keys and values are cached as.
+    /// The KV cache type.
     pub fn cache(&self) -> Format {
         match self.kv.and_then(Format::from_name) {
             Some(format) => format,
@@ -482,7 +480,7 @@ impl Built {
         }
     }
 
-    /// What the crate is called.
+    /// The name of the crate.
     pub fn name(&self) -> String {
         let left_out = match self.disabled.iter().map(|fusion| fusion.name()).collect::<Vec<_>>()[..] {
             [] => String::new(),
@@ -494,41 +492,41 @@ impl Built {
         format!("{}-{}{mixed}{cached}{left_out}", self.model, self.format).replace('_', "-")
     }
 
-    /// Runs the program, exact on the CPU; it must succeed. Gives what it printed.
+    /// Runs the program with f32 activations on the CPU, asserts success, and returns its output.
     pub fn run(&self, arguments: &[&str]) -> String {
         self.run_by_default(&[arguments, &["--f32-activations"]].concat())
     }
 
-    /// The same as those have it who ask for nothing: rows are encoded where weights are codes.
+    /// Like [`Built::run`], with the default, quantized activations.
     pub fn run_by_default(&self, arguments: &[&str]) -> String {
         let output =
             run(Command::new(&self.program).args(arguments).args(["--device", "cpu", "--threads", "2"]));
         String::from_utf8(output.stdout).expect("programs print UTF-8")
     }
 
-    /// Runs the program, and reads what it printed as JSON.
+    /// Runs the program and parses its output as JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let text = self.run(arguments);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
 }
 
-/// Numbers of a JSON array.
+/// A JSON array of numbers.
 pub fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().into_iter().flatten().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
 }
 
-/// Ids of a JSON array.
+/// A JSON array of token ids.
 pub fn ids(value: &Value) -> Vec<u32> {
     value.as_array().into_iter().flatten().map(|id| id.as_u64().unwrap_or(u64::MAX) as u32).collect()
 }
 
-/// Ids as the command line takes them.
+/// Token ids as a command-line argument.
 pub fn id_list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// The standard deviation of numbers.
+/// The standard deviation.
 pub fn deviation(numbers: &[f64]) -> f64 {
     let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
     (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / numbers.len() as f64).sqrt()

@@ -1,6 +1,6 @@
-//! Checkpoints as MLX's converters write them, made of those of tests/models and tests/odd and of random ones: where their
-//! tensors lie, `names` says, and what codes they have, `codes`. Written from what the converters do and from the layout's
-//! definition, with nothing of ours that reads it.
+//! Checkpoints in the format of MLX converters, created from those of tests/models and tests/odd and from random ones. `names` has
+//! the tensor names, `codes` the quantized values. The code follows the converters and the definition of the format, independently
+//! of forge's reader.
 
 mod codes;
 mod names;
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 /// Tensors by name.
 type Tensors = BTreeMap<String, Array>;
 
-/// A tensor's numbers as they are stored.
+/// The elements of a stored tensor.
 #[derive(Clone, Debug)]
 struct Array {
     dtype: Dtype,
@@ -24,8 +24,8 @@ struct Array {
     bytes: Vec<u8>,
 }
 
-/// What becomes of modules of the first layer and of those outside: bits and group. All others have 4 and 64, but for one
-/// that is left as it is.
+/// Bits and group size of modules of the first layer and outside the layers. All others have 4 and 64, except one that is not
+/// quantized.
 const MODULES: [(&str, usize, usize); 9] = [
     ("model.embed_tokens", 6, 64),
     ("model.layers.0.self_attn.q_proj", 2, 32),
@@ -41,8 +41,7 @@ const MODULES: [(&str, usize, usize); 9] = [
 /// Not quantised.
 const LEFT: &str = "model.layers.1.self_attn.k_proj";
 
-/// Writes a checkpoint that is quantised in every number of bits and size of groups, module by module, and beside it one of the
-/// plain numbers that it means; gives both places.
+/// Writes a checkpoint with every number of bits and group size, module by module, and its dequantized copy. Returns both paths.
 pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16",
@@ -59,8 +58,8 @@ pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
     quantised(scratch, "mlx", &config, Codes::Affine { bits: 4, group: 64 }, codes)
 }
 
-/// A random model as a converter writes it that makes codes of all matrices, `usual` ones but where another rule is given, and
-/// the numbers that they mean; gives both places.
+/// A random quantized model in the format of a converter, with the `usual` parameters unless another rule applies, and its
+/// dequantized copy. Returns both paths.
 fn quantised(
     scratch: &Path,
     name: &str,
@@ -107,8 +106,8 @@ fn is_quantised(config: &Value, module: &str, array: &Array) -> bool {
     array.shape.len() > 1 && !module.ends_with(".conv1d") && !(chooses && module.ends_with(".mlp.gate"))
 }
 
-/// A random model of one of the families that converters change, of codes; and the numbers that they mean. What has a width that is
-/// no multiple of 64 has smaller groups; who chooses experts is more exact.
+/// A random quantized model of a family that converters modify, and its dequantized copy. Widths that are not multiples of 64 have
+/// smaller groups; the router has more bits.
 pub(crate) fn families(scratch: &Path, name: &str) -> [PathBuf; 2] {
     let of_group = |bits, group| Codes::Affine { bits, group };
     let chooses = |module: &str| {
@@ -155,7 +154,7 @@ pub(crate) fn families(scratch: &Path, name: &str) -> [PathBuf; 2] {
     })
 }
 
-/// A model of tests/models or tests/odd as a converter writes it that makes no codes.
+/// A model of tests/models or tests/odd in the format of a converter, unquantized.
 pub(crate) fn converted(scratch: &Path, name: &str, source: impl Fn() -> PathBuf) -> PathBuf {
     let [folder] = once(&[scratch.join("converted").join(name)], || {
         plain(&source(), &scratch.join("converted").join(name));
@@ -163,10 +162,10 @@ pub(crate) fn converted(scratch: &Path, name: &str, source: impl Fn() -> PathBuf
     folder
 }
 
-/// Folders that are written when they are asked for the first time.
+/// Directories that are created on first use.
 fn once<const N: usize>(folders: &[PathBuf; N], write: impl FnOnce()) -> [PathBuf; N] {
     static WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-    let mut written = WRITTEN.lock().expect("nobody panics with it");
+    let mut written = WRITTEN.lock().expect("the lock is not poisoned");
     if !written.contains(&folders[0]) {
         write();
         written.extend(folders.iter().cloned());
@@ -174,7 +173,7 @@ fn once<const N: usize>(folders: &[PathBuf; N], write: impl FnOnce()) -> [PathBu
     folders.clone()
 }
 
-/// Writes a model of tests/models or tests/odd as a converter writes it that makes no codes, and beside it what is expected.
+/// Writes a model of tests/models or tests/odd in the format of a converter, unquantized, and its expected results.
 fn plain(source: &Path, to: &Path) {
     let text = std::fs::read_to_string(source.join("config.json")).expect("a model has config.json");
     let mut config: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -190,7 +189,7 @@ fn plain(source: &Path, to: &Path) {
     write(source, to, &config, &tensors);
 }
 
-/// Writes a checkpoint; what has no weights is taken from where these come from.
+/// Writes a checkpoint; files other than weights are copied from the source.
 fn write(source: &Path, to: &Path, config: &Value, tensors: &Tensors) {
     std::fs::create_dir_all(to).expect("the build folder is writable");
     let views = tensors.iter().map(|(name, Array { dtype, shape, bytes })| {
@@ -207,7 +206,7 @@ fn write(source: &Path, to: &Path, config: &Value, tensors: &Tensors) {
 }
 
 impl Array {
-    /// Gives what random models have flat the dimensions that it has elsewhere.
+    /// Restores the dimensions of tensors that random models store flat.
     fn unfold(&mut self, config: &Value, name: &str) {
         let count = |key: &str, usual: u64| config[key].as_u64().unwrap_or(usual) as usize;
         let all = self.shape.iter().product::<usize>();

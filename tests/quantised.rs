@@ -1,4 +1,4 @@
-//! Checkpoints that are quantised already: kept bit for bit, or decoded and stored otherwise; and those that are refused.
+//! Quantized checkpoints: kept bit for bit, dequantized and stored in another format, or rejected.
 
 use forge_frontend::{Memory, read_model};
 use forge_ir::{Graph, WeightId, WeightRows};
@@ -15,7 +15,7 @@ fn memory(checkpoint: &Path) -> Memory {
     Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
 }
 
-/// Compiles; gives the weight file and what is said in JSON, or the complaint.
+/// Compiles, and returns the weight file and the JSON output, or the error message.
 fn compiled(checkpoint: &Path, quant: &str) -> Result<(Vec<u8>, Value), String> {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
@@ -38,7 +38,7 @@ fn numbers(graph: &Graph, source: &dyn WeightRows) -> BTreeMap<String, Vec<f32>>
     graph.weights.iter().enumerate().map(of).collect()
 }
 
-/// The numbers of a checkpoint, and those that a crate made of it has.
+/// The weights of a checkpoint, and those of a crate compiled from it.
 fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32>>; 2] {
     let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|said| panic!("{said}"));
     let memory = memory(checkpoint);
@@ -75,7 +75,7 @@ fn what_is_kept_means_exactly_what_it_meant() {
     }
 }
 
-/// What all experts of a layer have of one plane, expert after expert: cut out of their records, where the file's metadata says.
+/// One plane of all experts of a layer, cut out of their records by the file's metadata.
 fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
     let all = safetensors::SafeTensors::deserialize(file).expect("it is whole");
     let (_, header) = safetensors::SafeTensors::read_metadata(file).expect("it is whole");
@@ -119,7 +119,7 @@ fn floats_and_exponents_are_kept_bit_for_bit() {
 }
 
 #[test]
-fn codes_mean_what_the_layout_says() {
+fn quantized_values_follow_the_layout() {
     for [quantised, plain] in CONVERTED_TO_CODES.map(converted_to_codes).iter().chain([mixed_mlx()]) {
         let [numbers, _] = before_and_after(quantised, "keep");
         let [meant, _] = before_and_after(plain, "f32");
@@ -209,7 +209,7 @@ fn both(config: &mut Value, key: &str, value: Value) {
 }
 
 #[test]
-fn who_chooses_experts_is_made_codes_of_only_if_that_is_asked() {
+fn routers_are_quantized_only_on_request() {
     let memory = memory(&model("qwen2_moe"));
     let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it can be read");
     let routers = |quant: &str, overrides: &[&str]| {

@@ -1,4 +1,4 @@
-//! Why layers have more dispatches at decode than the five that any layer has: every step beyond them says so.
+//! Every decode dispatch beyond the five of a minimal layer has a reason.
 
 use forge_ir::Graph;
 use forge_planner::{Condition, Fusion, Options, Plan, Section, Step, plan};
@@ -9,7 +9,7 @@ fn planned(graph: &Graph, disabled: &[Fusion]) -> Plan {
     plan(graph, &options).expect("models can be planned")
 }
 
-/// Steps that need no reason, of each section of a plan. What draws an id is in the place of what finds the likeliest.
+/// Steps of each section that need no reason. Sampling replaces the argmax.
 fn least(plan: &Plan) -> Vec<(&str, usize)> {
     let is_plain = |step: &&Step| step.reason.is_none() && step.condition != Condition::Drawn;
     let count = |section: &Section| section.decode.iter().filter(is_plain).count();
@@ -21,7 +21,7 @@ fn whatever_is_beyond_the_least_says_why() {
     let mut complaints = Vec::new();
     for name in models() {
         let graph = graph(&name);
-        // Without each fusion only what, of all, has most kinds of step.
+        // For each disabled fusion, only the plan with the most kinds of steps.
         let varied =
             ["llama", "gemma4_text", "gemma4_moe", "qwen3_next", "deepseek_v3"].contains(&name.as_str());
         let each = Fusion::ALL.iter().map(std::slice::from_ref).filter(|_| varied);

@@ -1,4 +1,4 @@
-//! report.html of models small and large: whole, readable, and free of anything from elsewhere.
+//! report.html of small and large models: complete, readable and self-contained.
 
 use forge_codegen::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
 use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
@@ -76,8 +76,8 @@ fn number(node: Node<'_, '_>, name: &str) -> f64 {
     value
 }
 
-/// A text's room: left, top, right, bottom. Letters are 0.602 of the font's 12 pixels wide, as in the fonts that are asked
-/// for.
+/// The bounding box of a text: left, top, right, bottom. Letters are 0.602 of the 12-pixel font size wide, as in the requested
+/// fonts.
 fn room(text: Node<'_, '_>) -> [f64; 4] {
     let (x, y) = (number(text, "x"), number(text, "y"));
     let length = text.text().unwrap_or_default().chars().count() as f64 * 12.0 * 0.602;
@@ -85,7 +85,7 @@ fn room(text: Node<'_, '_>) -> [f64; 4] {
         // It reads upwards and ends at its place.
         return [x - 9.0, y, x + 2.0, y + length];
     }
-    // What a text does not say of itself its group does.
+    // Attributes may be inherited from the group.
     let left = match text.ancestors().find_map(|node| node.attribute("text-anchor")) {
         None => x,
         Some("middle") => x - length / 2.0,
@@ -95,7 +95,7 @@ fn room(text: Node<'_, '_>) -> [f64; 4] {
     [left, y - 9.0, left + length, y + 2.0]
 }
 
-/// No label leaves its picture or lies on another.
+/// No label leaves its picture or overlaps another.
 fn check_picture(name: &str, svg: Node<'_, '_>) {
     let label = svg.attribute("aria-label").unwrap_or_default();
     assert!(!label.is_empty(), "{name}: a picture says what it shows");
@@ -144,9 +144,9 @@ fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
     pictures.into_iter().for_each(|svg| check_picture(name, svg));
     let says =
         |text: &str| document.descendants().any(|node| node.text().is_some_and(|it| it.contains(text)));
-    assert!(says("Most was lost in layer 1 2.00%, embed 1.00%. Of single weights, in"), "{name}");
-    assert!(says("predicted") && says("None was measured") && says("Nothing yet"), "{name}");
-    // Where the timeline has more dispatches than the head of the page counts, the head has both numbers and the reason.
+    assert!(says("Largest errors by layer: layer 1 2.00%, embed 1.00%; by weight:"), "{name}");
+    assert!(says("predicted") && says("None was measured") && says("No measurements yet"), "{name}");
+    // If the timeline has more dispatches than the heading of the page, the heading has both numbers and the reason.
     let shown = predict(plan, Chip::common(), Workload::decode(plan.context.min(1024) as u64)).dispatches;
     let counted = plan.counts(Workload::decode(1)).dispatches as u64;
     assert!(
@@ -154,7 +154,7 @@ fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
         "{name}: the timeline"
     );
     assert_eq!(says(&format!("; {shown} at position ")), shown > counted, "{name}: the reason");
-    assert!(says("not in every pass") && says("Colours only tell buffers apart"), "{name}: legends");
+    assert!(says("not in every pass") && says("Colours only distinguish buffers"), "{name}: legends");
     let chosen: Vec<Node<'_, '_>> =
         document.descendants().filter(|node| node.attribute("checked").is_some()).collect();
     assert!(chosen.len() == 1 && chosen[0].attribute("id") == Some("chip-m4-max"), "{name}");
@@ -232,6 +232,8 @@ fn measurements_are_put_into_a_page() {
         .filter_map(|cell| cell.text())
         .collect();
     assert!(
-        cells.contains(&"3.00") && measured.contains("77 dispatches") && !measured.contains("Nothing yet")
+        cells.contains(&"3.00")
+            && measured.contains("77 dispatches")
+            && !measured.contains("No measurements yet")
     );
 }

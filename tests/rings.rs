@@ -1,7 +1,7 @@
-//! Caches of layers that see the last positions only: texts that go round them, however they are read, give what the
-//! reference gives, which keeps everything; and memory is what the plan says.
+//! Ring buffers of sliding-window layers: sequences that wrap around give the logits of the reference, which keeps all positions,
+//! for any chunking; and the memory matches the plan.
 //!
-//! The models are those of `tests/models` that have windows, in contexts that are longer than their rings.
+//! The models are those of `tests/models` with sliding windows, in contexts that are longer than their rings.
 
 use forge_frontend::Memory;
 use forge_ir::{Format, Graph, tolerance};
@@ -14,17 +14,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tests::{Built, Work, build_together, compile_member, deviation, forge_with, model, scratch};
 
-/// A model, and what its configuration says of its window besides what it says already.
+/// A model, and changes of its window configuration.
 const MODELS: [(&str, Option<usize>); 5] =
     [("cohere2", None), ("gemma2", None), ("gemma3_text", None), ("mistral", None), ("phi3", Some(24))];
 
 /// Positions of a context: more than three rings of 320.
 const CONTEXT: usize = 1024;
 
-/// Ids of a text that goes round every ring twice.
+/// Tokens of a sequence that wraps around every ring buffer twice.
 const LONG: usize = 700;
 
-/// A crate, and what it was made of.
+/// A crate, and its checkpoint.
 struct Ringed {
     built: Built,
     graph: Graph,
@@ -89,8 +89,8 @@ fn all() -> &'static [Ringed] {
     })
 }
 
-/// Writes golden.json: one long text in several portions, and what the reference says of its last position. It is there
-/// for as long as what this gives.
+/// Writes golden.json: one long sequence in several portions, with the reference's logits of its last position. The file is deleted
+/// when the returned value is dropped.
 fn write_golden(it: &Ringed, portions: &[Vec<usize>]) -> MutexGuard<'static, ()> {
     static GOLDEN: Mutex<()> = Mutex::new(());
     let only_one = GOLDEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +147,7 @@ fn texts_longer_than_rings_are_the_references_however_they_are_read() {
 }
 
 #[test]
-fn the_referee_is_content_with_rings() {
+fn the_kernel_checker_finds_no_faults_with_ring_buffers() {
     for it in all().iter().filter(|it| ["gemma3_text", "mistral"].contains(&it.built.model.as_str())) {
         // Once round, by passes of many rows, a few and one.
         let _golden = write_golden(it, &[[vec![256, 70, 5], vec![1; 3]].concat()]);
@@ -165,7 +165,7 @@ fn the_referee_is_content_with_rings() {
 }
 
 #[test]
-fn memory_is_what_the_plan_says() {
+fn memory_matches_the_plan() {
     for it in all() {
         let plan = &it.plan;
         assert!(!plan.rings().is_empty(), "{}", it.built.model);
@@ -175,7 +175,7 @@ fn memory_is_what_the_plan_says() {
             let info = it.built.json(&["info", "--json", "--ctx-size", &size[0], "--slots", &size[1]]);
             let stated = info["memory"]["kv_bytes"].as_u64();
             assert_eq!(stated, Some(plan.state_bytes(context, slots)), "{} {size:?}", it.built.model);
-            // What a device is asked for: the buffers of a recording.
+            // The memory of a device: the buffers of a recording.
             let file = scratch().join("rings").join("recording.json");
             let path = file.display().to_string();
             it.built.run(&[
@@ -196,12 +196,12 @@ fn memory_is_what_the_plan_says() {
         let whole: usize = plan.cache_bytes_per_position() * CONTEXT;
         assert!((plan.state_bytes(CONTEXT, 1) as usize) < whole, "{}: rings save memory", it.built.model);
     }
-    // The compiler says the same before anything is built.
+    // The compiler prints the same before the program is built.
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint("mistral", None).display().to_string(), folder.path().join("out"));
     let output =
         forge_with(&["compile", &from, "-o", &to.display().to_string(), "--no-reference-logits", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-    // Two layers of two heads of 16, keys and values in halves, 320 positions of 1024.
+    // Two layers with two heads of width 16, f16 KV cache, 320 positions of 1024.
     assert_eq!(summary["memory"]["kv_bytes"], 2 * 2 * 2 * 16 * 2 * 320);
 }

@@ -1,5 +1,5 @@
-//! What the kernel of chance draws from its text, under the referee, is what the host's sampler draws: ids of the same seeds and
-//! settings, from logits of which many are equal and some are none.
+//! The sampling kernel in the kernel checker draws the same tokens as the host's sampler, for the same seeds and settings. Many
+//! logits are equal and some are NaN.
 
 use forge_kernels::spec::Sample;
 use forge_kernels::{Spec, assemble, render};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 const ROWS: usize = 4;
-/// Less than a simdgroup, ids of one digit, of two, and threads that look at several ids each.
+/// Less than a simdgroup, one-digit and two-digit token ids, and several tokens per thread.
 const VOCABULARIES: [usize; 5] = [1, 31, 256, 257, 1900];
 
 /// Logits of a row.

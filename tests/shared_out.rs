@@ -1,18 +1,18 @@
-//! Work on many crates, shared among as many threads as the machine has at once: each takes the next item when it is done with one.
+//! Parallel work on many crates, with as many threads as the machine has.
 
 use std::sync::Mutex;
 
-/// What `work` gives for each item, in the order of the items. What is told of a panic is the panic's own.
+/// The results of `work` in the order of the items. A panic of `work` is propagated.
 pub fn shared_out<T: Send, R: Send>(
     items: impl Iterator<Item = T> + Send,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
     let (items, results) = (Mutex::new(items.enumerate()), Mutex::new(Vec::new()));
-    let next = || items.lock().expect("nobody panics with it").next();
+    let next = || items.lock().expect("the lock is not poisoned").next();
     let take = || {
         while let Some((index, item)) = next() {
             let result = work(item);
-            results.lock().expect("nobody panics with it").push((index, result));
+            results.lock().expect("the lock is not poisoned").push((index, result));
         }
     };
     std::thread::scope(|scope| {
@@ -20,7 +20,7 @@ pub fn shared_out<T: Send, R: Send>(
             scope.spawn(take);
         }
     });
-    let mut results = results.into_inner().expect("nobody panicked with it");
+    let mut results = results.into_inner().expect("the lock is not poisoned");
     results.sort_by_key(|(index, _)| *index);
     results.into_iter().map(|(_, result)| result).collect()
 }

@@ -1,4 +1,4 @@
-//! Each stage of the compiler as text, for a few small models: reviewed by eye, and kept.
+//! Snapshots of each compiler stage, for a few small models.
 
 use tests::{forge_with, model};
 
@@ -6,7 +6,7 @@ fn stage(name: &str, stage: &str, quant: &str) -> String {
     let path = model(name).display().to_string();
     let output = forge_with(&["inspect", &path, "--stage", stage, "--quant", quant]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Where the repository lies is nobody's business.
+    // Removes the path of the repository.
     String::from_utf8_lossy(&output.stdout).replace(&path, "[model]")
 }
 
@@ -39,7 +39,7 @@ fn stages_of_experts() {
 #[test]
 fn stages_of_latents() {
     insta::assert_snapshot!("deepseek_v3-plan-q4_0", stage("deepseek_v3", "plan", "q4_0"));
-    // Queries of what the layer reads.
+    // Without a low-rank query projection.
     insta::assert_snapshot!("deepseek_v2-plan", stage("deepseek_v2", "plan", "keep"));
 }
 

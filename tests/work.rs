@@ -1,11 +1,11 @@
-//! What programs know of their kernels is what the plan says of its steps: bytes and operations of passes of every model.
+//! The kernel costs that programs know equal those of the plan: bytes and operations of passes of every model.
 
 use forge_planner::{Options, Workload, plan, step_cost};
 use forge_runtime::device::kernel_cost::{DispatchCost, KernelCost};
 use tests::{graph, models};
 
 #[test]
-fn a_program_knows_what_its_steps_cost() {
+fn a_program_has_the_costs_of_its_steps() {
     let mut complaints = Vec::new();
     let mut steps = 0;
     for name in models() {

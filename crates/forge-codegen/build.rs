@@ -1,11 +1,11 @@
-//! Embeds what every crate carries: the runtime's source and its manifest.
+//! Embeds the source and the manifest of `forge-runtime`, which generated crates include.
 //!
-//! `include_dir` would embed the source, too, but on stable Rust it does not notice changed files.
+//! `include_dir` is not used: on stable Rust it does not detect changed files.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The line of the runtime's manifest from which on nothing is copied.
+/// The manifest is copied up to this line.
 const MARKER: &str = "# Only in forge's repository:\n";
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Compiles kernels.metal for a Mac where Apple's Metal compiler is installed: it comes with Xcode, and not with its command
-//! line tools. Where it is not, the program compiles the text when it starts.
+//! Compiles kernels.metal on a Mac if Apple's Metal compiler is installed. It is part of Xcode, but not of the command line
+//! tools. Otherwise the program compiles the source at startup.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -14,21 +14,21 @@ fn main() {
         return;
     }
     let library = Path::new(&variable("OUT_DIR")).join("kernels.metallib").display().to_string();
-    // The language and the mathematics that the program asks for where it compiles the text itself.
+    // The same language version and math mode as at run time.
     let options = ["metal", "-std=metal3.0", "-mmacosx-version-min=13.0", "-fno-fast-math"];
     match xcrun(&[&options[..], &["-o", &library, "src/kernels.metal"]].concat()) {
         Some(output) if output.status.success() => println!("cargo::rustc-cfg=metallib"),
         output => {
-            let said = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-            println!("cargo::warning=xcrun metal does not compile src/kernels.metal, so the program will when it starts");
-            for line in said.unwrap_or_default().lines() {
+            let stderr = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+            println!("cargo::warning=xcrun metal failed to compile src/kernels.metal: the program will compile it at startup");
+            for line in stderr.unwrap_or_default().lines() {
                 println!("cargo::warning={line}");
             }
         }
     }
 }
 
-/// Runs one of Xcode's tools, if they are there.
+/// Runs one of Xcode's tools; `None` if Xcode is not installed.
 fn xcrun(arguments: &[&str]) -> Option<Output> {
     Command::new("xcrun").args(["-sdk", "macosx"]).args(arguments).output().ok()
 }

@@ -1,11 +1,11 @@
-//! Every model's program as for a Mac, on any system: what only Apple's systems compile is linted, and the program is linked.
-//! Nothing runs.
+//! The programs of all models for macOS, on any system: code that only compiles there is linted, and the programs are linked.
+//! Nothing is executed.
 //!
-//! `sdk` stands in for Apple's: lists of what its libraries export, of which there is only what programs use. So a name that
-//! is not there is one that no program has used before, which whoever adds it looks up in Apple's documents. (Names of C are
-//! all in the list of `libSystem` that comes with other cross compilers, version 1359.)
+//! `sdk` replaces Apple's SDK with lists of the exported symbols that programs use. A missing symbol means that no program has
+//! used it before: check Apple's documentation and add it. (The C functions are all in the `libSystem` list of other cross
+//! compilers, version 1359.)
 //!
-//! It takes Rust's standard library for `aarch64-apple-darwin`, which is a download: `cargo xtask darwin` runs it.
+//! The test needs Rust's standard library for `aarch64-apple-darwin`, which is a download: `cargo xtask darwin` runs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,16 +44,16 @@ fn programs_of_all_models_are_clean_and_link() {
     let workspace = scratch().join("darwin");
     let names = models();
     for name in &names {
-        // One has all that there is to choose from beside its kernels.
+        // One crate has candidate layouts for `tune`.
         let more = (name == TUNABLE).then_some("--with-tuning");
         let arguments: Vec<&str> =
             ["--quant", "f32", "--no-reference-logits"].into_iter().chain(more).collect();
-        // What one of them asks of the runtime, all get: the server.
+        // Cargo unifies features: all crates get the runtime's server.
         let compile = if *name == names[0] { compile_server } else { compile_member };
         compile(&model(name), &arguments, &workspace.join(name));
     }
     let members: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    // Nothing of them runs, so nobody waits for the optimiser.
+    // Nothing is executed, so no optimization is needed.
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [{}]\n[profile.dev]\nopt-level = 0\ndebug = false\n",
         members.join(", ")

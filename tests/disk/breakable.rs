@@ -1,6 +1,6 @@
-//! A disk that a test can break: one file, shown through FUSE, whose reads fail from some read on until they are to go well again.
+//! A disk that a test can break: one file in a FUSE file system, whose reads can fail from a given read on.
 //!
-//! What programs read past the system's cache comes here every time; of what they map the system keeps pages, as of any file.
+//! Direct reads of programs arrive here every time. Mapped pages are kept in the system's page cache, as for any file.
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What the file is called there.
+/// The name of the file.
 const NAME: &str = "file";
 const FILE: INodeNo = INodeNo(2);
-/// How long the system may believe what it was told of a file: longer than tests take. It knows how long a file is where the disk
-/// is dead, too.
+/// Time for which the kernel caches attributes: longer than any test. The file's length is known even if the disk is dead.
 const BELIEVED: Duration = Duration::from_secs(3600);
 
-/// The disk. Dropping it takes it away: whoever has its file open has to be gone by then.
+/// The disk. Dropping it unmounts it; no process may have the file open then.
 pub(crate) struct Disk {
     path: PathBuf,
     state: Arc<State>,
@@ -33,7 +32,7 @@ struct State {
 }
 
 impl Disk {
-    /// Shows the bytes of a file in an empty folder; otherwise says why that cannot be had here.
+    /// Mounts the bytes of a file in an empty directory, or returns why that is impossible here.
     pub(crate) fn mount(folder: &Path, bytes: Vec<u8>) -> Result<Disk, String> {
         if !Path::new("/dev/fuse").exists() {
             return Err("there is no /dev/fuse".to_owned());
@@ -70,7 +69,7 @@ impl Disk {
     }
 }
 
-/// What the system asks.
+/// The requests of the kernel.
 struct Shown {
     bytes: Vec<u8>,
     state: Arc<State>,

@@ -1,4 +1,4 @@
-//! A disk that dies while experts are read from it: whoever is being written to is told, and the server goes on.
+//! A disk that fails while experts are streamed from it: running requests get an error, and the server continues.
 
 use crate::breakable::Disk;
 use crate::http::Asked;
@@ -15,16 +15,16 @@ use tests::{Work, build_together, compile_server, model, run, scratch};
 
 const MODEL: &str = "qwen3_moe";
 const WEIGHTS: &str = "weights.safetensors";
-/// What the other files of the model are.
+/// The other files of the model.
 const BESIDE: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "golden.json"];
-/// Ids of a text: as many as there is room for, so that there is a middle.
+/// Tokens to generate: as many as fit the context, so that the failure comes in the middle.
 const COUNT: usize = 240;
 
 struct Program {
     directory: PathBuf,
     program: PathBuf,
-    /// Where experts have the fewest seats that there may be.
+    /// A server with the minimum of expert cache slots.
     experts: String,
     /// The answer to [`question`] where all experts are in memory.
     text: String,
@@ -51,7 +51,7 @@ fn built() -> &'static Program {
     })
 }
 
-/// The least memory for experts that the program says is enough.
+/// The minimum expert memory that the program's error names.
 fn enough(program: &Path) -> u64 {
     let refused = Command::new(program).args(["info", "--device", "cpu", "--experts", "stream:1"]).output();
     let said = String::from_utf8(refused.expect("the program runs").stderr).expect("it is text");
@@ -65,7 +65,7 @@ fn question(stream: bool) -> Value {
     })
 }
 
-/// A folder with the model's files but for its weights.
+/// A directory with the model's files except the weights.
 fn folder(built: &Program) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in BESIDE.iter().filter(|name| built.directory.join(name).exists()) {
@@ -87,7 +87,7 @@ fn told(mut asked: Asked, text: &mut String) -> Option<String> {
     None
 }
 
-/// That a stream was begun, and not ended, and says of the weights what is wrong.
+/// Asserts that a stream started, did not complete, and ends with an error about the weights.
 fn is_broken(built: &Program, text: &str, error: Option<String>, reason: &str) {
     let error = error.unwrap_or_else(|| panic!("the text is whole: {text}"));
     println!("after {} of {} bytes of text: {error}", text.len(), built.text.len());
@@ -98,7 +98,7 @@ fn is_broken(built: &Program, text: &str, error: Option<String>, reason: &str) {
     }
 }
 
-/// That whoever asks while the disk is dead is told as well, and that the server lives all the while.
+/// Asserts that requests on the dead disk get an error, and that the server stays alive.
 fn lives_on(server: &Server, reason: &str) {
     let refused = server.ask(&question(false)).response();
     assert_eq!(refused.status, 500, "{}", refused.body);
@@ -109,7 +109,7 @@ fn lives_on(server: &Server, reason: &str) {
     assert_eq!(server.metric("texts_failed_total"), 2.0);
 }
 
-/// That the server tells what its disk permits and how much of it is reached, of what it was asked for and nothing else.
+/// Asserts that the metrics have the disk-bound limit and its utilisation, for the requests of this test only.
 fn tells_of_its_disk(server: &Server) {
     let [disk, rows, wanted, seconds, permitted, reached] = [
         "experts_disk_bytes_per_second",
@@ -136,7 +136,7 @@ fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server
     let disk = match Disk::mount(mounted.path(), weights) {
         Ok(disk) => disk,
         Err(why) => {
-            // Past the harness, which keeps to itself what is printed by tests that pass.
+            // Written past the test harness, which hides the output of passing tests.
             let told = writeln!(
                 std::io::stdout(),
                 "NOT CHECKED: what a server does whose disk answers reads with errors, since no disk of the test's own can be had: \

@@ -1,10 +1,10 @@
-//! A model that is larger than the memory that its program may have: with experts streamed it writes what it writes with all of them in
-//! memory, and takes what `info` says.
+//! A model that is larger than the memory of its program. With streamed experts it generates the same tokens as with all experts in
+//! memory, and uses the memory that `info` prints.
 //!
-//! The limit is the system's on data (`ulimit -d`, RLIMIT_DATA): private memory that can be written, touched or not. So it counts what a
-//! program takes for weights, seats, slots and scratch, what it allocates, and of its threads' stacks all that they might use:
-//! 2 MiB for each of the ten that read and compute, nearly half as much as everything that `info` speaks of here. What is mapped of
-//! files it does not count, since that can be let go; here it is held to the same bound by what the system says of it.
+//! The limit is `ulimit -d` (RLIMIT_DATA), which counts private writable memory, touched or not: weights, expert cache slots, KV
+//! cache, scratch, heap, and the stacks of all threads. The ten compute and I/O threads have stacks of 2 MiB each, nearly half as
+//! much as the memory that `info` prints. Mapped files are not counted, because their pages can be dropped; the test checks them
+//! against the same bound with figures of the system.
 
 use serde_json::{Value, json};
 use std::io::Read;
@@ -15,15 +15,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tests::{Work, build_together, compile_member, run, scratch};
 
-/// Memory of seats. All experts have 241 MB: one in six can sit, seven times as many as a row of a layer has.
+/// Memory of the expert cache. All experts have 241 MB: one in six is cached, seven times as many as a token of a layer uses.
 const SEATS: &str = "stream:40M";
 
-/// Positions of a slot: for the prompt and the ids that follow.
+/// Context length: the prompt and the generated tokens.
 const CONTEXT: &str = "128";
 
-/// A Qwen3-MoE whose experts are nearly all of it: 384 of 627 kB in q8_0, planes of whole pages, of which a token has 48. A third of its
-/// 246 MB is 82 MB, which has to be above the 53 MB that are stated and the 20 MB of stacks, or the test would be about these; a model of
-/// half the size leaves no room for them.
+/// A Qwen3-MoE that consists almost entirely of experts: 384 of 627 kB in q8_0, of which a token uses 48. A third of its 246 MB
+/// is 82 MB. That must exceed the 53 MB printed by `info` plus 20 MB of stacks, so the model cannot be much smaller.
 fn config() -> Value {
     json!({
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",
@@ -67,9 +66,9 @@ fn program(experts: &str, command: &str) -> Command {
 /// A run, and the most memory that it had.
 struct Ran {
     status: ExitStatus,
-    /// What it printed.
+    /// Standard output.
     answer: String,
-    /// What it complained of.
+    /// Standard error.
     said: String,
     /// Bytes that no file is behind, and those that one is.
     private: u64,
@@ -87,7 +86,7 @@ impl Ran {
     }
 }
 
-/// Has a prompt of a few passes read, and ids written that follow it, with no more data than the limit.
+/// Processes a prompt of a few passes and generates tokens, with the data limit.
 fn generate(experts: &str, limit: Option<u64>) -> Ran {
     let prompt: Vec<String> = (0..60).map(|index| (index * index * 31 % 509).to_string()).collect();
     let mut command = program(experts, "generate");
@@ -105,7 +104,7 @@ fn generate(experts: &str, limit: Option<u64>) -> Ran {
     }
     let mut child = command.spawn().expect("the program runs");
     let (mut private, mut mapped, mut both) = (0, 0, 0);
-    // All that it prints has room in a pipe.
+    // The whole output fits a pipe.
     let status = loop {
         if let Some(status) = child.try_wait().expect("it is a child") {
             break status;
@@ -122,13 +121,13 @@ fn generate(experts: &str, limit: Option<u64>) -> Ran {
     Ran { status, answer, said, private, mapped, both }
 }
 
-/// Bytes that a line of a process's table says; a process that has ended has no such lines.
+/// A value in bytes of a process's status table; `None` if the process has ended.
 fn line_of(table: &str, name: &str) -> u64 {
     let line = table.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |number| number * 1024)
 }
 
-/// What the program says it takes.
+/// The memory that the program prints.
 fn stated(experts: &str) -> u64 {
     let told: Value = serde_json::from_slice(&run(&mut program(experts, "info")).stdout).expect("it is JSON");
     println!("{experts}: {} {}", told["memory"], told["experts"]);
@@ -147,7 +146,7 @@ fn with_memory_for_a_third_of_its_weights_a_model_writes_what_it_writes_with_all
     let limit = built().weights / 3;
     let resident = generate("resident", None);
     show("resident", &resident);
-    // How much of them it has copied when it ends depends on how fast it was; what is not copied is in the mapped file.
+    // The amount of repacked weights depends on the speed; the rest is still mapped.
     assert!(resident.both > 2 * limit, "far more is in memory than is permitted, or nothing is shown here");
 
     let streamed = generate(SEATS, Some(limit));
@@ -159,7 +158,7 @@ fn with_memory_for_a_third_of_its_weights_a_model_writes_what_it_writes_with_all
     assert!(streamed.both <= limit, "{} bytes with what is mapped, and {limit} are permitted", streamed.both);
 }
 
-/// What is above has to fail where experts are not streamed, or stream to more seats than there is memory for.
+/// The limit must fail without expert streaming, and with more cache slots than fit.
 #[test]
 fn the_limit_is_one() {
     let limit = built().weights / 3;

@@ -1,5 +1,5 @@
-//! Programs whose experts are on disk, and what becomes of them where the disk dies or memory is short: on Linux, whose FUSE and
-//! limits the tests are made of.
+//! Programs with experts on disk, with a failing disk and with little memory. Linux only: the tests use FUSE and resource
+//! limits.
 
 #[cfg(target_os = "linux")]
 mod breakable;

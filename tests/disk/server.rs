@@ -1,4 +1,4 @@
-//! A compiled program as a server, and how it is asked.
+//! A compiled program as a server, and a client.
 
 use crate::http::{Asked, Response, send};
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it with the model's files in a folder, and waits until it is warm.
+    /// Starts the server on a directory and waits until it is ready.
     pub(crate) fn start(program: &Path, folder: &Path, experts: &str) -> Server {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--slots", "1", "--device", "cpu", "--threads", "2"]);
@@ -34,7 +34,7 @@ impl Server {
                 break address.parse().expect("it is an address");
             }
         };
-        // Whoever is not listened to would have to wait, or would be told that nobody listens.
+        // Drains stderr, so that the server neither blocks nor gets EPIPE.
         std::thread::spawn(move || {
             said.lines().map_while(Result::ok).for_each(|line| println!("the server: {line}"))
         });
@@ -51,7 +51,7 @@ impl Server {
         send(self.address, "GET", path, &[], "").response()
     }
 
-    /// Asks for a text.
+    /// Sends a completion request.
     pub(crate) fn ask(&self, question: &Value) -> Asked {
         let headers = [("Content-Type", "application/json")];
         send(self.address, "POST", COMPLETIONS, &headers, &question.to_string())
@@ -64,7 +64,7 @@ impl Server {
         response.json()["choices"][0]["text"].as_str().expect("it is text").to_owned()
     }
 
-    /// One of the numbers of `/metrics`.
+    /// Reads a value of `/metrics`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find(|line| line.starts_with(&format!("model_{name} ")));
@@ -72,9 +72,9 @@ impl Server {
         number.unwrap_or_else(|| panic!("{name}: {text}"))
     }
 
-    /// Asks it to stop, and wants that it ends well.
+    /// Stops the server and asserts a clean exit.
     pub(crate) fn stop(mut self) {
-        // SAFETY: it is a child that nobody has waited for.
+        // SAFETY: the child has not been waited for.
         let outcome = unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         assert_eq!(outcome, 0, "the server is there");
         let status = self.child.wait().expect("it is a child");

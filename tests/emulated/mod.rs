@@ -1,9 +1,9 @@
-//! One program that runs compiled models through the unmodified `metal` folder of the runtime, on Linux, over the emulated Metal
-//! of `forge-emulation`; and hosts with a fault planted, which the emulation has to find.
+//! A program that runs compiled models through the unmodified Metal backend of the runtime, on Linux, in the Metal emulator of
+//! `forge-emulation`; and host code with injected faults, which the emulator must detect.
 //!
-//! The program is a member of the workspace that compiled models are built in, so that their libraries, and all that they
-//! depend on, are there already. It has `objc2` built for GNUstep's runtime. `objc2-metal` names Apple's framework in a way
-//! that no other system's compiler takes: the workspace has a copy of the registry's, with that one line mended.
+//! The program is a member of the workspace in which compiled models are built, so that their libraries and dependencies exist.
+//! It builds `objc2` for GNUstep's runtime. `objc2-metal` links Apple's framework in a way that only Apple's compilers accept, so
+//! the workspace has a copy of the published crate with that line changed.
 
 use crate::{Built, root, run, scratch};
 use serde_json::Value;
@@ -17,10 +17,10 @@ mod planted;
 
 pub use planted::{PLANTED, PLANTED_STREAMING, Planted, SKEWED};
 
-/// The program's name, and its folder's.
+/// The name of the program and of its directory.
 pub const DRIVER: &str = "metal-driver";
 
-/// Writes the program for these crates into their workspace; gives what the workspace's manifest has to say for it.
+/// Writes the program for these crates into their workspace. Returns its additions to the workspace manifest.
 pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     let directory = workspace.join(DRIVER);
     let metal = root().join("crates/forge-runtime/src/gpu/metal");
@@ -46,7 +46,7 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     )
 }
 
-/// Writes a host; its files name each other by the paths that they have in the driver.
+/// Writes a host. Its files refer to each other by their paths in the driver.
 fn write_host(directory: &Path, name: &str, texts: &BTreeMap<String, String>) {
     let folder = directory.join("src/hosts").join(name);
     for (file, text) in texts {
@@ -54,7 +54,7 @@ fn write_host(directory: &Path, name: &str, texts: &BTreeMap<String, String>) {
     }
 }
 
-/// The files of a folder, by name.
+/// The files of a directory by name.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(folder).expect("the runtime has a host for Metal").flatten();
     let file = |entry: std::fs::DirEntry| {
@@ -73,7 +73,7 @@ fn manifest(crates: &[&Built]) -> String {
         path("forge-runtime"),
         path("forge-emulation"),
     );
-    // What the runtime has for Apple's systems, for GNUstep's runtime.
+    // The runtime's dependencies for Apple systems, configured for GNUstep.
     let runtime = std::fs::read_to_string(path("forge-runtime").join("Cargo.toml")).expect("it is a crate");
     let start = runtime.find("dispatch2 = ").expect("the runtime depends on dispatch2");
     let end = start + runtime[start..].find("\n[").expect("its tests depend on more");
@@ -120,7 +120,7 @@ fn models_text(crates: &[&Built]) -> String {
     text + "        name => panic!(\"there is no model {name}\"),\n    }\n}\n"
 }
 
-/// A copy of `objc2-metal` that asks for Apple's framework on Apple's systems only, as the other crates of its kind do.
+/// A copy of `objc2-metal` that links Apple's framework only on Apple systems, like the other crates of its family.
 fn mended_objc2_metal() -> PathBuf {
     static MENDED: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -157,7 +157,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Writes a file that does not say the same already.
+/// Writes a file unless it already has this content.
 fn write(path: &Path, text: &str) {
     if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
         return;

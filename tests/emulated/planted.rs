@@ -1,14 +1,14 @@
-//! Faults of the host, one at a time, as changes of the text of one of its files.
+//! Mutations of the host code: each changes the source of one of its files.
 
 use std::collections::BTreeMap;
 
-/// A fault.
+/// One mutation.
 pub struct Planted {
-    /// What is wrong.
+    /// Name of the fault.
     pub name: &'static str,
     from: &'static str,
     to: &'static str,
-    /// Part of what the emulation has to say of it.
+    /// Part of the emulator's complaint.
     pub found: &'static str,
 }
 
@@ -16,7 +16,7 @@ const fn fault(name: &'static str, from: &'static str, to: &'static str, found: 
     Planted { name, from, to, found }
 }
 
-/// Every fault that is planted where experts are among the weights.
+/// Faults of the host code for models with resident weights.
 pub const PLANTED: [Planted; 26] = [
     fault(
         "offset_off_by_a_byte",
@@ -48,7 +48,7 @@ pub const PLANTED: [Planted; 26] = [
         "barriers_of_textures",
         "MTLBarrierScope::Buffers)",
         "MTLBarrierScope::Textures)",
-        "not that of buffers",
+        "does not include buffers",
     ),
     fault(
         "a_short_grid",
@@ -60,13 +60,13 @@ pub const PLANTED: [Planted; 26] = [
         "no_grid",
         "MTLSize { width, height, depth },",
         "MTLSize { width: 0, height, depth },",
-        "nothing would run",
+        "empty grid",
     ),
     fault(
         "too_few_threads",
         "width: kernel.threads as usize",
         "width: kernel.threads as usize / 2",
-        "the kernel is written for",
+        "the kernel declares",
     ),
     fault("scalars_cut_short", "size_of_val(scalars),", "size_of_val(scalars) - 4,", "its scalars are"),
     fault("too_many_scalars", "size_of_val(scalars),", "5000,", "setBytes"),
@@ -80,14 +80,9 @@ pub const PLANTED: [Planted; 26] = [
         "weights_given_back",
         "_weights: weights,",
         "_weights: Arc::new(memmap2::MmapMut::map_anon(1).unwrap().make_read_only().unwrap()),",
-        "changed or given back",
+        "modified or released",
     ),
-    fault(
-        "weights_not_on_pages",
-        "part.end.next_multiple_of(PAGE)",
-        "part.end + 1",
-        "start and end on pages",
-    ),
+    fault("weights_not_on_pages", "part.end.next_multiple_of(PAGE)", "part.end + 1", "not page-aligned"),
     fault("encoder_not_ended", "encoder.endEncoding();", "", "before its encoder has ended"),
     fault(
         "committed_twice",
@@ -95,18 +90,18 @@ pub const PLANTED: [Planted; 26] = [
         "commands.commit();\n commands.commit();",
         "Committed already",
     ),
-    fault("not_waited_for", "commands.waitUntilCompleted();", "", "nobody waits for it"),
+    fault("not_waited_for", "commands.waitUntilCompleted();", "", "never waited for"),
     fault(
         "looked_at_too_early",
         "self.underway.len() > left",
         "self.underway.len() > left + 1",
-        "while a pass was on its way",
+        "a pass in flight accesses",
     ),
     fault(
         "no_pools",
         "use objc2::rc::{Retained, autoreleasepool};",
         "use objc2::rc::Retained;\nfn autoreleasepool<T>(f: impl FnOnce(()) -> T) -> T { f(()) }\n",
-        "there is no pool",
+        "without an autorelease pool",
     ),
     fault(
         "a_reference_too_many",
@@ -114,8 +109,8 @@ pub const PLANTED: [Planted; 26] = [
         "std::mem::forget(commands.clone());\n commands.commit();",
         "objects grow",
     ),
-    fault("left_too_soon", "let _ = self.wait(0);", "", "nobody waits for it"),
-    fault("not_all_resident", "set.commit();", "", "not all is committed"),
+    fault("left_too_soon", "let _ = self.wait(0);", "", "never waited for"),
+    fault("not_all_resident", "set.commit();", "", "uncommitted allocations"),
     fault(
         "views_side_by_side",
         "most.saturating_sub(longest.next_multiple_of(PAGE))",
@@ -128,37 +123,37 @@ pub const PLANTED: [Planted; 26] = [
         "offset - view.start / PAGE * (PAGE - 64))",
         "other numbers",
     ),
-    fault("fast_mathematics", "MTLMathMode::Safe", "MTLMathMode::Fast", "fast mathematics"),
+    fault("fast_math", "MTLMathMode::Safe", "MTLMathMode::Fast", "fast math"),
 ];
 
-/// Faults of what is done where experts are streamed from disk.
+/// Faults of expert streaming.
 pub const PLANTED_STREAMING: [Planted; 10] = [
     fault(
-        "nobody_is_waited_for",
+        "routes_not_waited_for",
         "self.commit();\n        self.device.wait(0)",
         "self.commit();\n        Ok(())",
         "a row is routed to expert",
     ),
-    fault("nobody_chooses", "routes.is_some_and(|routes| routes.written)", "false", "out_of_bounds"),
+    fault("routes_ignored", "routes.is_some_and(|routes| routes.written)", "false", "out_of_bounds"),
     fault(
-        "seats_of_each_other",
+        "slots_swapped",
         "fetch(bound, experts, &mut words)?;",
         "fetch(bound, experts, &mut words)?;\n words.iter_mut().filter(|it| **it < 2).for_each(|it| *it = 1 - *it);",
         "other numbers",
     ),
     fault(
-        "nobody_is_told",
+        "slots_not_written",
         "std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());",
         "let _ = to;",
         "which nothing has written",
     ),
     fault(
-        "told_too_early",
+        "slots_written_too_early",
         "self.settle()?;\n        let streaming = self.streaming()?;\n        streaming.seated = None;",
         "let streaming = self.streaming()?;\n        streaming.seated = None;",
         "hazard",
     ),
-    fault("seats_of_others", "&& streaming.seated == wanted {", "{", "which nothing has written"),
+    fault("slots_of_other_experts", "&& streaming.seated == wanted {", "{", "which nothing has written"),
     fault(
         "experts_of_the_first_row",
         "(bound.layer, said));",
@@ -167,21 +162,20 @@ pub const PLANTED_STREAMING: [Planted; 10] = [
     ),
     fault("rows_expert_by_expert", "if reads_routes {", "if false {", "other numbers"),
     fault(
-        "seats_further_in",
+        "slots_offset",
         "place(bound.offset, bound.bytes)",
         "place(bound.offset + 64, bound.bytes)",
         "other numbers",
     ),
     fault(
-        "no_guesses",
+        "no_prefetch",
         "self.streaming()?.foresight = Some(foresight);",
         "let _ = foresight;",
-        "nobody is foreseen",
+        "nothing is prefetched",
     ),
 ];
 
-/// Faults of passes that write several ids, which the driver makes of what the engine says: their names, and part of what the
-/// emulation has to say of each.
+/// Faults of multi-token passes, which the driver injects: name, and part of the emulator's complaint.
 pub const SKEWED: [(&str, &str); 3] = [
     ("rows_without_a_barrier", "hazard"),
     ("an_id_for_another_row", "never_written"),
@@ -189,10 +183,10 @@ pub const SKEWED: [(&str, &str); 3] = [
 ];
 
 impl Planted {
-    /// The host's files, by name, with the fault in the one of them that has its place.
+    /// The host's files by name, with the fault injected.
     pub(crate) fn plant(&self, files: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let places: usize = files.values().map(|text| text.matches(self.from).count()).sum();
-        assert_eq!(places, 1, "{}: the host has changed", self.name);
+        assert_eq!(places, 1, "{}: the host code has changed", self.name);
         files.iter().map(|(name, text)| (name.clone(), text.replace(self.from, self.to))).collect()
     }
 }

@@ -1,11 +1,11 @@
-//! Matrices as codes, and the numbers that these mean.
+//! Quantization of matrices, and the values of quantized matrices.
 
 use super::{Array, Tensors};
 use half::f16;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-/// What a matrix is made of.
+/// The quantization parameters of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Codes {
     /// Code * scale + bias.
@@ -20,7 +20,7 @@ pub(crate) enum Codes {
 }
 
 impl Codes {
-    /// What a configuration says of them.
+    /// The entry in the configuration.
     pub(crate) fn section(self) -> Value {
         match self {
             Codes::Affine { bits, group } => json!({"group_size": group, "bits": bits}),
@@ -29,7 +29,7 @@ impl Codes {
     }
 }
 
-/// The tensors of a module whose matrices are made codes, and the numbers that they mean, in f32.
+/// The tensors of a quantized module, and its dequantized values in f32.
 pub(super) fn encode(module: &str, array: &Array, codes: Codes) -> (Tensors, Array) {
     let numbers = numbers(array);
     let (columns, rows) = array.shape.split_last().expect("it is a matrix");
@@ -54,7 +54,7 @@ pub(super) fn encode(module: &str, array: &Array, codes: Codes) -> (Tensors, Arr
     (parts, Array { dtype: Dtype::F32, shape: array.shape.clone(), bytes })
 }
 
-/// Plain numbers.
+/// The dequantized values.
 pub(super) fn numbers(array: &Array) -> Vec<f32> {
     match array.dtype {
         Dtype::BF16 => array
@@ -100,7 +100,7 @@ fn affine(
     for group in numbers.chunks_exact(group) {
         let low = group.iter().copied().fold(f32::MAX, f32::min);
         let high = group.iter().copied().fold(f32::MIN, f32::max);
-        // Every other group runs downwards, as MLX lets those whose largest number is the lowest.
+        // Every other group has a negative scale, as MLX writes it if the value of largest magnitude is the minimum.
         let (from, to) = if scales.len() % 4 == 0 { (low, high) } else { (high, low) };
         let (scale, bias) = (f16::from_f32((to - from) / levels), f16::from_f32(from));
         scales.extend(scale.to_le_bytes());

@@ -1,14 +1,14 @@
-//! Where a converter puts a model's tensors: names, axes, stacks, and gains that have their 1 in them.
+//! Tensor names of MLX converters: names, axes, stacked experts, and norm weights with 1 added.
 
 use super::codes::numbers;
 use super::{Array, Tensors};
 use safetensors::Dtype;
 use serde_json::Value;
 
-/// Families whose gains are kept less 1, and whose converters add it.
+/// Families that store norm weights minus 1, to which converters add 1.
 const LESS_ONE: [&str; 5] = ["qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe"];
 
-/// The gains that are meant: those of heads in memories are not.
+/// The affected norm weights: not those of heads in DeltaNet layers.
 const GAINS: [&str; 5] = [
     ".input_layernorm.weight",
     ".post_attention_layernorm.weight",
@@ -17,7 +17,7 @@ const GAINS: [&str; 5] = [
     ".k_norm.weight",
 ];
 
-/// What is called otherwise in stacks.
+/// Tensors with another name in stacks.
 const PROJECTIONS: [(&str, &str); 3] = [("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")];
 
 /// All tensors as the converter names and stores them.
@@ -63,7 +63,7 @@ pub(super) fn converted(config: &Value, tensors: Tensors) -> Tensors {
     out
 }
 
-/// The name beside what sees pictures.
+/// The name in a multimodal checkpoint.
 fn placed(name: &str) -> String {
     match (name.strip_prefix("model.language_model."), name.strip_prefix("model.visual.")) {
         (Some(rest), _) => format!("language_model.model.{rest}"),
@@ -132,7 +132,7 @@ fn alternating(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)
         .into()
 }
 
-/// The matrices of heads' keys, turned, and of their values.
+/// The per-head key matrices, transposed, and value matrices.
 fn of_heads(config: &Value, name: &str, array: &Array) -> Vec<(String, Array)> {
     let module = name.strip_suffix(".kv_b_proj.weight").expect("it is that one");
     let count = |key: &str| config[key].as_u64().expect("the configuration says it") as usize;
@@ -147,7 +147,7 @@ fn of_heads(config: &Value, name: &str, array: &Array) -> Vec<(String, Array)> {
     ]
 }
 
-/// Numbers and 1.
+/// Adds 1 to all values.
 fn more(array: &Array) -> Array {
     let bytes = numbers(array).iter().flat_map(|x| (x + 1.0).to_le_bytes()).collect();
     Array { dtype: Dtype::F32, shape: array.shape.clone(), bytes }
@@ -168,7 +168,7 @@ fn turned(array: &Array) -> Array {
 }
 
 impl Array {
-    /// So many rows of each matrix of a stack, from where each lies in the stack as a whole.
+    /// `each` rows of every matrix of a stack. `from` is the first row in the whole stack, by matrix.
     fn rows(&self, each: usize, from: impl Fn(usize) -> usize) -> Array {
         let [matrices, _, ref rest @ ..] = self.shape[..] else { panic!("it is no stack") };
         let size = self.bytes.len() / (matrices * self.shape[1]);

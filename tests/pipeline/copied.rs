@@ -1,5 +1,5 @@
-//! Weights that are copied while a program writes: what it writes is what it writes of the mapped file, from the first id to the last,
-//! before a matrix was copied, while others are and when all have been.
+//! Weights that are repacked in the background during generation: the tokens are those of mapped weights before, during and after
+//! the repacking.
 
 use tests::{all_built, id_list, shared_out};
 

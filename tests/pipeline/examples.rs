@@ -1,4 +1,4 @@
-//! The examples, run as they stand: a real release build, as users have it.
+//! The examples, built in release mode as users build them.
 
 use std::process::Command;
 use tests::{forge, root, run, scratch};
@@ -16,7 +16,7 @@ fn first_steps() {
     }
 }
 
-/// Runs a copy of an example that is a crate, for where it lies a user's own run may be; gives what it prints.
+/// Runs a copy of an example crate, so that builds in its own directory are not touched, and returns its output.
 fn run_copy(name: &str) -> String {
     let (example, copy) = (root().join("examples").join(name), scratch().join(name));
     std::fs::create_dir_all(copy.join("src")).unwrap();
@@ -37,8 +37,7 @@ fn embedding() {
     assert!(rest.contains("10 of them read for this answer"), "{said}");
 }
 
-/// Three crates are built and read 57,000 tokens each; what they find is the model's own business, so only its order is
-/// asked for here.
+/// Builds three crates, each of which evaluates 57,000 tokens. The values depend on the model, so only their order is checked.
 #[test]
 fn recipe() {
     let mut command = Command::new("sh");

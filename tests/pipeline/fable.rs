@@ -1,7 +1,7 @@
-//! The model in the box: what its program makes of text that it was not trained on, beside what transformers makes of it.
+//! The included model: its loss on held-out text, compared with transformers.
 //!
-//! `training/results.json` has the loss of the checkpoint's own weights, in f32, by transformers. A compiled program may
-//! differ by what its number format costs, and by nothing else.
+//! `training/results.json` has the loss that transformers computes in f32. A compiled program may only differ by the error of its
+//! weight format.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tests::{Work, build_together, compile_member, root, run, scratch};
 
-/// Formats, and how far the perplexity of each may lie from transformers': for f32 and bf16, which keep every weight,
-/// what different orders of summation and cached halves come to; for the others what their bits cost a model of this size.
+/// Formats with the maximum deviation of the perplexity from transformers: for f32 and bf16, which keep all weights, the effect of
+/// summation order and the f16 KV cache; for the others the quantization error of a model of this size.
 const FORMATS: [(&str, f64); 4] = [("f32", 0.001), ("bf16", 0.001), ("q8_0", 0.005), ("q4_0", 0.04)];
 
 /// The program in each format, in the order of [`FORMATS`].
@@ -44,7 +44,7 @@ fn held_out_stories_are_as_probable_as_transformers_has_them() {
 }
 
 #[test]
-fn stories_are_about_what_was_asked_for() {
+fn stories_contain_the_requested_words() {
     for ((format, _), program) in FORMATS.iter().zip(programs()) {
         for (request, words) in [
             ("Tell me a story about a fox and a lantern", ["fox", "lantern"]),

@@ -1,8 +1,8 @@
-//! The referee, refereed: faults are planted in real kernels one at a time, and each must be found.
+//! Mutation tests of the kernel checker with real kernels: each injected fault must be found.
 //!
-//! Barriers, clamps and guards are taken out of the text of kernels.metal; barriers are taken out of what model.rs
-//! submits. A planted fault is found if the referee objects, or if the kernel then leaves other numbers than before,
-//! which comparing logits sees. One that changes nothing at all would be a bound that nobody needs.
+//! Barriers, clamps and guards are removed from kernels.metal, and barriers from the commands of model.rs. A fault is found if the
+//! checker reports it, or if the kernel's results change, which a comparison of logits detects. A mutation without any effect would
+//! be an unnecessary bound.
 
 use forge_sim::mutants::{self, MutantOutcome};
 use forge_sim::recording::Command;
@@ -14,8 +14,8 @@ use tests::{Built, ODD, all_built, id_list, run};
 /// Accesses that a dispatch may make before it counts as one that does not end.
 const LIMIT: u64 = 50_000_000;
 
-/// What a program submits to a device of so many cores, for a prompt fed to so many slots in these chunks, with the logits
-/// of every position.
+/// The recording of a program for a device with this number of GPU cores, for a prompt in these chunks in this number of slots,
+/// with the logits of every position.
 fn record(built: &Built, slots: usize, cores: usize, chunks: &[usize]) -> Recording {
     let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
     let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -41,7 +41,7 @@ fn odd(format: &str) -> &'static Built {
 /// Dispatches of every kernel, in every regime of rows.
 fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     let mut all = Vec::new();
-    // One row, a few in one matrix and in two, many; two slots; and a long cache that nobody shares.
+    // One row; small batches of one and two MMA tiles; prefill; two slots; and a long KV cache without split-KV attention.
     let long = (1, 0, &[280, 3, 1][..], 1 << 18);
     let cases = [(&[1][..], 1), (&[7, 1], 1), (&[11], 1), (&[70, 3, 1], 1), (&[21, 2, 1], 2)];
     for (slots, cores, chunks, largest) in
@@ -49,7 +49,7 @@ fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     {
         let mut recording = record(built, slots, cores, chunks);
         if slots == 1 && chunks.len() < 3 {
-            // An id outside the vocabulary, which the host would refuse: the table's bound is there for it.
+            // A token id outside the vocabulary, which the host would reject, to test the bound of the embedding.
             recording.passes[0].writes[0].words[0] = 70_000;
         }
         let weights = built.directory.join("weights.safetensors");
@@ -75,7 +75,7 @@ fn every_fault_planted_in_a_kernel_is_found() {
         let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
         let samples = samples(built, &program);
         let mut mutants = mutants::mutants(&text).unwrap_or_else(|error| panic!("{error:?}"));
-        // What draws ids needs rows of all settings, and logits that are no numbers: the referee's own tests plant these faults.
+        // Sampling needs rows with all settings, and NaN logits: the checker's own tests inject these faults.
         mutants.retain(|mutant| mutant.kernel != "sample");
         let fates = mutants::run(&text, &mutants, &samples, LIMIT, &|_, _| {})
             .unwrap_or_else(|error| panic!("{error}"));

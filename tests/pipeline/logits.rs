@@ -1,5 +1,5 @@
-//! What programs compute, against what Hugging Face transformers and the reference compute, for every model in every
-//! format: on the CPU device, and through the referee from the text of kernels.metal.
+//! Logits of programs against Hugging Face transformers and the reference implementation, for every model in every format: on the
+//! CPU device, and of kernels.metal in the kernel checker.
 
 use forge_ir::{Format, encoded_tolerances, tolerance};
 use serde_json::Value;
@@ -9,9 +9,8 @@ use tests::{
     is_random, model, numbers, run, scratch, shared_out,
 };
 
-/// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
-///
-/// The models that tests make have none: nobody but the reference has computed them.
+/// The prompts of a model's golden.json: tokens, the 24 greedy tokens that follow, and the logits of the last position.
+/// Models that tests create have none: only the reference implementation computes them.
 pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
     if is_random(name) {
         return Vec::new();
@@ -35,7 +34,7 @@ pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
         Some(words(name)?.into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect())
     };
     let Ok(text) = std::fs::read_to_string(model(name).join("golden.json")) else {
-        // Odd models have the ids beside the logits, and nothing that follows.
+        // Odd models have tokens and logits, but no continuation.
         let text =
             |index| Some((words(&format!("ids_{index}"))?, Vec::new(), floats(&format!("last_{index}"))?));
         return (0..).map_while(text).collect();
@@ -50,8 +49,8 @@ pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
         .collect()
 }
 
-/// Crates that hold the checkpoints' weights exactly, and keys and values nearly, so that only arithmetic and the cache's
-/// rounding can differ. What codes of keys and values lose is the reference's business.
+/// Crates with exactly the checkpoint's weights and a nearly exact KV cache, so that only arithmetic and the rounding of the cache
+/// differ. Tests of the reference cover quantized caches.
 fn exact(built: &Built) -> bool {
     matches!(built.format.as_str(), "f32" | "bf16" | "keep") && built.cache() != Format::Q8_0
 }
@@ -115,7 +114,7 @@ fn every_position_equals_the_last_of_its_prefix() {
     });
 }
 
-/// What is lost where rows are encoded, on the way of every model; nothing is where weights are numbers.
+/// The tolerance for quantized activations, by model; none with float weights.
 #[test]
 fn encoded_rows_are_near_the_exact_ones() {
     every_crate(|built| {
@@ -145,7 +144,7 @@ fn encoded_rows_are_near_the_exact_ones() {
         println!("{}: {middle:.1e}, {of_most:.1e}, at most {worst:.1e}, alone {alone:.1e}", built.name());
         let allowed = encoded_tolerances(chooses).map(|tolerance| tolerance.bound);
         let mut complaints = Vec::new();
-        // Whatever is allowed, what is not a number is not.
+        // NaN is never allowed.
         let is_near = |(found, allowed): (&f64, f64)| found.is_finite() && *found <= allowed;
         if !found.iter().zip(allowed).all(is_near) {
             complaints.push(format!(
@@ -186,7 +185,7 @@ fn programs_agree_with_the_reference() {
     });
 }
 
-/// The names of the sets of instructions that a program finds on this machine: it tells them where it is asked for another.
+/// The ISA levels that a program supports on this machine, from its error message for an unknown level.
 fn levels(built: &Built) -> Vec<String> {
     let mut command = Command::new(&built.program);
     let output =
@@ -199,9 +198,9 @@ fn levels(built: &Built) -> Vec<String> {
     levels
 }
 
-/// Whether transformers turns positions of a text of this length otherwise with every id that it writes: with dynamic
-/// positions, beyond the context that the model was made for. A program turns them by its slot's context from the beginning,
-/// so that its text there is another one, and has to be the greedy one of those positions.
+/// Whether transformers changes the RoPE frequencies with every generated token: dynamic scaling, beyond the original context
+/// length. A program uses the frequencies of its slot's context from the start. Its text therefore differs, and must be the
+/// greedy one for these frequencies.
 pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     let config: Value = serde_json::from_str(&text).expect("config.json is JSON");
@@ -233,7 +232,7 @@ fn greedy_text_is_the_reference_s() {
             if exact(built) && built.cache() == Format::F32 && found != expected && !is_restretched {
                 complaints.push(format!("{found:?} is not {expected:?}"));
             }
-            // The reference that is asked here keeps keys and values as they are.
+            // This reference has an unquantized KV cache.
             if built.cache() == Format::Q8_0 {
                 continue;
             }
@@ -274,7 +273,7 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn the_referee_finds_nothing_and_the_same_logits() {
+fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
     every_crate(|built| {
         let directory = built.directory.display().to_string();
         // Where the programs have been built already.
@@ -295,7 +294,7 @@ fn the_referee_finds_nothing_and_the_same_logits() {
 }
 
 #[test]
-fn memory_is_what_the_plan_says() {
+fn memory_matches_the_plan() {
     every_crate(|built| {
         // Checkpoints that tests write are nowhere to be planned from again.
         if [ODD, MLX, SUPERBLOCKS.0].contains(&built.model.as_str()) {
@@ -303,7 +302,7 @@ fn memory_is_what_the_plan_says() {
         }
         let plan = built.planned().1;
         let info = built.json(&["info", "--json", "--ctx-size", "70", "--slots", "3"]);
-        // What a device is asked for: the buffers of a recording.
+        // The memory of a device: the buffers of a recording.
         let file = scratch().join(format!("{}.recording.json", built.name()));
         let path = file.display().to_string();
         built.run(&["record", "--token-ids", "1,2", "--ctx-size", "70", "--slots", "3", "-o", &path]);

@@ -1,4 +1,4 @@
-//! Everything that needs programs to be built: one test binary, so that they are built once.
+//! All tests that need compiled programs, in one test binary, so that the programs are built once.
 
 mod cli_reference;
 mod copied;

@@ -1,5 +1,5 @@
-//! What programs measure of themselves, over the emulated Metal: which times come of it means nothing there, but everything that is
-//! done for it is done, and compared.
+//! `profile` and `tune` in the Metal emulator. The times are meaningless there, but all steps of the measurement run and their
+//! results are compared.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ fn tunable() -> impl Iterator<Item = &'static Built> {
     emulated().0.into_iter().filter(|built| TUNABLE.contains(&built.model.as_str()))
 }
 
-/// What came of a job that writes no text.
+/// The result of a job without generation.
 fn measured(built: &Built, more: Value) -> Value {
     let mut job = json!({ "model": built.name(), "host": "whole", "metallib": false, "texts": [] });
     for (key, value) in more.as_object().into_iter().flatten() {
@@ -38,7 +38,7 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
     }
 }
 
-/// The layouts that are chosen where these kernels are planted, until no more is asked.
+/// The layouts chosen with these modified kernels, until tuning is complete.
 fn chosen(built: &Built, planted: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
     let found = &measured(built, json!({ "tune": { "planted": planted, "until": until } }))["tuned"];
     assert_eq!(found["complaints"], json!([]), "{found}");
@@ -74,8 +74,7 @@ fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
     }
 }
 
-/// Of each kind of kernel one that is wrong: of a kernel of the plan's its name, what stand-ins for it say, and what the planted one
-/// says in its place.
+/// One wrong kernel of each kind: the name of the plan's kernel, some source of its candidates, and the modified source.
 const WRONG: [(&str, &[[&str; 3]]); 2] = [
     (
         "llama",
@@ -95,7 +94,7 @@ const WRONG: [(&str, &[[&str; 3]]); 2] = [
 ];
 
 #[test]
-fn a_layout_that_computes_something_else_is_told_of_and_not_chosen() {
+fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
     for (model, wrong) in WRONG {
         let Some(built) = tunable().find(|built| built.model == model) else { continue };
         let text =
@@ -147,11 +146,11 @@ fn is_number(text: &str) -> bool {
 }
 
 #[test]
-fn who_stops_has_what_was_measured_till_then() {
+fn an_interrupted_tune_keeps_its_measurements() {
     let Some(built) = tunable().next() else { return };
     let text = std::fs::read_to_string(built.directory.join("src/layouts.rs")).expect("it has layouts");
     let all = text.matches("Choice {").count();
-    // Each layout is compared, and then there are two turns: no choice takes more than a hundred questions.
+    // Each layout is checked and then measured in two rounds: no choice takes more than a hundred runs.
     let some = chosen(built, &[], Some(100)).len();
     assert!((1..all).contains(&some), "{some} of {all}");
 }

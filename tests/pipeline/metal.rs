@@ -1,5 +1,4 @@
-//! The host code for Metal, executed: the runtime's `metal` as it is, over the emulated Metal of `forge-emulation`, whose kernels are
-//! those of each model's kernels.metal.
+//! The unmodified Metal host code of the runtime, in the emulator of `forge-emulation`, with each model's kernels.metal.
 
 use crate::logits::{bound, every_one_of, golden, is_restretched};
 use forge_runtime::sampling::device_sampling::DeviceSampling;
@@ -17,22 +16,22 @@ pub(crate) struct Text {
     ids: Vec<u32>,
     count: usize,
     context: usize,
-    /// Ids of a pass, and passes that have begun before the host looks at the first.
+    /// Tokens per pass, and passes in flight before the host reads the first.
     lead: (u32, usize),
-    /// How ids are drawn, if by chance.
+    /// Sampling parameters; `None` for greedy.
     draw: Option<DeviceSampling>,
-    /// Draws of what the last id was drawn of.
+    /// Further draws from the logits of the last token.
     draws: Vec<DeviceSampling>,
     /// Whether the host draws them.
     on_host: bool,
-    /// Whether the device is one that is watched, and told the text in parts.
+    /// Whether to use the watched device, and process the prompt in parts.
     watched: bool,
-    /// Whether the host leaves at the end while a pass is on its way.
+    /// Whether the host drops the device while a pass is in flight.
     left: bool,
 }
 
 impl Text {
-    /// The most probable ids.
+    /// Greedy decoding.
     pub(crate) fn greedy(ids: Vec<u32>, count: usize, context: usize, lead: (u32, usize)) -> Text {
         let (draw, draws, on_host, watched, left) = (None, Vec::new(), false, false, false);
         Text { ids, count, context, lead, draw, draws, on_host, watched, left }
@@ -42,12 +41,12 @@ impl Text {
 /// The host looks at each id before the next; and it is behind by as many as there can be.
 const LEADS: [(u32, usize); 2] = [(1, 1), (8, 2)];
 
-/// Who does a job, and where.
+/// The host code and the directory of a job.
 #[derive(Clone, Default)]
 pub(crate) struct Site<'a> {
-    /// What is wrong with the host, if anything is.
+    /// The fault injected into the host code, if any.
     pub(crate) host: Option<&'a str>,
-    /// What is wrong with what the host is told.
+    /// The fault injected into the engine's commands, if any.
     pub(crate) skew: Option<&'a str>,
     /// Whether kernels were compiled when the program was built.
     pub(crate) metallib: bool,
@@ -59,14 +58,14 @@ pub(crate) struct Site<'a> {
     pub(crate) experts: Option<u64>,
 }
 
-/// Seeds by which ids are drawn of the same logits, by two settings.
+/// Seeds for draws from the same logits, with two settings.
 const SEEDS: u64 = 200;
 
-/// A model whose weights are longer than all that it writes, so that buffers can be shorter than the one and hold the other. Where
-/// `FORGE_MODELS` leaves it out, so are the tests that need it.
+/// A model whose weights are larger than its other buffers, so that a buffer limit can split the weights only. If `FORGE_MODELS`
+/// excludes it, the tests that need it are skipped.
 const LONG: &str = "llama";
 
-/// What came of a model's texts.
+/// The results of a model's requests.
 pub(crate) fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Value {
     let text = |text: &Text| {
         let Text { ids, count, context, lead, draw, draws, on_host, watched, left } = text;
@@ -93,7 +92,7 @@ pub(crate) fn every_model(check: impl Fn(&Built) -> Vec<String> + Sync) {
     every_one_of(emulated().0.into_iter(), check);
 }
 
-/// Whether positions are turned by how long a slot is.
+/// Whether the RoPE frequencies depend on the context length of a slot.
 fn is_stretched(name: &str) -> bool {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     ["\"dynamic\"", "\"longrope\""].iter().any(|kind| text.contains(kind))
@@ -103,7 +102,7 @@ fn is_stretched(name: &str) -> bool {
 fn every_model_writes_through_the_emulated_metal_as_the_reference() {
     every_model(|built| {
         let prompts = golden(&built.model);
-        // Where positions are turned by a slot's context, the reference's logits are of a slot that its prompt fills.
+        // With such RoPE frequencies, the reference's logits are for a slot that its prompt fills.
         let alone = usize::from(is_stretched(&built.model));
         let each = alone + LEADS.len();
         let texts: Vec<Text> = prompts
@@ -143,7 +142,7 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
     });
 }
 
-/// Keys and values are made of latents share by share, the first part of a text being in the cache when the second comes.
+/// Latents are expanded to keys and values tile by tile (MLA). The first part of a prompt is cached when the second comes.
 #[test]
 fn unfolded_latents_are_met_through_the_emulated_metal() {
     every_model(|built| {
@@ -168,8 +167,8 @@ fn unfolded_latents_are_met_through_the_emulated_metal() {
     });
 }
 
-/// By the same settings and seed, whoever draws and however far it is ahead; of logits of the same device. Of the last ones ids are
-/// drawn by many seeds more.
+/// The same settings and seed give the same tokens on host and device, with any run-ahead. From the last logits, tokens are drawn
+/// with many more seeds.
 #[test]
 fn the_emulated_metal_draws_what_the_host_draws() {
     every_model(|built| {
@@ -225,7 +224,7 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
             (counted != expected)
                 .then(|| format!("ahead by {lead:?}: {counted:?} is not {expected:?}, {found}"))
         };
-        // What draws an id is in the place of what finds the most probable one.
+        // Sampling replaces the argmax.
         let draws = [None, Some(SamplingParams::default().draw(1, 0))];
         LEADS.into_iter().flat_map(|lead| draws.map(|draw| (lead, draw))).filter_map(check).collect()
     });
@@ -244,7 +243,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
         let notes = text["passes"].as_array().expect("passes are listed");
         assert_eq!(notes.len(), 1001);
         let objects: Vec<u64> = notes.iter().filter_map(|note| note["objects"].as_u64()).collect();
-        // A command buffer for each pass that is on its way when the host has looked at one.
+        // One command buffer for each pass that is in flight after the host has read one.
         let most = objects[0] + lead.1 as u64 - 1;
         assert!(objects.iter().all(|count| (objects[0]..=most).contains(count)), "{objects:?}");
         assert_eq!(objects[1000], objects[0], "nothing is on its way");
@@ -279,7 +278,7 @@ fn every_fault_planted_in_the_host_is_found() {
 /// Kernels come of the library that was made when the program was built, or of their text, and pipelines of an archive if there is
 /// a whole one.
 #[test]
-fn every_way_to_pipelines_leads_to_the_same_and_says_so() {
+fn every_source_of_pipelines_gives_the_same_logits_and_is_reported() {
     let (models, _) = emulated();
     let Some(built) = models.first() else { return };
     let text = [Text::greedy(vec![1, 2, 3], 2, 8, (1, 1))];
@@ -326,7 +325,7 @@ fn every_way_to_pipelines_leads_to_the_same_and_says_so() {
     assert_eq!(check("nowhere to keep it", nowhere, ["compiled from source", "pipelines not saved: "]), ids);
 }
 
-/// Of a device whose buffers are shorter than the weight file.
+/// A device with buffers smaller than the weight file.
 #[test]
 fn a_file_longer_than_a_buffer_is_shown_by_several() {
     let (models, _) = emulated();
@@ -347,7 +346,7 @@ fn a_file_longer_than_a_buffer_is_shown_by_several() {
     assert!(error.contains(&format!("weights: {longest} bytes at once")), "{error}");
 }
 
-/// What buffers over mapped memory are a whole number of.
+/// The page size, of which no-copy buffers must be a multiple.
 const PAGE: usize = 16384;
 
 /// A model's weights.
@@ -362,7 +361,7 @@ fn longest_weight(built: &Built) -> usize {
     tensors.tensors().iter().map(|(_, view)| view.data().len()).max().unwrap_or(0)
 }
 
-/// Bytes of the shortest buffers that hold what a model writes, and show all of its weights if there are several.
+/// The smallest buffer limit that holds the writable buffers and all weights in several views.
 fn shortest_buffer(built: &Built) -> usize {
     let info = built.json(&["info", "--json", "--ctx-size", "32"]);
     let own = ["kv_bytes", "arena_bytes"].map(|what| info["memory"][what].as_u64().expect("it is told"));
@@ -370,7 +369,7 @@ fn shortest_buffer(built: &Built) -> usize {
     own.into_iter().fold(weights, |most, bytes| most.max(bytes as usize)).next_multiple_of(PAGE)
 }
 
-/// What shows that a host is not whole.
+/// Symptoms of a fault in the host code.
 pub(crate) fn said(found: &Value, whole: &Value) -> String {
     let (text, right) = (&found["texts"][0], &whole["texts"][0]);
     let mut said: Vec<String> = Vec::new();
@@ -383,7 +382,7 @@ pub(crate) fn said(found: &Value, whole: &Value) -> String {
     }
     let foresees = |found: &Value| found["experts"][1].as_u64() > Some(0);
     if foresees(right) && !foresees(text) {
-        said.push("nobody is foreseen".to_owned());
+        said.push("nothing is prefetched".to_owned());
     }
     let objects = |found: &Value| found["passes"].as_array()?.last()?["objects"].as_u64();
     if objects(text) > objects(right) {

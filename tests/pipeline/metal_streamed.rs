@@ -1,6 +1,6 @@
-//! Models with experts, streamed from disk to the emulated Metal: they write what they write with all experts in memory, to the last
-//! digit, with the fewest seats that there may be and with more, and the referee has nothing to say. Where seats are few and there is a next
-//! layer to guess of, some experts are foreseen.
+//! Expert streaming in the Metal emulator: tokens and logits are identical to those with all experts in memory, with the minimum of
+//! cache slots and with more, and the kernel checker finds no faults. With few slots and a next layer to predict, some experts are
+//! prefetched.
 
 use crate::metal::{Site, Text, drive, every_model, said};
 use crate::streamed::{enough, layers_with_experts};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tests::emulated::{PLANTED_STREAMING, Planted};
 use tests::{emulated, shared_out};
 
-/// Prompts of many rows, of a few and of one, each with ids that follow.
+/// Prompts of many rows, of a small batch and of one row, each with generated tokens.
 fn texts() -> [Text; 3] {
     [41, 12, 1].map(|count| Text::greedy((0..count).map(|i| i * i * 31 % 60).collect(), 4, 48, (1, 1)))
 }
@@ -42,7 +42,7 @@ fn streamed_experts_write_through_the_emulated_metal_what_resident_ones_do() {
             let counts = of_all(&found, "experts");
             println!("{} in {memory} bytes, asked for and foreseen: {}", built.name(), json!(counts));
             let foreseen: u64 = counts.iter().filter_map(|counts| counts[1].as_u64()).sum();
-            // With more seats whoever could be foreseen may be in memory already.
+            // With more slots, all predicted experts may be in memory already.
             if memory == enough && (foreseen > 0) != (layers_with_experts(built) > 1) {
                 complaints.push(format!("{memory} bytes: {foreseen} experts are foreseen"));
             }
@@ -59,7 +59,7 @@ fn is_nothing(said: &Value) -> bool {
     said.is_null() || *said == json!([])
 }
 
-/// A model whose rows have experts of their own and one that all have.
+/// A model with routed and shared experts.
 const PLANTED_IN: &str = "qwen2_moe";
 
 #[test]

@@ -1,6 +1,6 @@
-//! Which experts programs give the tokens of golden texts to: those that transformers gives them to, each of them.
+//! Expert routing of programs on the reference sequences: identical to transformers for every token.
 //!
-//! A recording of a program is cut behind every dispatch that writes routes, so that the referee's replay reads them there.
+//! A recording is cut after every dispatch that writes routes, so that the replay in the kernel checker can read them.
 
 use forge_planner::Plan;
 use forge_sim::{Command, Dispatch, Pass, Program, Read, Recording, Replay, Weights};
@@ -11,7 +11,7 @@ use tests::{Built, all_built, id_list, ids, model, models, scratch, shared_out};
 /// Of each layer with experts, of each token, its experts by number.
 type Routes = Vec<Vec<BTreeSet<u32>>>;
 
-/// The golden texts of a model, prompts and what follows them, and the routes of their tokens.
+/// The reference sequences of a model with their continuations, and the routes of their tokens.
 fn golden(name: &str) -> Option<Vec<(Vec<u32>, Routes)>> {
     let bytes = std::fs::read(model(name).join("routes.safetensors")).ok()?;
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("routes.safetensors is whole");
@@ -40,7 +40,7 @@ fn experts(name: &str) -> u32 {
     count as u32
 }
 
-/// What a dispatch writes routes to, if it does.
+/// The routes buffer that a dispatch writes, if any.
 fn routes(plan: &Plan, dispatch: &Dispatch) -> Option<Read> {
     let kernel = plan.kernels.iter().find(|kernel| kernel.name == dispatch.kernel)?;
     let buffers = &kernel.decl.buffers;
@@ -56,7 +56,7 @@ fn routes(plan: &Plan, dispatch: &Dispatch) -> Option<Read> {
     })
 }
 
-/// The recording, with what is read of it nothing but routes.
+/// The recording, modified so that the host only reads routes.
 fn cut(recording: Recording, plan: &Plan) -> Recording {
     let cut = |pass: Pass| {
         let label = pass.label;
@@ -84,7 +84,7 @@ fn cut(recording: Recording, plan: &Plan) -> Recording {
     Recording { passes: recording.passes.into_iter().flat_map(cut).collect(), ..recording }
 }
 
-/// What a program's kernels route a text's tokens to, fed to them in passes of so many rows.
+/// The routes of a sequence's tokens by a program's kernels, in passes of this many rows.
 fn found(
     built: &Built,
     plan: &Plan,
@@ -109,7 +109,7 @@ fn found(
     let mut found = vec![Vec::new(); layers];
     for (index, read) in report.reads.iter().enumerate() {
         let rows = read.values.chunks_exact(width);
-        // Experts that every row has are no choice, and have numbers of their own.
+        // Shared experts are not selected, and have the last indices.
         let row = |row: &[f32]| {
             row[..width / 2].iter().map(|word| word.to_bits()).filter(|expert| *expert < among).collect()
         };

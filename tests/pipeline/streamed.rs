@@ -1,5 +1,5 @@
-//! Models with experts on disk, streamed and mapped: what they compute is what they compute with all experts in memory, to the last
-//! digit, with the fewest seats that there may be and with more.
+//! Experts on disk, streamed and memory-mapped: results are identical to those with all experts in memory, with the minimum of
+//! cache slots and with more.
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn text(output: Output) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The least memory that the program says is enough.
+/// The minimum expert memory that the program's error names.
 pub(crate) fn enough(built: &Built) -> Option<u64> {
     let refused = said(built, "stream:1", &["info"]);
     let message = String::from_utf8(refused.stderr).expect("it is text");
@@ -29,11 +29,11 @@ pub(crate) fn enough(built: &Built) -> Option<u64> {
     Some(words[end - 1].parse().expect("it is a number"))
 }
 
-/// A model with experts in several layers, so that those of the next can be foreseen.
+/// A model with experts in several layers, so that those of the next can be prefetched.
 const TOLD_OF: &str = "qwen3_moe";
 
-/// What `bench` tells of experts: how many were in memory, and what was read of the others.
-fn what_is_read_is_told(built: &Built, enough: u64) {
+/// `bench` reports the expert cache hits and the bytes read for misses.
+fn streaming_statistics_are_printed(built: &Built, enough: u64) {
     let bench = ["bench", "-p", "4", "-n", "6", "-r", "1", "--json"];
     let told: Value =
         serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &bench))).expect("JSON");
@@ -42,7 +42,7 @@ fn what_is_read_is_told(built: &Built, enough: u64) {
         assert_eq!(result["test"], test);
         let (hits, read) = (number("hit_rate"), number("disk_bytes_per_token"));
         assert!((0.0..1.0).contains(&hits) && read > 0.0, "{test}: {hits} found, {read} bytes read");
-        // Four rows ask for so many that nobody is foreseen.
+        // Four rows request too many experts for prefetching.
         let foreseen = number("foreseen_rate");
         assert_eq!(foreseen > 0.0, test == "tg6", "{test}: {foreseen} foreseen");
         assert!(hits + foreseen <= 1.0 && number("wanted_bytes_per_token") <= read, "{test}");
@@ -58,7 +58,7 @@ pub(crate) fn layers_with_experts(built: &Built) -> usize {
     file.names().iter().filter(|name| name.ends_with(".experts")).count()
 }
 
-/// What `info` tells of records is what the weight file has: for each expert as many bytes, on pages.
+/// `info` prints the expert records of the weight file: equal sizes for all experts, page-aligned.
 fn records_lie_on_pages(built: &Built) {
     let told: Value =
         serde_json::from_str(&text(said(built, "resident", &["info", "--json"]))).expect("JSON");
@@ -104,7 +104,7 @@ fn streamed_experts_compute_what_resident_ones_do() {
             serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &["info", "--json"])))
                 .expect("JSON");
         if built.model == TOLD_OF && !is_told.swap(true, Ordering::Relaxed) {
-            what_is_read_is_told(built, enough);
+            streaming_statistics_are_printed(built, enough);
         }
         println!("{}: {} of {} seats", built.name(), told["experts"]["seats"], told["experts"]["experts"]);
         1

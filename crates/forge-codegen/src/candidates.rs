@@ -1,4 +1,4 @@
-//! What `layouts.rs` is made of: the kernels that may stand in for the plan's own, and for what.
+//! Template context of `layouts.rs`: the candidate kernels of `tune` and the kernels that they may replace.
 
 use crate::names;
 use forge_kernels::Instance;
@@ -17,7 +17,7 @@ pub(crate) struct Context {
 
 #[derive(Serialize)]
 struct ChoiceText {
-    /// For people.
+    /// Display name.
     name: String,
     rows: &'static str,
     said: Vec<Named>,
@@ -29,12 +29,12 @@ struct ChoiceText {
 
 #[derive(Serialize)]
 struct LayoutText {
-    /// For people.
+    /// Display name.
     name: String,
     knobs: Vec<Named>,
 }
 
-/// A value by its name, as Rust.
+/// A named value as Rust code.
 #[derive(Serialize)]
 struct Named {
     name: String,
@@ -63,7 +63,7 @@ struct PtxText {
     file: String,
 }
 
-/// What a file of PTX of other layouts is called, beside that of the plan's kernels.
+/// The file name of the candidates' PTX, given that of the plan's kernels.
 pub(crate) fn ptx_file(of_kernels: &str) -> String {
     of_kernels.replace("kernels", "layouts")
 }
@@ -78,7 +78,7 @@ impl Context {
         let choice = |choice: &TuningProblem| ChoiceText {
             name: choice.subject.describe(),
             rows: choice.subject.rows().name(),
-            said: named(&choice.subject, said),
+            said: named(&choice.subject, key_value),
             sums: sums(&choice.subject, &choice.own),
             kernels: choice.kernels.iter().map(|kernel| plan.kernels[*kernel].name.clone()).collect(),
             own: layout(&choice.own, choice.subject.rows()),
@@ -122,10 +122,10 @@ fn constant(name: &str) -> String {
 }
 
 fn layout(layout: &Layout, rows: Rows) -> LayoutText {
-    LayoutText { name: layout.describe(rows), knobs: named(layout, said) }
+    LayoutText { name: layout.describe(rows), knobs: named(layout, key_value) }
 }
 
-/// What it is as JSON, which tables have it as: the subject's kind first, and all else by name.
+/// The JSON fields of a value, as in tuning tables: `subject` first, the others by name.
 fn named(it: &impl Serialize, text: impl Fn(&Value) -> String) -> Vec<Named> {
     let Ok(Value::Object(fields)) = serde_json::to_value(it) else { return Vec::new() };
     let mut named: Vec<Named> =
@@ -134,8 +134,8 @@ fn named(it: &impl Serialize, text: impl Fn(&Value) -> String) -> Vec<Named> {
     named
 }
 
-/// A value of a table, as the runtime has it.
-fn said(value: &Value) -> String {
+/// A value of a tuning table as a `KeyValue` variant.
+fn key_value(value: &Value) -> String {
     match value {
         Value::Bool(flag) => format!("Flag({flag})"),
         Value::String(word) => format!("Word({})", names::literal(word)),
@@ -143,7 +143,7 @@ fn said(value: &Value) -> String {
     }
 }
 
-/// What results are sums of.
+/// The `ErrorModel` of a kernel's results: what they are sums of.
 fn sums(subject: &TuningKey, own: &Layout) -> String {
     match subject {
         TuningKey::Projection(product) if own.wants_units() => format!("Codes({})", product.inputs),
@@ -151,7 +151,7 @@ fn sums(subject: &TuningKey, own: &Layout) -> String {
         TuningKey::Experts(ExpertsProduct { product: ExpertMatrix::GateUp, inputs, .. }) => {
             format!("Products({inputs})")
         }
-        // Those of all experts of a row are one sum.
+        // One sum runs over all experts of a row.
         TuningKey::Experts(ExpertsProduct { chosen, inputs, .. }) => format!("Products({})", chosen * inputs),
         TuningKey::Attention(Attention { width, window, .. }) => {
             format!("Attention {{ width: {width}, window: {window:?} }}")
@@ -159,14 +159,14 @@ fn sums(subject: &TuningKey, own: &Layout) -> String {
     }
 }
 
-/// Threadgroups of a dispatch, as a function of its scalars.
+/// The grid of a dispatch, as a Rust closure of its scalars.
 fn groups(instance: &Instance) -> String {
     let grid: Vec<String> = instance.decl.grid.iter().map(ToString::to_string).collect();
     let grid = grid.join(", ");
-    let spoken_of = |scalar: &String| {
+    let is_used = |scalar: &String| {
         grid.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == scalar)
     };
-    let scalars = instance.decl.scalars.iter().enumerate().filter(|(_, scalar)| spoken_of(scalar));
+    let scalars = instance.decl.scalars.iter().enumerate().filter(|(_, scalar)| is_used(scalar));
     let lets: String = scalars
         .map(|(place, scalar)| format!("let {} = scalars[{place}]; ", names::identifier(scalar)))
         .collect();

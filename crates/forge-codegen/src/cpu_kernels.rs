@@ -1,4 +1,4 @@
-//! A kernel's CPU version, as an expression: the family's function and the same shape that the template was given.
+//! The CPU implementation of a kernel as a Rust expression: the kernel family's function and its shape parameters.
 
 use crate::names::number;
 use forge_ir::{Activation, Format, Gating, Groups, LongContext, Pairing, Rotation, Scores};
@@ -101,7 +101,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("rotation", rotation(&rotate.rotation)),
             ],
         ),
-        // The same attention, whoever computes it.
+        // Both kernels compute the same attention.
         Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => (
             "attend",
             "Attend",
@@ -189,7 +189,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
             ],
         ),
         Spec::DeltaRule(rule) => ("delta_rule", "DeltaRule", delta_rule(rule)),
-        // The same arithmetic, row after row: what a row becomes must not depend on those that come with it.
+        // The CPU computes row after row: the result of a row must not depend on the batch.
         Spec::DeltaChunks(chunks) => ("delta_chunks", "DeltaRule", delta_rule(&chunks.rule)),
         Spec::LetThrough(through) => (
             "let_through",
@@ -278,7 +278,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         Spec::Sample(sample) => ("sample", "Sample", vec![("vocabulary", size(sample.vocabulary))]),
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
     };
-    // Kernels that read weights are compiled for the format they are stored in.
+    // Kernels that read weights are generic over the weight format.
     let format = crate::kernels::weight_format(spec);
     let stored = format.map_or_else(String::new, |format| format!("::<{}>", stored(format)));
     format!("cpu::{function}{stored}(call, &{})", shape(name, fields))
@@ -443,7 +443,7 @@ fn size(value: usize) -> String {
     number(value as u64)
 }
 
-/// A float that Rust reads back as the same bits.
+/// A Rust literal that parses to the same f32 bits.
 fn float(value: f32) -> String {
     format!("{value:?}")
 }
@@ -452,7 +452,7 @@ fn format(format: Format) -> String {
     format!("cpu::Format::{}", crate::kernels::weight_type(format))
 }
 
-/// A format as the type that kernels are compiled for.
+/// The type argument of a weight format.
 fn stored(format: Format) -> String {
     format!("cpu::{}", crate::kernels::weight_type(format))
 }

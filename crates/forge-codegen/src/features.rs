@@ -1,4 +1,4 @@
-//! Which features of the runtime a crate needs.
+//! The runtime features that a generated crate enables.
 
 use crate::crate_files::CrateOptions;
 use crate::kernels::weight_format;
@@ -7,7 +7,7 @@ use forge_kernels::Spec;
 use forge_planner::Plan;
 use std::collections::BTreeSet;
 
-/// The features, by name.
+/// Names of the enabled features.
 pub(crate) fn features(plan: &Plan, options: &CrateOptions) -> BTreeSet<&'static str> {
     let kernels = || plan.kernels.iter().map(|kernel| &kernel.spec);
     let families = kernels().filter_map(family);
@@ -17,7 +17,7 @@ pub(crate) fn features(plan: &Plan, options: &CrateOptions) -> BTreeSet<&'static
     families.chain(formats).chain(backend).collect()
 }
 
-/// The family of a kernel, if the runtime can do without it.
+/// The runtime feature of a kernel family; `None` for kernels that are always included.
 fn family(spec: &Spec) -> Option<&'static str> {
     match spec {
         Spec::Rotate(_)
@@ -55,6 +55,7 @@ fn family(spec: &Spec) -> Option<&'static str> {
     }
 }
 
+/// The runtime feature of a weight format.
 fn format(format: Format) -> &'static str {
     match format {
         Format::F32 => "f32",

@@ -1,4 +1,4 @@
-//! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
+//! Declarations of weights and scratch buffers: name, type, and shape as a comment.
 
 use crate::kernels::weight_type;
 use crate::model::{attention_shape, experts_shape, feed_forward, latent_shape};
@@ -22,7 +22,7 @@ pub(crate) struct ScratchText {
     elements: String,
 }
 
-/// The fields of prologue and epilogue, each stored weight once.
+/// The fields of prologue and epilogue. A stored weight that both use appears once.
 pub(crate) fn outer_fields(plan: &Plan) -> Vec<FieldText> {
     let mut texts: Vec<FieldText> = Vec::new();
     for application in [&plan.applications[0], &plan.applications[plan.applications.len() - 1]] {
@@ -39,7 +39,7 @@ pub(crate) fn outer_fields(plan: &Plan) -> Vec<FieldText> {
     texts
 }
 
-/// Declarations and look-ups of a section's weights. `stored` overrides the name that a field has in the weight file.
+/// Declarations and look-ups of a section's weights. `stored` overrides a field's name in the weight file.
 pub(crate) fn fields(
     section: &Section,
     name: impl Fn(&str) -> String,
@@ -92,7 +92,7 @@ pub(crate) fn fields(
         .collect()
 }
 
-/// Puts the comments of declarations in one column.
+/// Aligns the comments of declarations in one column.
 pub(crate) fn align(texts: &mut [FieldText]) {
     let column = texts.iter().filter_map(|text| text.declaration.find('\u{0}')).max().unwrap_or(0);
     for text in texts {
@@ -134,7 +134,7 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
         .collect()
 }
 
-/// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
+/// The number of elements of a scratch buffer, as an expression in the model's constants where its width is one of them.
 fn elements(plan: &Plan, scratch: &Scratch) -> String {
     let width = scratch.width;
     let times = match (rows(scratch), width) {
@@ -171,49 +171,49 @@ fn elements(plan: &Plan, scratch: &Scratch) -> String {
     format!("{times}{}", named.map_or_else(|| names::number(width as u64), |(.., text)| text.to_owned()))
 }
 
-/// How generated code counts a buffer's rows. Of shares of caches a pass may have fewer than the plan has room for.
+/// The row count of a scratch buffer, as an expression of `Scratch::new`. A pass may use fewer KV splits than the plan reserves.
 fn rows(scratch: &Scratch) -> Option<&'static str> {
     match scratch.per {
         RowsOf::Pass => None,
         RowsOf::Row => Some("rows"),
-        RowsOf::Wanted => Some("few"),
+        RowsOf::Wanted => Some("logit_rows"),
         RowsOf::Position => Some("MLA_EXPAND_TILE"),
-        RowsOf::Share => Some("shares"),
+        RowsOf::Share => Some("kv_splits"),
     }
 }
 
-/// The name without the number that tells buffers of one name apart.
+/// The name without the numeric suffix that distinguishes buffers of one name.
 fn base(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_')
 }
 
-/// What a scratch buffer is for, where its name does not say it all.
+/// A comment on the use of a scratch buffer; empty if its name is enough.
 fn about(name: &str) -> &'static str {
     match name {
-        "stream" => "the residual stream",
-        "aside" => "what layers take columns of, each its own",
-        "normed" => "a norm's result, for the projection after it",
-        "q" => "rotated queries",
-        "gained" => "the stream of one row times the gain of the norm that reads it",
-        "squares" => "partial sums of the squares of that row",
-        "candidates" => "the best logit of each threadgroup of the head, and its token",
-        "partials" => "what each share of a row's cache contributes",
-        "heads" => "attention's result",
-        "latent_query" => "queries, times each head's matrix of keys",
-        "latent_heads" => "attention's result: sums of latents",
-        "share" => "latents of a share of the positions",
-        "turned_keys" => "its keys that turn, turned",
-        "unfolded_keys" => "keys of all heads, made of the share",
-        "unfolded_values" => "values of all heads, made of the share",
-        "carried" => "of each head, what goes with its result from share to share",
-        "rotated_query" => "the part of queries that turns, turned",
-        "routes" => "the experts of each row, the best first, and the bits of their weights",
+        "stream" => "residual stream",
+        "aside" => "per-layer inputs, all layers",
+        "normed" => "normalized residual stream",
+        "q" => "queries after RoPE",
+        "gained" => "residual stream of one row, times the weight of the norm that reads it",
+        "squares" => "partial sums of squares of the residual stream of one row",
+        "candidates" => "best logit of each threadgroup of the head, and its token",
+        "partials" => "partial attention output of each KV split",
+        "heads" => "attention output",
+        "latent_query" => "queries in latent space (absorbed MLA)",
+        "latent_heads" => "attention output in latent space",
+        "share" => "latents of one tile of positions",
+        "turned_keys" => "RoPE part of the tile's keys",
+        "unfolded_keys" => "expanded keys of the tile, all heads",
+        "unfolded_values" => "expanded values of the tile, all heads",
+        "carried" => "softmax maximum and sum of each head, carried from tile to tile",
+        "rotated_query" => "RoPE part of the queries",
+        "routes" => "experts of each row in descending order of weight, and the bits of their weights",
         "routed_inner" => "silu(gate) · up of each expert of a row",
-        "pairs" => "a row and a place among its experts, expert by expert",
-        "tiles" => "of some pairs of an expert: the expert, the first, how many",
-        "routed_each" => "what each expert of a row makes of it",
+        "pairs" => "(row, rank of the expert) pairs, grouped by expert",
+        "tiles" => "groups of pairs: expert, first pair, number of pairs",
+        "routed_each" => "output of each expert of a row",
         "inner" => "silu(gate) · up",
-        "final_normed" => "the wanted rows of the stream, normed",
+        "final_normed" => "normalized residual stream of the rows that get logits",
         _ => "",
     }
 }

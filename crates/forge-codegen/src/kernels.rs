@@ -1,5 +1,5 @@
-//! What `kernels.rs` is made of: a typed function for each of the plan's functions, made from its kernels' parsed
-//! signatures, and a record of each kernel.
+//! Template context of `kernels.rs`: a typed wrapper for each function of the plan, generated from the parsed signatures
+//! of its kernels, and a record of each kernel.
 
 use crate::{cpu_kernels, names};
 use forge_ir::{Affine, Format, Scales};
@@ -12,7 +12,7 @@ pub(crate) struct Context {
     pub(crate) functions: Vec<FunctionText>,
     kernels: Vec<KernelText>,
     pub(crate) weight_types: Vec<String>,
-    /// Whether `half::f16` is spoken of.
+    /// Whether a parameter has type `f16`.
     half: bool,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct FunctionText {
     formula: String,
     parameters: Vec<String>,
     body: String,
-    /// Parameter names in order, the pass left out: what a caller gives.
+    /// Parameter names in order, without `pass`.
     #[serde(skip)]
     pub(crate) takes: Vec<String>,
 }
@@ -66,10 +66,10 @@ impl Context {
     }
 }
 
-/// Outputs of a strip.
+/// Outputs of one strip of a repacked matrix.
 const OUTPUTS: usize = 16;
 
-/// Rows and stored columns of a kernel's matrix, or of each expert's, where the CPU can have it in strips.
+/// Rows and stored columns of a kernel's matrix, or of each expert's, if the CPU can repack it into strips.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
     let (format, [rows, columns], is_whole) = match spec {
         Spec::Project(of) if !of.chooses => (of.format, [of.outputs, of.inputs], true),
@@ -87,7 +87,7 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
     (can && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
 }
 
-/// What a kernel's dispatches do at least, as an expression.
+/// The cost of a kernel as a Rust expression.
 fn work(work: &KernelCost) -> String {
     let KernelCost { read, written, operations, window, experts } = work;
     format!(
@@ -95,12 +95,12 @@ fn work(work: &KernelCost) -> String {
     )
 }
 
-/// A kernel's record in `kernels.rs`.
+/// The name of a kernel's record in `kernels.rs`.
 fn constant(kernel: &str) -> String {
     kernel.to_ascii_uppercase()
 }
 
-/// The runtime's type for a matrix in a format.
+/// The runtime's type of a matrix in this format.
 pub(crate) fn weight_type(format: Format) -> String {
     match format {
         Format::F32 => "F32".to_owned(),
@@ -134,14 +134,14 @@ pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {
     }
 }
 
-/// A parameter of a function: some kernels' buffers of one name, or the planes of one matrix.
+/// A parameter of a wrapper: the buffers of one name, or all planes of one matrix.
 #[derive(Clone, PartialEq)]
 struct Parameter {
     name: String,
     rust_type: String,
 }
 
-/// The parameter that a buffer belongs to, and how the buffer is got from it.
+/// The parameter that a buffer belongs to, and the expression that yields the buffer.
 fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Parameter, String) {
     for plane in ["values", "codes", "scales"] {
         if let (Some(matrix), Some(format)) =
@@ -193,7 +193,7 @@ fn function_text(plan: &Plan, function: &Function) -> FunctionText {
     }
 }
 
-/// The dispatch, or a choice of dispatches by rows.
+/// The dispatch, or a `match` on the number of rows with one dispatch per kernel.
 fn body(plan: &Plan, function: &Function) -> String {
     let runs: Vec<(&[Regime], String)> = function
         .variants
@@ -205,7 +205,7 @@ fn body(plan: &Plan, function: &Function) -> String {
     }
     let mut text = String::from("match rows {\n");
     for (index, (regimes, dispatch)) in runs.iter().enumerate() {
-        // The last kernel serves whatever is left: a function is never called with more rows than it was made for.
+        // The last kernel takes the remaining counts: a function is never called with more rows than it supports.
         let pattern = match (index + 1 == runs.len(), regimes) {
             (true, _) => "_".to_owned(),
             (_, [Regime::One]) => "1".to_owned(),

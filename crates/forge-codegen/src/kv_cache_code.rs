@@ -1,4 +1,4 @@
-//! What `model.rs` says of what slots keep: keys and values, or latents, of which layers and for how many positions.
+//! Template context of the KV cache in `model.rs`: element type, capacity and sharing of each layer's cache.
 
 use crate::model::{latent_attend, of_layers};
 use crate::names;
@@ -10,27 +10,27 @@ use serde::Serialize;
 pub(crate) struct CacheText {
     #[serde(rename = "type")]
     element: &'static str,
-    /// The format, for people.
+    /// Format name.
     format: &'static str,
-    /// Elements that a head of a position has, in constants of the model.
+    /// Elements per head and position, as an expression in the model's constants.
     record: &'static str,
-    /// Of one position of a slot, in layers that keep every position.
+    /// Bytes per position of a slot, in layers that cache the whole context.
     bytes_per_position: String,
-    /// What layers that do not keep instead, as an array.
+    /// Ring buffers of sliding-window layers, as a Rust array.
     rings: String,
-    /// Positions that each layer keeps at most, if there are rings.
+    /// Capacity of each layer in positions, as a Rust array; `None` without ring buffers.
     kept: Option<String>,
-    /// What each layer remembers, as an array, where they do not all keep the same numbers.
+    /// Cache source of each layer, as a Rust array; `None` if the caches of all layers have one shape.
     memory: Option<String>,
-    /// Whether some layers remember what an earlier one does.
+    /// Whether some layers read the KV cache of an earlier layer.
     shared: bool,
-    /// Of a slot, however long its text is.
+    /// Bytes of recurrent state per slot.
     memory_bytes: String,
-    /// Whether it is of latents.
+    /// Whether the cache holds latents (MLA).
     latents: bool,
-    /// Threadgroups of a row for each share of its cache, as a constant of the model.
+    /// Threadgroups of a row per KV split, as a constant of the model.
     sharers: &'static str,
-    /// Threadgroups that a core is given.
+    /// Maximum attention threadgroups per GPU core.
     at_once: u64,
 }
 
@@ -47,8 +47,8 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         .collect();
     let (element, record) = match plan.cache {
         Format::F32 => ("f32", "HEAD_DIM"),
-        // Codes, and a half for each 32 of them.
-        Format::Q8_0 => ("u8", "(HEAD_DIM + HEAD_DIM / 16)"),
+        // q8_0: one f16 scale per 32 int8 values.
+        Format::Q8_0 => ("u8", "HEAD_DIM + HEAD_DIM / 16"),
         _ => ("f16", "HEAD_DIM"),
     };
     CacheText {
@@ -68,7 +68,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
     }
 }
 
-/// What each layer remembers, where keys of layers are not all as long as the first's or some layers keep none.
+/// The cache source of each layer, as a Rust array; `None` if every layer has its own cache of the same shape.
 fn memory(plan: &Plan) -> Option<String> {
     let number = |value: usize| names::number(value as u64);
     let layers = &plan.applications[1..plan.applications.len() - 1];
@@ -81,19 +81,19 @@ fn memory(plan: &Plan) -> Option<String> {
     let of = |(index, layer): (usize, &Application)| {
         let keeper = layers.iter().position(|other| other.cache == layer.cache).unwrap_or(index);
         let Some(state) = plan.sections[layer.section].state.filter(|_| keeper == index) else {
-            return format!("Memory::Of({keeper})");
+            return format!("CacheSource::Layer({keeper})");
         };
         let (heads, record) = (number(state.heads), number(record(plan, state.width)));
         let kept = state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions));
-        let kept = if has_rings { format!(", kept: {kept}") } else { String::new() };
-        format!("Memory::Own {{ heads: {heads}, record: {record}{kept} }}")
+        let capacity = if has_rings { format!(", capacity: {kept}") } else { String::new() };
+        format!("CacheSource::Own {{ heads: {heads}, elements: {record}{capacity} }}")
     };
     let layers: Vec<String> = layers.iter().enumerate().map(of).collect();
     Some(format!("[\n    {},\n]", layers.join(",\n    ")))
 }
 
-/// Elements of the cache that a head of so many channels has.
+/// Elements of the KV cache per head and position, for heads of this width.
 pub(crate) fn record(plan: &Plan, width: usize) -> usize {
-    // Codes, and a half for each 32 of them.
+    // q8_0: one f16 scale per 32 int8 values.
     if plan.cache == Format::Q8_0 { width + width / 16 } else { width }
 }

@@ -1,16 +1,15 @@
-//! From a plan to the files of a crate.
+//! The code generator: turns a plan into the files of a Rust crate.
 //!
 //! # Contract
 //!
-//! [`render()`] takes a [`Plan`](forge_planner::Plan) and gives [`CrateFiles`]: paths within the crate and their bytes. It does no I/O and
-//! decides nothing about the model; what it decides is how a program is spelled. Everything is resolved to final
-//! names and literals in Rust (the modules below), and printed by the templates of `templates/crate`, which hold the
-//! text that is the same for every model and no logic but loops.
+//! [`render()`] takes a [`Plan`](forge_planner::Plan) and returns [`CrateFiles`]: paths within the crate and their contents.
+//! It does no I/O and makes no decisions about the model. The modules below resolve the plan to final names and literals;
+//! the templates in `templates/crate` hold the text that all models share, with no logic but loops and conditions.
 //!
-//! [`report()`] gives the page of pictures that lies beside the crate's source.
+//! [`report()`] renders `report.html`, the visual report of the compiled model.
 //!
-//! The runtime that every crate depends on, and carries unless it is told otherwise, is `forge-runtime`'s own source, embedded
-//! when this crate is built.
+//! Every generated crate depends on `forge-runtime`. Its source is embedded when this crate is built, and
+//! [`render()`] copies it into the generated crate unless [`CrateOptions::runtime`] names a directory.
 
 mod candidates;
 mod cpu_kernels;

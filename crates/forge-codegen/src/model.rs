@@ -1,4 +1,4 @@
-//! What `model.rs` and the crate's other texts are made of.
+//! Template context of `model.rs` and the crate's other text files.
 
 use crate::crate_files::{CrateOptions, RUNTIME};
 use crate::features::features;
@@ -23,22 +23,23 @@ pub(crate) struct Context {
     /// The crate's name as Rust code spells it.
     library: String,
     converses: bool,
-    /// The folder of the runtime, and the features that it has.
+    /// Directory of the runtime crate.
     runtime: String,
+    /// Enabled features of the runtime crate.
     features: BTreeSet<&'static str>,
-    /// The texts for NVIDIA GPUs, from the oldest; none where the crate is not for them.
+    /// PTX targets in order of compute capability; empty if the crate does not support CUDA.
     cuda: &'static [ptx::Target],
-    /// Whether there are other layouts to choose from.
+    /// Whether the crate includes candidate kernel layouts for `tune`.
     tunable: bool,
     model: ModelText,
     constants: Vec<Constant>,
     cache: CacheText,
-    /// The first column of the aside that each layer takes, as an array.
+    /// First column of the per-layer inputs that each layer reads, as a Rust array.
     firsts: Option<String>,
     arena: ArenaText,
     decode: PassText,
     prefill: PassText,
-    /// Steps of layers beyond the least, and why they are there.
+    /// Extra dispatches beyond the minimum, with the reason for each.
     beyond: Vec<(String, String)>,
     formats: String,
     memory: MemoryText,
@@ -46,9 +47,9 @@ pub(crate) struct Context {
     kernels: kernels::Context,
     layer_sections: Vec<SectionText>,
     layer_type: String,
-    /// Whether layers remember slots otherwise than by keys and values; then each has its own.
+    /// Whether some layers have recurrent state. Then `AnyLayer` holds the state of each layer.
     remembers: bool,
-    /// Whether some layers have experts.
+    /// Whether some layers are mixture-of-experts layers.
     has_experts: bool,
     layers: Vec<LayerText>,
     outer_fields: Vec<FieldText>,
@@ -57,7 +58,7 @@ pub(crate) struct Context {
     next_gains: Option<NextGains>,
     scratches: Vec<ScratchText>,
     split_positions: usize,
-    /// Whether many rows may meet keys and values that are made of latents.
+    /// Whether large batches may expand latents to keys and values (MLA).
     unfolds: bool,
     weight_imports: String,
     kernel_weight_imports: String,
@@ -104,7 +105,7 @@ struct MemoryText {
     scratch: String,
 }
 
-/// What the gains are called that one application reads for the next.
+/// Names of the norm weights that a layer reads on behalf of the next one.
 #[derive(Serialize)]
 struct NextGains {
     layer: String,
@@ -115,11 +116,13 @@ struct NextGains {
 struct LayerText {
     #[serde(rename = "type")]
     type_name: String,
-    /// Whether it has memories in the place of a cache.
+    /// Whether the layer has recurrent state instead of a KV cache.
     remembers: bool,
-    /// Heads of its cache, positions that it keeps, and elements of a head of one.
+    /// Heads of the KV cache.
     heads: String,
+    /// Positions of the KV cache.
     capacity: String,
+    /// Elements of the KV cache per head and position.
     record: String,
 }
 
@@ -199,7 +202,7 @@ impl Context {
     }
 }
 
-/// The names of a `use`, in order; braces only where there are several and the template has none.
+/// The sorted names of a `use` declaration, with braces if there are several and the template has none.
 fn imports(types: &[String], also: &[&str]) -> String {
     let mut names: Vec<&str> = types.iter().map(String::as_str).chain(also.iter().copied()).collect();
     names.sort_unstable();
@@ -221,13 +224,13 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
         });
     }
     if let Some((heads, LatentCache { width, turned })) = latent_shape(plan) {
-        summary.push(format!("{heads} heads over latents of {width} and turned keys of {turned}"));
+        summary.push(format!("{heads} MLA heads, kv_lora_rank {width}, rope head dim {turned}"));
     }
     if let Some(width) = feed_forward(plan) {
         summary.push(format!("feed-forward {width}"));
     }
     if let Some(ExpertsInner { experts, chosen, shared, outputs, .. }) = experts_inner(plan) {
-        let always = if *shared > 0 { format!(" and {shared} for every row") } else { String::new() };
+        let always = if *shared > 0 { format!(" and {shared} shared") } else { String::new() };
         let (chosen, experts) = (chosen - shared, experts - shared);
         summary.push(format!("{chosen} of {experts} experts of {}{always}", outputs / 2));
     }
@@ -252,7 +255,7 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
     }
 }
 
-/// Query heads, key heads and head width, of the first attention.
+/// Query heads, KV heads and head width of the first attention layer.
 pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
         Spec::AttendSplit(attend) => Some((attend.query_heads, attend.key_heads, attend.width)),
@@ -260,7 +263,7 @@ pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
     })
 }
 
-/// Heads of attention over latents, and what they share, of the first layer that has any.
+/// Query heads and latent cache of the first MLA layer.
 pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, LatentCache)> {
     latent_attend(plan)
         .map(|attend| (attend.heads, LatentCache { width: attend.width, turned: attend.turned }))
@@ -277,7 +280,7 @@ pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
     plan.scratch.iter().find(|scratch| scratch.name == "inner").map(|scratch| scratch.width)
 }
 
-/// Experts of the first layer that has any.
+/// The gate/up kernel of the first mixture-of-experts layer.
 fn experts_inner(plan: &Plan) -> Option<&ExpertsInner> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
         Spec::ExpertsInner(inner) => Some(inner),
@@ -285,7 +288,7 @@ fn experts_inner(plan: &Plan) -> Option<&ExpertsInner> {
     })
 }
 
-/// Experts of a row, and the width inside one, of the first layer that has any.
+/// Experts per token and intermediate size of the first mixture-of-experts layer.
 pub(crate) fn experts_shape(plan: &Plan) -> Option<(usize, usize)> {
     experts_inner(plan).map(|inner| (inner.chosen, inner.outputs / 2))
 }
@@ -298,43 +301,39 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("NUM_LAYERS", plan.applications.len() - 2, "Layers.");
     constant("HIDDEN_SIZE", plan.model.hidden, "Width of the residual stream.");
     if let Some((heads, key_heads, width)) = attention_shape(plan) {
-        constant("NUM_ATTENTION_HEADS", heads, "Heads that ask.");
-        constant("NUM_KV_HEADS", key_heads, "Heads that are asked: each has keys and values in the cache.");
-        constant("HEAD_DIM", width, "Channels of a head.");
+        constant("NUM_ATTENTION_HEADS", heads, "Query heads.");
+        constant("NUM_KV_HEADS", key_heads, "Key/value heads.");
+        constant("HEAD_DIM", width, "Width of one head.");
     }
     if let Some(attend) = latent_attend(plan) {
-        constant("NUM_ATTENTION_HEADS", attend.heads, "Heads, all of which are asked for the same latents.");
-        constant("HEAD_GROUPS", attend.layout()[2], "Threadgroups that the heads of a row take.");
-        constant("KV_LORA_RANK", attend.width, "Channels of a latent.");
-        constant("QK_ROPE_HEAD_DIM", attend.turned, "Channels of a key that turns.");
+        constant("NUM_ATTENTION_HEADS", attend.heads, "Query heads. All share one KV latent per position.");
+        constant("HEAD_GROUPS", attend.layout()[2], "Threadgroups that compute the heads of one row.");
+        constant("KV_LORA_RANK", attend.width, "Width of the compressed KV latent.");
+        constant("QK_ROPE_HEAD_DIM", attend.turned, "Width of the part of a key that RoPE rotates.");
     }
     if let Some(width) = feed_forward(plan) {
-        constant("INTERMEDIATE_SIZE", width, "Width inside the feed-forward block.");
+        constant("INTERMEDIATE_SIZE", width, "Inner width of the MLP.");
     }
     if let Some((chosen, width)) = experts_shape(plan) {
-        constant("NUM_EXPERTS_PER_TOKEN", chosen, "Experts of a row.");
-        constant("MOE_INTERMEDIATE_SIZE", width, "Width inside an expert.");
+        constant("NUM_EXPERTS_PER_TOKEN", chosen, "Experts evaluated per token, shared experts included.");
+        constant("MOE_INTERMEDIATE_SIZE", width, "Inner width of one expert.");
     }
-    constant("VOCAB_SIZE", plan.model.vocabulary, "Tokens.");
-    constant("MAX_CONTEXT", plan.context, "Most positions of a conversation.");
-    constant("PREFILL_CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
+    constant("VOCAB_SIZE", plan.model.vocabulary, "Vocabulary size.");
+    constant("MAX_CONTEXT", plan.context, "Maximum context length in tokens.");
+    constant("PREFILL_CHUNK", plan.chunk, "Maximum rows of one pass; longer prompts take several passes.");
     if let Some(unfold) = plan.unfold {
-        let from = "Rows of one slot from which on keys and values are made of latents: fewer operations than to meet these.";
+        let from = "Rows of one sequence from which prefill expands latents to keys and values, which takes fewer operations.";
         constant("MLA_EXPAND_MIN_ROWS", unfold.from, from);
-        constant("MLA_EXPAND_TILE", unfold.share, "Most positions of which they are made at once.");
+        constant("MLA_EXPAND_TILE", unfold.share, "Maximum positions expanded at once.");
     }
-    constant("SMALL_BATCH_MAX", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
+    constant("SMALL_BATCH_MAX", FEW, "Maximum rows that use the decode-sized kernels.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
-        constant(
-            "MAX_KV_SPLITS",
-            MAX_SHARES,
-            "Most shares of caches in a pass: rows times threadgroups a row.",
-        );
+        constant("MAX_KV_SPLITS", MAX_SHARES, "Maximum KV splits of one pass: rows times splits per row.");
     }
     constants
 }
 
-/// The first columns of the aside that layers take, as an array; none where nothing is taken.
+/// First columns of the per-layer inputs, as a Rust array; `None` if the model has no per-layer inputs.
 fn firsts(plan: &Plan) -> Option<String> {
     let layers = &plan.applications[1..plan.applications.len() - 1];
     let firsts: Vec<usize> = layers.iter().map(|layer| layer.first.unwrap_or(0)).collect();
@@ -370,7 +369,7 @@ fn pass_text(plan: &Plan, load: Workload) -> PassText {
     }
 }
 
-/// A number for each layer as an array.
+/// One value per layer, as a Rust array.
 pub(crate) fn of_layers(values: &[impl ToString]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     match &values[..] {
@@ -379,8 +378,7 @@ pub(crate) fn of_layers(values: &[impl ToString]) -> String {
     }
 }
 
-/// The role of the gain that a layer begins with, and the name of the one that the head begins with, where layers read
-/// them for what comes after.
+/// Names of the norm weights that a layer reads on behalf of the next layer or of the head; `None` if no layer does.
 fn next_gains(plan: &Plan) -> Option<NextGains> {
     let gain = |application: &Application| {
         let fields = &plan.sections[application.section].fields;

@@ -1,8 +1,8 @@
-//! Names in generated Rust: one place decides how a name of the plan is spelled, so no two places can differ.
+//! Names in generated Rust code. All modules convert names of the plan here, so that they are spelled in one way.
 
 use crate::runtime_files::packages;
 
-/// `SmolLM2-135M.Instruct` as the name of a crate and its binary: `smollm2-135m-instruct`.
+/// The name of a crate and its binary: `SmolLM2-135M.Instruct` becomes `smollm2-135m-instruct`.
 pub(crate) fn crate_name(name: &str) -> String {
     let mut text: String = name
         .chars()
@@ -15,30 +15,30 @@ pub(crate) fn crate_name(name: &str) -> String {
     match text.chars().next() {
         None => "model".to_owned(),
         Some(first) if first.is_ascii_digit() => format!("model-{text}"),
-        // Cargo refuses keywords and the names of crates that come with Rust, and a crate cannot use one of its own name.
+        // Cargo rejects keywords and names of the standard crates, and a crate cannot depend on another of its own name.
         Some(_) if is_keyword(&text) || is_taken(&text) => format!("{text}-model"),
         Some(_) => text,
     }
 }
 
-/// Whether a crate that comes with Rust, or one that the runtime depends on, has this name.
+/// Whether a standard crate or a dependency of the runtime has this name.
 fn is_taken(name: &str) -> bool {
     ["alloc", "core", "proc-macro", "std", "test"].contains(&name)
         || packages().any(|package| package == name)
 }
 
-/// `LlamaForCausalLM` as a type: `Llama`.
+/// The type name of an architecture: `LlamaForCausalLM` becomes `Llama`.
 pub(crate) fn type_name(architecture: &str) -> String {
     let base = architecture.strip_suffix("ForCausalLM").unwrap_or(architecture);
     let text: String = base.chars().filter(char::is_ascii_alphanumeric).collect();
     let starts_well = text.starts_with(|c: char| c.is_ascii_uppercase());
-    // Names that model.rs has other uses for.
+    // model.rs defines or imports these.
     let taken =
         ["Model", "Layer", "Cache", "Scratch", "Batch", "Info", "Layout", "Cost", "Span", "Buffer", "Pass"];
     if starts_well && !taken.contains(&text.as_str()) { text } else { format!("Compiled{text}") }
 }
 
-/// `layer_2` as a type: `Layer2`.
+/// A section name as a type name: `layer_2` becomes `Layer2`.
 pub(crate) fn camel_case(name: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
@@ -55,6 +55,15 @@ pub(crate) fn identifier(name: &str) -> String {
     if is_keyword(name) { format!("{name}_") } else { name.to_owned() }
 }
 
+/// The field name of a recurrent state, as in Hugging Face's caches.
+pub(crate) fn state_field(name: &str) -> String {
+    match name {
+        "memory" => "recurrent_state".to_owned(),
+        "tail" => "conv_state".to_owned(),
+        other => identifier(other),
+    }
+}
+
 fn is_keyword(name: &str) -> bool {
     const KEYWORDS: [&str; 52] = [
         "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do",
@@ -66,17 +75,17 @@ fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name)
 }
 
-/// A string as a Rust literal.
+/// A string as a Rust string literal.
 pub(crate) fn literal(text: &str) -> String {
     format!("{text:?}")
 }
 
-/// An integer with its thousands set apart as Rust allows: `151_936`.
+/// An integer as a Rust literal with digit groups: `151_936`.
 pub(crate) fn number(number: u64) -> String {
     separated(number, '_')
 }
 
-/// An integer for people: `151,936`.
+/// An integer with digit groups, for display: `151,936`.
 pub(crate) fn grouped(number: u64) -> String {
     separated(number, ',')
 }
@@ -85,7 +94,7 @@ fn separated(number: u64, separator: char) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        // Rust's own style leaves four digits together.
+        // Rust style does not group four digits.
         if index > 0 && (digits.len() - index).is_multiple_of(3) && (digits.len() > 4 || separator == ',') {
             text.push(separator);
         }
@@ -94,7 +103,7 @@ fn separated(number: u64, separator: char) -> String {
     text
 }
 
-/// Bytes for people: `375.1 MB`.
+/// A size in bytes, for display: `375.1 MB`.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

@@ -1,4 +1,4 @@
-//! What `model.rs` says of sections: a layer's fields, its experts, what it remembers, and its steps.
+//! Template context of one section of `model.rs`: weights, experts, recurrent state and steps.
 
 use crate::fields::{FieldText, align, fields};
 use crate::steps::{Caller, StepText, steps};
@@ -14,34 +14,34 @@ pub(crate) struct SectionText {
     pub(crate) type_name: String,
     function: String,
     fields: Vec<FieldText>,
-    /// What it remembers of slots, if that is not keys and values.
+    /// Its recurrent state; empty for attention layers.
     pub(crate) memories: Vec<MemoryField>,
     pub(crate) experts: Option<ExpertsText>,
     decode: ScheduleText,
     batch: ScheduleText,
 }
 
-/// The experts of a layer: how many, the fields that are their matrices, and the scratch buffer that says who has which.
+/// The experts of a layer: their counts, weight fields and routing buffer.
 #[derive(Serialize)]
 pub(crate) struct ExpertsText {
     experts: String,
     chosen: String,
     shared: String,
-    /// Bytes of a record.
+    /// Bytes of one expert's record.
     record: String,
     inner: String,
     sum: String,
     routes: String,
-    /// The matrix of the router, if it has one of its own.
+    /// Field of the router matrix, if it is a separate weight.
     router: Option<String>,
 }
 
-/// A field of what a layer remembers.
+/// A field of a layer's recurrent state.
 #[derive(Serialize)]
 pub(crate) struct MemoryField {
     name: String,
-    /// `4, 16, 16`
-    shape: String,
+    /// `recurrent_state: Span<f32>, // [slot, 4, 16, 16]`
+    declaration: String,
     /// `4 * 16 * 16`
     numbers: String,
 }
@@ -53,7 +53,7 @@ pub(crate) struct SchedulesText {
     batch: Vec<StepText>,
 }
 
-/// The steps of a layer in one schedule, and how many they are.
+/// The steps of a layer in one schedule, and the number of dispatches.
 #[derive(Serialize)]
 pub(crate) struct ScheduleText {
     steps: Vec<StepText>,
@@ -68,7 +68,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         fields.push(FieldText {
             name: "records".to_owned(),
             declaration: format!(
-                "records: Span<u8>,\u{0}// [{}, {}]  what each expert has of both, and what fills up a page",
+                "records: Span<u8>,\u{0}// [{}, {}]  the matrices of each expert, padded to pages",
                 experts.experts, experts.record
             ),
             find: "records.all()?".to_owned(),
@@ -77,7 +77,9 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
     if let Some(columns) = section.takes {
         fields.push(FieldText {
             name: "first".to_owned(),
-            declaration: format!("first: u32,\u{0}// of the {columns} columns of the aside that it takes"),
+            declaration: format!(
+                "first: u32,\u{0}// first of the {columns} per-layer input columns that it reads"
+            ),
             find: "PER_LAYER_INPUT_COLUMNS[layer]".to_owned(),
         });
     }
@@ -86,17 +88,15 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         let count = |condition| {
             section.steps(schedule).iter().filter(|step: &&Step| step.condition == condition).count()
         };
-        let more = [(Condition::Many, "rows are many"), (Condition::Split, "the cache is split")]
+        let more = [(Condition::Many, "for prefill"), (Condition::Split, "if the KV cache is split")]
             .map(|(condition, when)| (count(condition), when));
         let phrases = more.iter().filter(|(count, _)| *count > 0);
         let mut more_phrase: String =
-            phrases.map(|(count, when)| format!(", and {count} more where {when}")).collect();
+            phrases.map(|(count, when)| format!(", and {count} more {when}")).collect();
         let [always, folded, unfolded] =
             [Condition::Always, Condition::Folded, Condition::Unfolded].map(count);
         if unfolded > 0 {
-            more_phrase += &format!(
-                "; {unfolded} for each share of the positions in place of {folded} where latents are unfolded"
-            );
+            more_phrase += &format!("; with expanded latents {unfolded} per tile instead of {folded}");
         }
         ScheduleText {
             steps: steps(plan, kernels, section, schedule, Caller::Layer),
@@ -108,7 +108,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         type_name: names::camel_case(&section.name),
         function: names::identifier(&section.name),
         fields,
-        memories: section.memories.iter().map(memory_field).collect(),
+        memories: memory_fields(section),
         experts,
         decode: schedule(Schedule::Decode),
         batch: schedule(Schedule::Batch),
@@ -142,7 +142,7 @@ fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
     Some(ExpertsText { experts, chosen, shared, record, inner, sum, routes, router })
 }
 
-/// The matrix by which the logits are made that experts are chosen by.
+/// The field of the router matrix, which computes the routing logits.
 fn router(section: &Section) -> Option<String> {
     let operand = |step: &Step, name: &str| {
         step.arguments.iter().find(|argument| argument.parameter == name).map(|argument| argument.operand)
@@ -156,9 +156,16 @@ fn router(section: &Section) -> Option<String> {
     }
 }
 
-fn memory_field(memory: &forge_planner::RecurrentState) -> MemoryField {
-    let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
-    MemoryField { name: names::identifier(&memory.name), shape: sides.join(", "), numbers: sides.join(" * ") }
+fn memory_fields(section: &Section) -> Vec<MemoryField> {
+    let named = || section.memories.iter().map(|memory| (memory, names::state_field(&memory.name)));
+    let longest = named().map(|(_, name)| name.len()).max().unwrap_or(0);
+    let field = |(memory, name): (&forge_planner::RecurrentState, String)| {
+        let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
+        let padding = " ".repeat(longest - name.len());
+        let declaration = format!("{name}: Span<f32>,{padding} // [slot, {}]", sides.join(", "));
+        MemoryField { name, declaration, numbers: sides.join(" * ") }
+    };
+    named().map(field).collect()
 }
 
 pub(crate) fn schedules(

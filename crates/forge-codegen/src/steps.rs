@@ -1,4 +1,4 @@
-//! The steps of a section as calls: the formula as a comment, the barrier where one stands, the arguments by name.
+//! The steps of a section as kernel calls in `model.rs`, each with its formula as a comment and its barrier.
 
 use crate::{kernels, names};
 use forge_planner::{BatchColumn, Condition, Operand, Plan, Schedule, Section, Step};
@@ -9,10 +9,10 @@ pub(crate) struct StepText {
     text: String,
 }
 
-/// A call longer than this is broken into a line for each argument.
+/// The maximum length of a call on one line. A longer one has one argument per line.
 const LONGEST_CALL: usize = 104;
 
-/// In which function a step is called, which decides how its operands are named.
+/// The function of `model.rs` that calls a step. It determines the names of operands.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Caller {
     Forward,
@@ -29,11 +29,11 @@ pub(crate) fn steps(
 ) -> Vec<StepText> {
     let text = |step: &Step| step_text(plan, kernels, section, step, caller);
     let steps = section.steps(schedule).chunk_by(|one, next| one.condition == next.condition);
-    let texts = steps.flat_map(|neighbours| {
-        let texts: Vec<String> = neighbours.iter().map(text).collect();
-        match (condition(neighbours[0].condition), &texts[..]) {
+    let texts = steps.flat_map(|run| {
+        let texts: Vec<String> = run.iter().map(text).collect();
+        match (condition(run[0].condition), &texts[..]) {
             (None, _) => texts,
-            // What a lone step is stands before its condition.
+            // The formula of a single step precedes the condition.
             (Some(condition), [only]) => {
                 let (formula, call) = only.split_once('\n').unwrap_or_default();
                 vec![format!("{formula}\n{}", block(condition, call))]
@@ -44,14 +44,14 @@ pub(crate) fn steps(
     texts.map(|text| StepText { text }).collect()
 }
 
-/// What steps are conditional on, as Rust.
+/// The condition of a step as Rust code; `None` if it always runs.
 fn condition(condition: Condition) -> Option<&'static str> {
     match condition {
         Condition::Always => None,
-        Condition::Split => Some("if b.splits > 1"),
+        Condition::Split => Some("if b.kv_splits > 1"),
         Condition::Many => Some("if b.rows as usize > SMALL_BATCH_MAX"),
-        Condition::Folded => Some("if b.unfolded == 0"),
-        Condition::Unfolded => Some("for share in b.shares()"),
+        Condition::Folded => Some("if b.expanded == 0"),
+        Condition::Unfolded => Some("for tile in b.tiles()"),
         Condition::Greedy => Some("if h.draws.is_none()"),
         Condition::Drawn => Some("if let Some(draws) = h.draws"),
     }
@@ -91,12 +91,13 @@ fn step_text(
 
 fn scalar(name: &str, step: &Step, caller: Caller) -> String {
     match (name, caller) {
-        ("rows", _) if step.of_share => "share.end - share.begin".to_owned(),
-        ("begin" | "end", _) => format!("share.{name}"),
-        // A layer's own.
+        ("rows", _) if step.of_share => "tile.end - tile.begin".to_owned(),
+        ("begin" | "end", _) => format!("tile.{name}"),
+        // These differ between layers.
         ("capacity", _) => format!("cache.{name}"),
         ("first", _) => format!("w.{name}"),
         (_, Caller::Head) => format!("h.{name}"),
+        ("splits", _) => "b.kv_splits".to_owned(),
         _ => format!("b.{name}"),
     }
 }
@@ -110,7 +111,7 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
             if section.fields[field].of_next {
                 return format!("self.{}", section.fields[field].name);
             }
-            // A tied head is the embedding: the weight is stored, and named, once.
+            // A tied head and the embedding are one stored weight with one name.
             let application =
                 plan.applications.iter().find(|application| &plan.sections[application.section] == section);
             let stored =
@@ -121,10 +122,10 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Keys => "cache.keys".to_owned(),
         Operand::Values => "cache.values".to_owned(),
         Operand::Latents => "cache.latents".to_owned(),
-        Operand::Memory(memory) => format!("memory.{}", names::identifier(&section.memories[memory].name)),
+        Operand::Memory(memory) => format!("state.{}", names::state_field(&section.memories[memory].name)),
         Operand::Batch(BatchColumn::Draws) => "draws".to_owned(),
         Operand::Batch(column) if caller == Caller::Head => format!("h.{}", column.name()),
         Operand::Batch(column) => format!("b.{}", column.name()),
-        Operand::Seats => "b.seats".to_owned(),
+        Operand::Seats => "b.expert_slots".to_owned(),
     }
 }

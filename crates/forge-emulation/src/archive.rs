@@ -1,4 +1,4 @@
-//! Archives of pipelines: which kernels of which texts are in one, in memory and as a file.
+//! Binary archives of pipelines: a set of kernels, in memory and as a file.
 
 use crate::counters::complain;
 use crate::foundation;
@@ -8,13 +8,13 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// What a file of an archive begins with.
+/// The first line of an archive file.
 const MAGIC: &str = "an emulated archive of pipelines";
 
-/// The kernels in an archive, as [`Function::content`] names them.
+/// The kernels in an archive, identified by [`Function::content`].
 type Contents = RefCell<BTreeSet<String>>;
 
-/// Where an archive is to be read from.
+/// The path that an archive is read from.
 type Place = RefCell<Option<String>>;
 
 static ARCHIVE: Class = Class {
@@ -56,7 +56,7 @@ static PLACE: Class = Class {
     },
 };
 
-/// The class of descriptions of archives itself.
+/// The class object of archive descriptors.
 #[unsafe(export_name = "._OBJC_CLASS_MTLBinaryArchiveDescriptor")]
 static PLACE_CLASS: Object = Object::of_class(&Class {
     name: "class MTLBinaryArchiveDescriptor",
@@ -65,7 +65,7 @@ static PLACE_CLASS: Object = Object::of_class(&Class {
     },
 });
 
-/// What a pipeline is to be made of.
+/// A pipeline descriptor.
 #[derive(Default)]
 pub(crate) struct Description {
     function: RefCell<Option<Rc<Function>>>,
@@ -86,7 +86,7 @@ static DESCRIPTION: Class = Class {
     },
 };
 
-/// The class of descriptions of pipelines itself.
+/// The class object of pipeline descriptors.
 #[unsafe(export_name = "._OBJC_CLASS_MTLComputePipelineDescriptor")]
 static DESCRIPTION_CLASS: Object = Object::of_class(&Class {
     name: "class MTLComputePipelineDescriptor",
@@ -95,7 +95,7 @@ static DESCRIPTION_CLASS: Object = Object::of_class(&Class {
     },
 });
 
-/// An array of archives, the only ones that hosts make.
+/// An array of archives, the only arrays that hosts create.
 #[derive(Default)]
 struct Elements(RefCell<Vec<Id>>);
 
@@ -115,7 +115,7 @@ static ARRAY: Class = Class {
     name: "NSArray",
     method: methods! {
         "initWithObjects:count:" => |array, objects: *const Id, count: usize| -> Id {
-            // SAFETY: the sender has so many references there.
+            // SAFETY: the caller passes this many references.
             let objects = unsafe { std::slice::from_raw_parts(objects, count) };
             array.get::<Elements>().0.replace(objects.iter().map(|object| object.retain()).collect());
             array
@@ -123,7 +123,7 @@ static ARRAY: Class = Class {
     },
 };
 
-/// The class of arrays itself.
+/// The class object of arrays.
 #[unsafe(export_name = "._OBJC_CLASS_NSArray")]
 static ARRAY_CLASS: Object = Object::of_class(&Class {
     name: "class NSArray",
@@ -132,7 +132,7 @@ static ARRAY_CLASS: Object = Object::of_class(&Class {
     },
 });
 
-/// A new archive, of what is in a file if the description names one.
+/// Creates an archive, from a file if the descriptor names one.
 pub(crate) fn open(description: Id) -> Result<Id, String> {
     let place = description.get::<Place>();
     let mut kernels = BTreeSet::new();
@@ -140,7 +140,7 @@ pub(crate) fn open(description: Id) -> Result<Id, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
         let mut lines = text.lines();
         if lines.next() != Some(MAGIC) {
-            return Err(format!("{path} is no archive of pipelines"));
+            return Err(format!("{path} is not a binary archive"));
         }
         kernels.extend(lines.map(str::to_owned));
     }
@@ -148,17 +148,17 @@ pub(crate) fn open(description: Id) -> Result<Id, String> {
 }
 
 impl Description {
-    /// The function to make a pipeline of; from its archives alone, if that `must` be so.
+    /// The function of the pipeline. With `must`, it is an error if no archive contains it.
     pub(crate) fn function(&self, must: bool) -> Result<Rc<Function>, String> {
         let function = self.function.borrow().clone();
         let Some(function) = function else {
-            complain("a pipeline is made of no function".to_owned());
-            return Err("there is no function".to_owned());
+            complain("a pipeline descriptor has no function".to_owned());
+            return Err("the descriptor has no function".to_owned());
         };
         let content = function.content();
         let is_there = self.archives.borrow().iter().any(|archive| archive.borrow().contains(&content));
         if must && !is_there {
-            return Err(format!("no archive has {}", function.name()));
+            return Err(format!("no archive contains {}", function.name()));
         }
         Ok(function)
     }

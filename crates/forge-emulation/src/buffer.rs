@@ -1,4 +1,4 @@
-//! Buffers: bytes of their own, or memory of the host that the GPU sees without a copy.
+//! Buffers: allocated by the device, or host memory bound without a copy.
 
 use crate::device::Shared;
 use crate::machine::differing_words;
@@ -8,34 +8,34 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::rc::Rc;
 
-/// A page of the machine that is emulated.
+/// Page size of the emulated machine.
 const PAGE: usize = 16384;
-/// A page of any Linux that the emulation runs on, which is where mappings start here.
+/// Page size of the Linux host, the alignment of mappings.
 const OWN_PAGE: usize = 4096;
 
-/// A buffer.
+/// A Metal buffer.
 pub(crate) struct Buffer {
     pub(crate) id: BufferId,
     pub(crate) length: usize,
-    /// Where the host sees it.
+    /// The host's address.
     contents: *mut u8,
     pub(crate) kind: Kind,
-    /// Whether the host has given it back.
+    /// Whether the host has released it.
     pub(crate) gone: Cell<bool>,
 }
 
-/// Whose memory a buffer is.
+/// The kind of a buffer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Its own, which the host sees.
+    /// Allocated by the device, shared with the host.
     Own,
-    /// The host's, which nobody can write.
+    /// Read-only host memory.
     Constant,
-    /// The host's, which it may write.
+    /// Writable host memory.
     Lent,
 }
 
-/// A buffer as the host has it.
+/// The host's reference to a buffer.
 pub(crate) struct Held(pub(crate) Rc<Buffer>);
 
 impl Drop for Held {
@@ -52,7 +52,7 @@ static BUFFER: Class = Class {
     },
 };
 
-/// A buffer of `length` bytes that nobody has written.
+/// Allocates an uninitialized buffer of `length` bytes.
 pub(crate) fn own(shared: &Shared, length: usize) -> Result<Id, String> {
     let mut machine = shared.borrow_mut();
     let id = machine.memory().poisoned(length).map_err(|error| error.to_string())?;
@@ -61,19 +61,14 @@ pub(crate) fn own(shared: &Shared, length: usize) -> Result<Id, String> {
     Ok(Id::new(&BUFFER, Held(made(id, length, contents, Kind::Own))))
 }
 
-/// A buffer over memory of the host, which no kernel may write.
+/// Creates a buffer over host memory, which kernels may not write.
 pub(crate) fn over(shared: &Shared, bytes: *const u8, length: usize) -> Result<Id, String> {
     if !bytes.addr().is_multiple_of(OWN_PAGE) || !length.is_multiple_of(PAGE) {
-        return Err(format!(
-            "a buffer of {length} bytes without a copy at {bytes:p}: it does not start and end on pages"
-        ));
+        return Err(format!("no-copy buffer of {length} bytes at {bytes:p} is not page-aligned"));
     }
     let found = present(bytes, length);
     if found.len() < certain(length) {
-        return Err(format!(
-            "a buffer of {length} bytes without a copy, of which the host has {}",
-            found.len()
-        ));
+        return Err(format!("no-copy buffer of {length} bytes, of which only {} are mapped", found.len()));
     }
     let mut machine = shared.borrow_mut();
     let kind = if is_writable(bytes) { Kind::Lent } else { Kind::Constant };
@@ -93,7 +88,7 @@ fn made(id: BufferId, length: usize, contents: *mut u8, kind: Kind) -> Rc<Buffer
     Rc::new(Buffer { id, length, contents, kind, gone: Cell::new(false) })
 }
 
-/// Whether the host may write what lies at an address, as the system says.
+/// Whether the memory at an address is mapped writable.
 fn is_writable(bytes: *const u8) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let has_it = |line: &&str| {
@@ -105,8 +100,7 @@ fn is_writable(bytes: *const u8) -> bool {
 }
 
 impl Buffer {
-    /// Whether memory that the host has lent is still there, and what it was where nobody can write it, which it compares with
-    /// `copy`.
+    /// Whether host memory is still mapped and, if it is read-only, equal to `copy`.
     pub(crate) fn is_intact(&self, copy: &[u8]) -> bool {
         let certain = certain(self.length);
         match self.kind {
@@ -116,7 +110,7 @@ impl Buffer {
         }
     }
 
-    /// Gives the machine's memory what the host has written into its own.
+    /// Copies the host's changes to the emulated memory.
     pub(crate) fn renew(&self, memory: &mut Memory) {
         let found = present(self.contents, self.length);
         let changed = differing_words(memory.contents(self.id), &found);
@@ -126,18 +120,18 @@ impl Buffer {
     }
 }
 
-/// The bytes of a mapping that end on a page of our own though its length is counted in those of the machine: what follows
-/// in the last of those may be somebody else's.
+/// The bytes that certainly belong to a mapping. Its length is a multiple of the emulated page size, and the last emulated
+/// page may only be mapped up to the end of a host page.
 fn certain(length: usize) -> usize {
     length - PAGE + OWN_PAGE
 }
 
-/// The bytes at an address, as far as there are any: the system is asked, which does not trip over an end.
+/// The mapped bytes at an address, read through the system so that unmapped memory does not fault.
 fn present(bytes: *const u8, length: usize) -> Vec<u8> {
     let mut found = vec![0; length];
     let to = libc::iovec { iov_base: found.as_mut_ptr().cast::<c_void>(), iov_len: length };
     let from = libc::iovec { iov_base: bytes.cast_mut().cast::<c_void>(), iov_len: length };
-    // SAFETY: `to` is memory of our own, and of `from` the system reads only what there is.
+    // SAFETY: `to` is an owned buffer, and the system only reads the mapped part of `from`.
     let count = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
     found.truncate(usize::try_from(count).unwrap_or(0));
     found

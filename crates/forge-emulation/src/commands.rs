@@ -1,4 +1,4 @@
-//! The queue and its command buffers: what is encoded, when it is committed, and what came of it.
+//! The command queue and its command buffers.
 
 use crate::counters::{committed, complain};
 use crate::device::Shared;
@@ -10,33 +10,33 @@ use crate::residency::Set;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How far a command buffer has come.
+/// The state of a command buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Commands can be encoded.
+    /// Accepts encoders.
     Open,
-    /// One of its encoders has not ended.
+    /// Has an encoder that has not ended.
     Encoding,
-    /// The host is done with it.
+    /// Committed by the host.
     Committed,
-    /// The machine is done with it.
+    /// Executed by the emulated GPU.
     Completed,
 }
 
 /// A command buffer.
 pub(crate) struct Commands {
     shared: Shared,
-    /// Whether it keeps what it uses until it has ended; otherwise the host has to.
+    /// Whether it retains the resources that it uses until completion; otherwise the host must.
     pub(crate) retains: bool,
     pub(crate) stage: Stage,
     pub(crate) encoded: Vec<Command>,
-    /// What is wrong with it.
+    /// Complaints about it.
     pub(crate) wrong: Vec<String>,
-    /// When the machine began with it and when it was done, in seconds; 0 before.
+    /// Start and end of its execution in seconds; 0 before.
     pub(crate) times: [f64; 2],
 }
 
-/// A command buffer as its encoders and its queue share it.
+/// A command buffer, shared by its encoders and its queue.
 pub(crate) type SharedCommands = Rc<RefCell<Commands>>;
 
 static QUEUE: Class = Class {
@@ -55,7 +55,7 @@ static COMMANDS: Class = Class {
             let shared = commands.get::<SharedCommands>().as_ref().clone();
             let before = std::mem::replace(&mut shared.borrow_mut().stage, Stage::Encoding);
             if before != Stage::Open {
-                shared.borrow_mut().complain(format!("an encoder is made of a command buffer that is {before:?}"));
+                shared.borrow_mut().complain(format!("an encoder is created from a command buffer that is {before:?}"));
             }
             encoder::create(shared, kind == 1).autorelease()
         }
@@ -74,12 +74,12 @@ static COMMANDS: Class = Class {
     },
 };
 
-/// A new queue.
+/// Creates a queue.
 pub(crate) fn queue(shared: Shared) -> Id {
     Id::new(&QUEUE, shared)
 }
 
-/// A new command buffer.
+/// Creates a command buffer.
 fn open(shared: &Shared, retains: bool) -> Id {
     let (shared, stage) = (shared.clone(), Stage::Open);
     let (encoded, wrong, times) = (Vec::new(), Vec::new(), [0.0; 2]);
@@ -91,8 +91,8 @@ fn commit(own: &SharedCommands) {
     let mut commands = own.borrow_mut();
     match commands.stage {
         Stage::Open => {}
-        Stage::Encoding => commands.complain("it is committed before its encoder has ended".to_owned()),
-        stage => return commands.complain(format!("it is committed and is {stage:?} already")),
+        Stage::Encoding => commands.complain("committed before its encoder has ended".to_owned()),
+        stage => return commands.complain(format!("committed, but it is {stage:?} already")),
     }
     commands.stage = Stage::Committed;
     let barriers = commands.encoded.iter().filter(|command| matches!(command, Command::Barrier)).count();
@@ -107,14 +107,14 @@ fn wait(own: &SharedCommands) {
     match own.borrow().stage {
         Stage::Committed => {}
         Stage::Completed => return,
-        // Metal would wait for ever.
-        stage => return complain(format!("a command buffer is waited for and is {stage:?}, not committed")),
+        // Metal would wait forever.
+        stage => return complain(format!("waiting for a command buffer that is {stage:?}, not committed")),
     }
     shared.borrow_mut().complete(own);
 }
 
 impl Commands {
-    /// Notes what is wrong, for the host and for whoever looks on.
+    /// Records a complaint, which the host also gets as an error.
     pub(crate) fn complain(&mut self, what: String) {
         complain(what.clone());
         self.wrong.push(what);

@@ -1,16 +1,16 @@
-//! What a thread has done to the emulation: counted, and complained of.
+//! Per-thread statistics and complaints of the emulator.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// What has been committed so far.
+/// Numbers of committed commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Command buffers.
     pub command_buffers: usize,
-    /// Dispatches in them.
+    /// Dispatches in these command buffers.
     pub dispatches: usize,
-    /// Barriers in them.
+    /// Barriers in these command buffers.
     pub barriers: usize,
 }
 
@@ -22,29 +22,29 @@ thread_local! {
     static EXECUTES: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Takes what was wrong so far.
+/// Removes and returns all complaints so far.
 pub fn complaints() -> Vec<String> {
     COMPLAINTS.take()
 }
 
-/// What was committed so far.
+/// The numbers of committed commands so far.
 pub fn counts() -> Counts {
     COUNTS.get()
 }
 
-/// How many objects there are of each class that has any.
+/// The number of live objects of each class.
 pub fn living() -> BTreeMap<&'static str, usize> {
     LIVING.with_borrow(|living| {
         living.iter().filter(|(_, count)| **count > 0).map(|(class, count)| (*class, *count)).collect()
     })
 }
 
-/// Whether committed kernels are executed, as they are at first. Otherwise everything but that is done: for whoever counts.
+/// Enables or disables execution of kernels. Without it, commands are only validated and counted. Enabled by default.
 pub fn execute(executes: bool) {
     EXECUTES.set(executes);
 }
 
-/// Has buffers be of at most so many bytes; at first that is more than any model of a test needs.
+/// Sets the maximum buffer length in bytes. The default exceeds what any test model needs.
 pub fn limit_buffers(bytes: usize) {
     LONGEST.set(bytes);
 }

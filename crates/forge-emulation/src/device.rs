@@ -1,4 +1,4 @@
-//! The device: what the system has one of, and what everything else is made by.
+//! The Metal device, which creates all other objects.
 
 use crate::archive;
 use crate::archive::Description;
@@ -16,16 +16,16 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
 
-/// The newest of Apple's families that it is of.
+/// The newest supported `MTLGPUFamily`.
 const FAMILY: isize = 1009;
 
 /// `MTLPipelineOptionFailOnBinaryArchiveMiss`.
 const FAIL_ON_MISS: usize = 4;
 
-/// What a device and all that it makes share.
+/// The emulated GPU, shared by a device and the objects that it creates.
 pub(crate) type Shared = Rc<RefCell<Machine>>;
 
-/// A device.
+/// A Metal device.
 struct Device(Shared);
 
 static DEVICE: Class = Class {
@@ -38,7 +38,7 @@ static DEVICE: Class = Class {
         "newLibraryWithSource:options:error:" => |device, source: Id, options: Id, error: *mut Id| -> Id {
             match options.find::<foundation::Options>() {
                 Some(options) => options.complaint().into_iter().for_each(complain),
-                None => complain("the library is compiled with no options, so with fast mathematics".to_owned()),
+                None => complain("the library is compiled without options, so with fast math".to_owned()),
             }
             given(library::compile(&device.get::<Device>().0, &foundation::read(source)), error)
         }
@@ -70,7 +70,7 @@ static DEVICE: Class = Class {
     },
 };
 
-/// `MTLCreateSystemDefaultDevice`; a program has as many as it asks for.
+/// `MTLCreateSystemDefaultDevice`. Each call creates a new device.
 pub(crate) fn create() -> Id {
     Id::new(&DEVICE, Device(Rc::new(RefCell::new(Machine::default()))))
 }
@@ -78,16 +78,16 @@ pub(crate) fn create() -> Id {
 fn check(length: usize, options: usize) -> Result<(), String> {
     let most = longest();
     match (length, options) {
-        (0, _) => Err("a buffer of no bytes".to_owned()),
-        _ if length > most => Err(format!("a buffer of {length} bytes, and there are at most {most}")),
+        (0, _) => Err("empty buffer".to_owned()),
+        _ if length > most => Err(format!("a buffer of {length} bytes exceeds the maximum of {most}")),
         (_, 0) => Ok(()),
-        _ => Err(format!(
-            "a buffer with options {options:#x}: only shared ones, which are cached, are emulated"
-        )),
+        _ => {
+            Err(format!("unsupported buffer options {options:#x}: only shared, cached buffers are emulated"))
+        }
     }
 }
 
-/// An object, or an error where the sender wants it.
+/// Returns an object, or stores an error for the caller.
 fn given(object: Result<Id, String>, error: *mut Id) -> Id {
     object.unwrap_or_else(|what| foundation::fail(error, &what))
 }
@@ -102,7 +102,7 @@ fn made(buffer: Result<Id, String>) -> Id {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.0.borrow_mut().complete_all() {
-            complain("a command buffer is committed and nobody waits for it".to_owned());
+            complain("a command buffer was committed but never waited for".to_owned());
         }
     }
 }

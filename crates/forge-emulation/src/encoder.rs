@@ -1,4 +1,4 @@
-//! The encoder: what is bound as it stands, and each dispatch as it is asked for, checked as Metal's validation layer does.
+//! The compute command encoder. It validates bindings and dispatches like Metal's validation layer.
 
 use crate::buffer::{Buffer, Held};
 use crate::commands::{SharedCommands, Stage};
@@ -9,28 +9,28 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The most that `setBytes` takes.
+/// Maximum bytes of `setBytes`.
 const MOST_BYTES: usize = 4096;
-/// Slots of buffers.
+/// Number of buffer slots.
 const SLOTS: usize = 31;
 /// `MTLBarrierScopeBuffers`.
 const BUFFERS: usize = 1;
 
-/// What a slot holds.
+/// The contents of a slot.
 enum Bound {
     Buffer(Rc<Buffer>, usize),
     Bytes(Vec<u8>),
 }
 
-/// Widths in x, y and z.
+/// An `MTLSize`: width, height and depth.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Size([usize; 3]);
 
-/// An encoder.
+/// A compute command encoder.
 struct Encoder {
     commands: SharedCommands,
-    /// Whether dispatches may overlap; otherwise a barrier follows each.
+    /// Whether dispatches may overlap. Otherwise each is followed by a barrier.
     concurrent: bool,
     pipeline: Option<Rc<Function>>,
     bound: BTreeMap<usize, Bound>,
@@ -56,7 +56,7 @@ static ENCODER: Class = Class {
             let encoder = encoder.get::<Cell>();
             let mut encoder = encoder.borrow_mut();
             if encoder.takes_bytes(length, slot) {
-                // SAFETY: the sender has so many bytes there.
+                // SAFETY: the caller passes this many bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
                 encoder.bound.insert(slot, Bound::Bytes(bytes.to_vec()));
             }
@@ -68,7 +68,7 @@ static ENCODER: Class = Class {
             let encoder = encoder.get::<Cell>();
             let encoder = encoder.borrow();
             if scope & BUFFERS == 0 {
-                encoder.complain(format!("a barrier of scope {scope}, which is not that of buffers"));
+                encoder.complain(format!("barrier scope {scope} does not include buffers"));
             } else if encoder.is_open("memoryBarrier") {
                 encoder.commands.borrow_mut().encoded.push(Command::Barrier);
             }
@@ -77,7 +77,7 @@ static ENCODER: Class = Class {
     },
 };
 
-/// An encoder of a command buffer.
+/// Creates an encoder of a command buffer.
 pub(crate) fn create(commands: SharedCommands, concurrent: bool) -> Id {
     let (pipeline, bound) = (None, BTreeMap::new());
     let encoder = Encoder { commands, concurrent, pipeline, bound, ended: false };
@@ -143,18 +143,16 @@ impl Encoder {
         }
     }
 
-    /// The dispatch of the pipeline that is set, over what is bound.
+    /// A dispatch of the current pipeline with the current bindings.
     fn dispatched(&self, Size(groups): Size, Size(threads): Size) -> Result<Dispatch, String> {
         let function = self.pipeline.clone().ok_or("no pipeline is set")?;
         let stated = function.kernel().signature.threads;
         let count = threads.iter().product::<usize>();
         if threads != [count, 1, 1] || stated.is_some_and(|stated| stated as usize != count) {
-            return Err(format!(
-                "threadgroups of {threads:?} threads, and the kernel is written for {stated:?}"
-            ));
+            return Err(format!("threadgroups of {threads:?} threads, but the kernel declares {stated:?}"));
         }
         if groups.contains(&0) {
-            return Err(format!("a grid of {groups:?} threadgroups, so that nothing would run"));
+            return Err(format!("empty grid of {groups:?} threadgroups"));
         }
         let groups = groups.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         let mut buffers = Vec::new();
@@ -166,7 +164,7 @@ impl Encoder {
                     ));
                 }
                 Some(Bound::Buffer(buffer, offset)) => buffers.push((buffer.clone(), *offset)),
-                Some(Bound::Bytes(_)) => return Err(format!("`{name}` is a buffer and is given bytes")),
+                Some(Bound::Bytes(_)) => return Err(format!("`{name}` is a buffer, but bytes are bound")),
                 None => return Err(format!("`{name}` in slot {slot} is not bound")),
             }
         }
@@ -177,7 +175,7 @@ impl Encoder {
                 .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
                 .collect(),
             Some((Some(Bound::Bytes(bytes)), stated)) => {
-                return Err(format!("its scalars are {stated} bytes and it is given {}", bytes.len()));
+                return Err(format!("its scalars are {stated} bytes, but {} are bound", bytes.len()));
             }
             Some((_, stated)) => return Err(format!("its scalars, {stated} bytes, are not bound as bytes")),
         };
@@ -199,7 +197,7 @@ impl Encoder {
 impl Drop for Encoder {
     fn drop(&mut self) {
         if !self.ended {
-            self.complain("an encoder is gone that has not ended".to_owned());
+            self.complain("an encoder was released before endEncoding".to_owned());
         }
     }
 }

@@ -1,21 +1,21 @@
-//! What of Foundation the host needs, strings, places of files and errors, and the options that a library is compiled with.
+//! Foundation classes that hosts use (strings, file URLs, errors), and the compile options of libraries.
 
 use crate::object::{Class, Id, Object, methods};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::ops::Deref;
 
-/// A string, the path of a file, or an error with what it says.
+/// The text of a string, a file URL or an error.
 struct Text(RefCell<CString>);
 
 static STRING: Class = Class {
     name: "NSString",
     method: methods! {
         "initWithBytes:length:encoding:" => |string, bytes: *const u8, length: usize, encoding: i32| -> Id {
-            assert_eq!(encoding, 4, "strings are made of UTF-8");
-            // SAFETY: the sender has so many bytes there.
+            assert_eq!(encoding, 4, "strings are UTF-8");
+            // SAFETY: the caller passes this many bytes.
             let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
-            string.get::<Text>().0.replace(CString::new(bytes).expect("no text of the host has a zero in it"));
+            string.get::<Text>().0.replace(CString::new(bytes).expect("strings of the host contain no NUL"));
             string
         }
         "UTF8String" => |string| -> *const c_char { string.get::<Text>().0.borrow().as_ptr() }
@@ -25,7 +25,7 @@ static STRING: Class = Class {
     },
 };
 
-/// The class of strings itself, by the name that programs are linked with.
+/// The class object of strings, under its link name.
 #[unsafe(export_name = "._OBJC_CLASS_NSString")]
 static STRING_CLASS: Object = Object::of_class(&Class {
     name: "class NSString",
@@ -36,7 +36,7 @@ static STRING_CLASS: Object = Object::of_class(&Class {
 
 static URL: Class = Class { name: "NSURL", method: |_| None };
 
-/// The class of URLs itself; of files, by their paths.
+/// The class object of file URLs.
 #[unsafe(export_name = "._OBJC_CLASS_NSURL")]
 static URL_CLASS: Object = Object::of_class(&Class {
     name: "class NSURL",
@@ -52,21 +52,23 @@ static ERROR: Class = Class {
     },
 };
 
-/// How a library is to be compiled.
+/// Compile options of a library.
 #[derive(Default)]
 pub(crate) struct Options {
-    /// The number of `MTLMathMode`, whether set as such or as `fastMathEnabled`.
+    /// The value of `MTLMathMode`, set directly or by `fastMathEnabled`.
     math: Cell<Option<isize>>,
     language: Cell<Option<usize>>,
 }
 
 impl Options {
-    /// What of them lets Metal compute otherwise than the text says.
+    /// A complaint if the options permit results that deviate from the source.
     pub(crate) fn complaint(&self) -> Option<String> {
         match (self.math.get(), self.language.get()) {
             (Some(0), Some(_)) => None,
-            (Some(0), None) => Some("the library is compiled as whatever language is newest".to_owned()),
-            _ => Some("the library is compiled with fast mathematics".to_owned()),
+            (Some(0), None) => {
+                Some("the library is compiled with the newest language version: set one".to_owned())
+            }
+            _ => Some("the library is compiled with fast math".to_owned()),
         }
     }
 }
@@ -84,7 +86,7 @@ static OPTIONS: Class = Class {
     },
 };
 
-/// The class of options itself.
+/// The class object of compile options.
 #[unsafe(export_name = "._OBJC_CLASS_MTLCompileOptions")]
 static OPTIONS_CLASS: Object = Object::of_class(&Class {
     name: "class MTLCompileOptions",
@@ -98,25 +100,25 @@ fn made(class: &'static Class, text: &str) -> Id {
     Id::new(class, Text(RefCell::new(text)))
 }
 
-/// A new string.
+/// Creates a string.
 pub(crate) fn string(text: &str) -> Id {
     made(&STRING, text)
 }
 
-/// A new error that says this.
+/// Creates an error with this description.
 pub(crate) fn error(text: &str) -> Id {
     made(&ERROR, text)
 }
 
-/// What a string or an error says.
+/// The text of a string or an error.
 pub(crate) fn read(id: Id) -> String {
     id.get::<Text>().0.borrow().deref().to_string_lossy().into_owned()
 }
 
-/// Leaves an error where the sender of a message wants one; gives no object.
+/// Stores an error for the caller and returns nil.
 pub(crate) fn fail(place: *mut Id, what: &str) -> Id {
     if !place.is_null() {
-        // SAFETY: the sender has room for a reference there.
+        // SAFETY: the caller passes space for a reference.
         unsafe { place.write(error(what).autorelease()) };
     }
     Id::NONE

@@ -1,25 +1,31 @@
-//! Metal on Linux, emulated: an Objective-C runtime, the classes of Metal that a generated program's host code uses, and
-//! `forge-sim` as the GPU.
+//! A Metal emulator for Linux: an Objective-C runtime, the Metal classes that generated programs use, and `forge-sim` as the
+//! GPU.
 //!
-//! The host code is the unmodified `metal` of `forge-runtime`, whose `objc2` sends every message through
-//! `objc_msg_lookup` where it is built for GNUstep's runtime. This crate is that runtime: linked into a program it defines the
-//! C functions that `objc2` declares, and `MTLCreateSystemDefaultDevice`. It knows nothing of `objc2`. Objects stay on the
-//! thread that made them.
+//! The host code is the unmodified Metal backend of `forge-runtime`. Its `objc2`, built for GNUstep, sends every message
+//! through `objc_msg_lookup`. This crate defines that function, the other C functions that `objc2` declares, and
+//! `MTLCreateSystemDefaultDevice`. Objects may only be used on the thread that created them.
 //!
-//! A command buffer keeps what is encoded into it. When the host waits for it, its dispatches are executed from the
-//! library's own text on the buffers' bytes, under the referee, which so sees what the real host code submits: bounds,
-//! bytes that nobody has written, misalignment, races between dispatches that no barrier separates. Until then nothing
-//! happens, so a host that does not wait reads what is not there yet. Arguments are checked as Metal's validation layer
-//! checks them. Whatever is wrong is a complaint, for [`complaints`]; a command buffer with complaints ends in an error.
+//! When the host waits for a command buffer, its dispatches run in the kernel checker, from the library's own source. The
+//! checker therefore checks what the real host code submits: bounds, uninitialized memory, misalignment, and races between
+//! dispatches without a barrier. Nothing is executed before, so a host that does not wait reads stale data. Arguments are
+//! validated as by Metal's validation layer. Every error is a complaint, see [`complaints`]; a command buffer with complaints
+//! completes with an error.
 //!
-//! What is not found: reads by the host of what nobody has written (such bytes are no numbers, which shows), what runs over
-//! the end of a weight into the next (a Metal buffer is bound to its end), and whatever Apple's compiler, driver or GPU do
-//! otherwise than the documents say. Memory that is bound without a copy is copied all the same, for windows to be opened on
-//! it. If the host cannot write it, it is compared with the copy before each pass; if it can, what it has written is copied when a
-//! pass is committed or executed.
+//! Not detected:
+//! - reads of uninitialized memory by the host (such bytes are NaN, which shows in results);
+//! - overruns from one weight into the next (a Metal binding extends to the end of its buffer);
+//! - deviations of Apple's compiler, driver or GPU from their documentation.
 //!
-//! `object`, `runtime`: objects and the runtime's functions. `text`: Foundation's classes, `data`: libdispatch's. `device`,
-//! `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal's. `machine`: the GPU. `account`: what is counted and complained of.
+//! No-copy memory is copied nevertheless, because the checker maps it. Read-only memory is compared with its copy before
+//! each pass. Changes of writable memory are copied when a pass is committed or executed.
+//!
+//! # Modules
+//!
+//! - `object`, `runtime`: objects and the Objective-C runtime.
+//! - `text`: Foundation classes; `data`: libdispatch.
+//! - `device`, `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal classes.
+//! - `machine`: the emulated GPU.
+//! - `account`: statistics and complaints.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,4 @@
-//! Libraries, their functions and pipelines: a text as clang has compiled it, and kernels by name.
+//! Libraries, functions and pipelines: a compiled source and its kernels by name.
 
 use crate::device::Shared;
 use crate::foundation;
@@ -7,13 +7,13 @@ use forge_sim::{Kernel, Program};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-/// A compiled text, and what names it.
+/// A compiled source and its hash.
 struct Library {
     program: &'static Program,
     text: u64,
 }
 
-/// One kernel of it, as a function and as a pipeline.
+/// One kernel of a library, as a function and as a pipeline.
 pub(crate) struct Function {
     text: u64,
     program: &'static Program,
@@ -44,8 +44,8 @@ static PIPELINE: Class = Class {
     },
 };
 
-/// A library of this text. Its code stays for as long as the program runs, since whatever was executed may refer to it; a
-/// device has one library, whose kernels its machine executes.
+/// Compiles a library from source. Its code is never unloaded, because executed command buffers may refer to it. A device
+/// has one library.
 pub(crate) fn compile(shared: &Shared, text: &str) -> Result<Id, String> {
     let program: &'static Program =
         Box::leak(Box::new(Program::compile(text).map_err(|error| error.to_string())?));
@@ -55,7 +55,7 @@ pub(crate) fn compile(shared: &Shared, text: &str) -> Result<Id, String> {
     Ok(Id::new(&LIBRARY, Library { program, text: content.finish() }))
 }
 
-/// A pipeline of a function.
+/// Creates a pipeline from a function.
 pub(crate) fn pipeline(function: Rc<Function>) -> Id {
     Id::new(&PIPELINE, function)
 }
@@ -65,30 +65,30 @@ impl Function {
         &self.program.kernels()[self.index]
     }
 
-    /// What names it in an archive, where it is of no other text than this.
+    /// Its identifier in archives, which includes the hash of the source.
     pub(crate) fn content(&self) -> String {
         format!("{} of {:016x}", self.name(), self.text)
     }
 
-    /// Its name.
+    /// Name of the kernel.
     pub(crate) fn name(&self) -> &'static str {
         &self.kernel().signature.name
     }
 
-    /// Its buffers: slot, name, and what offsets of them have to be a multiple of.
+    /// Its buffers: slot, name and required alignment of offsets.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = (usize, &'static str, usize)> {
         let buffers = self.kernel().signature.buffers().into_iter();
         buffers.map(|(slot, parameter)| (slot, parameter.name.as_str(), alignment(&parameter.element)))
     }
 
-    /// The slot of its scalars and their bytes, if it has any.
+    /// Slot and size in bytes of its scalars, if any.
     pub(crate) fn scalars(&self) -> Option<(usize, usize)> {
         let kernel = self.kernel();
         kernel.signature.scalars().map(|(slot, _)| (slot, kernel.scalar_bytes))
     }
 }
 
-/// What a pointer to `element`, as a kernel's parameter is written, is a multiple of.
+/// The alignment of a pointer to `element`, which is the type of a kernel parameter.
 fn alignment(element: &str) -> usize {
     let name = element.split_whitespace().last().unwrap_or_default();
     let (scalar, lanes) = match name.find(|letter: char| letter.is_ascii_digit()) {

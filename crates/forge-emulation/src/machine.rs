@@ -1,8 +1,8 @@
-//! The machine behind a device: its memory, the program that it executes, and what waits to be executed.
+//! The emulated GPU: its memory, its program, and the pending command buffers.
 //!
-//! Command buffers are executed in their order and as late as can be: when the host waits for them. What the host reads
-//! before is not there yet; what it writes after one was committed, that one must not touch. The machine looks at all bytes
-//! of the host's whenever one is committed or executed, and so knows which words the host has written meanwhile.
+//! Command buffers execute in order and as late as possible: when the host waits for them. A host that reads earlier gets
+//! stale data. A pending command buffer must not access words that the host has written since the commit. To detect these
+//! words, the emulator compares all shared memory at every commit and execution.
 
 use crate::buffer::{Buffer, Kind};
 use crate::commands::{Commands, SharedCommands, Stage};
@@ -14,52 +14,52 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Accesses that a dispatch may make before it counts as one that does not end.
+/// Maximum accesses of a dispatch; more count as an endless loop.
 const LIMIT: u64 = 1 << 31;
-/// Command buffers that a queue has at most, as Metal's have; who asks for another waits for the first.
+/// Maximum pending command buffers of a queue, as in Metal. Another one waits for the first.
 const MOST: usize = 64;
 
-/// What a command buffer has the machine do.
+/// A command of a command buffer.
 pub(crate) enum Command {
-    /// Run a kernel.
+    /// Runs a kernel.
     Dispatch(Dispatch),
-    /// Let what follows see what came before.
+    /// Orders later commands behind earlier ones.
     Barrier,
 }
 
-/// A kernel with all that it is given.
+/// A kernel launch with its arguments.
 pub(crate) struct Dispatch {
     pub(crate) function: Rc<Function>,
-    /// Buffers and offsets, in the order of the kernel's.
+    /// Buffers and offsets, in the order of the kernel's parameters.
     pub(crate) buffers: Vec<(Rc<Buffer>, usize)>,
     pub(crate) scalars: Vec<u32>,
     pub(crate) groups: [u32; 3],
     pub(crate) threads: u32,
 }
 
-/// The machine.
+/// The emulated GPU.
 #[derive(Default)]
 pub(crate) struct Machine {
-    /// The buffers, until there is a program.
+    /// The buffers, until a program is loaded.
     memory: Memory,
     sim: Option<Sim<'static>>,
     /// Buffers that the host may write.
     pub(crate) shared: Vec<BufferId>,
-    /// Those of them that lie over memory of its own.
+    /// The buffers over writable host memory.
     pub(crate) lent: Vec<Rc<Buffer>>,
     pending: VecDeque<Pending>,
-    /// What the host's buffers held when they were looked at last.
+    /// Contents of the shared buffers at the last comparison.
     seen: Vec<Vec<u8>>,
 }
 
-/// A command buffer that is committed, and the words that the host has written since: buffers and offsets.
+/// A committed command buffer, and the words (buffer and offset) that the host has written since.
 struct Pending {
     commands: SharedCommands,
     disturbed: HashSet<(BufferId, usize)>,
 }
 
 impl Machine {
-    /// The buffers.
+    /// The memory of the GPU.
     pub(crate) fn memory(&mut self) -> &mut Memory {
         match &mut self.sim {
             Some(sim) => &mut sim.memory,
@@ -67,10 +67,10 @@ impl Machine {
         }
     }
 
-    /// Takes the program whose kernels it will execute.
+    /// Loads the program.
     pub(crate) fn load(&mut self, program: &'static Program) -> Result<(), String> {
         if self.sim.is_some() {
-            return Err("an emulated device has one library".to_owned());
+            return Err("an emulated device supports only one library".to_owned());
         }
         let mut sim = Sim::new(program).map_err(|error| error.to_string())?;
         sim.limit(LIMIT);
@@ -79,7 +79,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Has a command buffer wait for its turn.
+    /// Enqueues a command buffer.
     pub(crate) fn submit(&mut self, commands: SharedCommands) {
         if self.pending.len() == MOST {
             self.complete_first();
@@ -88,7 +88,7 @@ impl Machine {
         self.pending.push_back(Pending { commands, disturbed: HashSet::new() });
     }
 
-    /// Carries out what is pending up to these, which are.
+    /// Executes pending command buffers up to and including this one.
     pub(crate) fn complete(&mut self, commands: &SharedCommands) {
         let place = self.pending.iter().position(|pending| Rc::ptr_eq(&pending.commands, commands));
         for _ in 0..place.map_or(0, |place| place + 1) {
@@ -96,7 +96,7 @@ impl Machine {
         }
     }
 
-    /// Carries out all that is pending. Says whether anything was.
+    /// Executes all pending command buffers. Returns whether there were any.
     pub(crate) fn complete_all(&mut self) -> bool {
         let was_pending = !self.pending.is_empty();
         while self.complete_first() {}
@@ -108,16 +108,14 @@ impl Machine {
         let Some(Pending { commands, disturbed }) = self.pending.pop_front() else { return false };
         let mut commands = commands.borrow_mut();
         let begin = now();
-        // What Metal would have stopped the program for is not executed.
+        // A command buffer with complaints is not executed.
         if executes() && commands.wrong.is_empty() {
             disturbed.iter().for_each(|(buffer, offset)| self.memory().forget(*buffer, *offset));
             self.carry_out(&mut commands);
             let touched =
                 disturbed.iter().filter(|(buffer, offset)| self.memory().recall(*buffer, *offset)).count();
             if touched > 0 {
-                commands.complain(format!(
-                    "the host wrote into buffers while a pass was on its way that touches {touched} words of it"
-                ));
+                commands.complain(format!("the host wrote {touched} words that a pass in flight accesses"));
             }
             self.seen = self.contents();
         }
@@ -136,14 +134,12 @@ impl Machine {
         let used = used.map(|(buffer, _)| buffer);
         if !commands.retains && used.clone().any(|buffer| buffer.gone.get()) {
             return commands
-                .complain("a buffer was given back before a pass that uses it has ended".to_owned());
+                .complain("a buffer was released before a pass that uses it has completed".to_owned());
         }
         let mut lent: Vec<&Rc<Buffer>> = used.filter(|buffer| buffer.kind != Kind::Own).collect();
         lent.dedup_by_key(|buffer| buffer.id);
         if lent.iter().any(|buffer| !buffer.is_intact(sim.memory.contents(buffer.id))) {
-            return commands.complain(
-                "memory that a buffer shows without a copy has been changed or given back".to_owned(),
-            );
+            return commands.complain("the memory of a no-copy buffer was modified or released".to_owned());
         }
         for command in &encoded {
             match command {
@@ -164,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Notices what the host has written since it was looked last.
+    /// Detects host writes since the last comparison.
     fn look(&mut self) {
         if !executes() {
             return;
@@ -188,22 +184,22 @@ impl Machine {
         self.seen = self.contents();
     }
 
-    /// What the host's buffers hold.
+    /// Contents of the shared buffers.
     fn contents(&mut self) -> Vec<Vec<u8>> {
         let shared = self.shared.clone();
         shared.into_iter().map(|id| self.memory().contents(id).to_vec()).collect()
     }
 }
 
-/// Seconds since the machine was first asked.
+/// Seconds since the first call.
 fn now() -> f64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     FIRST.get_or_init(Instant::now).elapsed().as_secs_f64()
 }
 
-/// Where whole words begin that are not the same in both.
+/// Offsets of the words that differ.
 pub(crate) fn differing_words(before: &[u8], after: &[u8]) -> Vec<usize> {
-    /// Compared at once, since most of them are equal.
+    /// Bytes compared at once, because most are equal.
     const STRETCH: usize = 4096;
     let stretches = before.chunks(STRETCH).zip(after.chunks(STRETCH)).enumerate();
     let differ = stretches.filter(|(_, (before, after))| before != after);

@@ -1,8 +1,7 @@
-//! Objects: a class, a count of references, and in Rust what the class is about.
+//! Objective-C objects: a class, a reference count, and a Rust payload.
 //!
-//! What an object is about is shared ([`Id::get`]), so that a command buffer keeps what it uses as Metal's do, while the
-//! count of references is the host's alone. A freed object leaves its head behind, so that a message to it is told from
-//! a message to another.
+//! The payload is shared ([`Id::get`]), so that a command buffer retains its resources as in Metal. The reference count
+//! belongs to the host. The header of a freed object stays allocated, so that messages to it are detected.
 
 use crate::counters::{born, complain, died};
 use std::any::Any;
@@ -11,35 +10,35 @@ use std::ffi::{CStr, c_char, c_void};
 use std::rc::Rc;
 use std::thread::{self, ThreadId};
 
-/// A name of a method; equal names are equal pointers.
+/// A selector. Equal names have equal pointers.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Selector(pub(crate) *const c_char);
 
-/// A method's code: a function of receiver, selector and what the message carries.
+/// The code of a method: a function of receiver, selector and arguments.
 pub(crate) type Method = *const c_void;
 
-/// What objects of a kind do.
+/// A class.
 pub(crate) struct Class {
     pub(crate) name: &'static str,
-    /// The method of a selector.
+    /// Looks up the method of a selector.
     pub(crate) method: fn(&str) -> Option<Method>,
 }
 
-/// An object.
+/// The header of an object.
 #[repr(C)]
 pub(crate) struct Object {
     class: Cell<&'static Class>,
     references: Cell<usize>,
     about: RefCell<Option<Rc<dyn Any>>>,
-    /// The thread that made it; classes are everybody's.
+    /// The thread that created it; `None` for class objects, which all threads may use.
     thread: Option<ThreadId>,
 }
 
-// SAFETY: what changes of an object is asked for after its thread has been compared, and nothing of a class changes.
+// SAFETY: mutable state is only accessed on the creating thread, and class objects are immutable.
 unsafe impl Sync for Object {}
 
-/// A reference to an object, or to none. Hosts hold and send it as a pointer.
+/// A reference to an object, or nil. Hosts use it as a pointer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Id(*mut Object);
@@ -47,30 +46,30 @@ pub(crate) struct Id(*mut Object);
 static FREED: Class = Class { name: "freed object", method: |_| None };
 
 thread_local! {
-    /// Autorelease pools, the innermost last.
+    /// The autorelease pools, innermost last.
     static POOLS: RefCell<Vec<Vec<Id>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Selector {
     pub(crate) fn name(self) -> &'static str {
-        // SAFETY: selectors are made by `sel_registerName` alone, of names that live as long as the program.
+        // SAFETY: only `sel_registerName` creates selectors, from names that are never freed.
         unsafe { CStr::from_ptr(self.0) }.to_str().expect("selectors are ASCII")
     }
 }
 
 impl Object {
-    /// A class, as an object that takes messages.
+    /// Creates a class object.
     pub(crate) const fn of_class(class: &'static Class) -> Object {
-        // It is never released: nobody has a reference to it but by name.
+        // Class objects are never released: they are referred to by name.
         Object { class: Cell::new(class), references: Cell::new(0), about: RefCell::new(None), thread: None }
     }
 }
 
 impl Id {
-    /// No object.
+    /// Nil.
     pub(crate) const NONE: Id = Id(std::ptr::null_mut());
 
-    /// An object with one reference, the caller's.
+    /// Creates an object with one reference, owned by the caller.
     pub(crate) fn new(class: &'static Class, about: impl Any) -> Id {
         born(class.name);
         let thread = Some(thread::current().id());
@@ -83,12 +82,12 @@ impl Id {
     }
 
     fn object<'o>(self) -> &'o Object {
-        // SAFETY: objects are made above and as classes, and their heads are never given back.
+        // SAFETY: object headers are never freed.
         let object = unsafe { &*self.0 };
         let here = object.thread.is_none_or(|thread| thread == thread::current().id());
         assert!(
             here,
-            "an object of class {} is used by a thread that did not make it",
+            "an object of class {} is used by a thread that did not create it",
             object.class.get().name
         );
         object
@@ -102,14 +101,14 @@ impl Id {
         self.object().class.get()
     }
 
-    /// What it is about; that of another class, or of a freed object, is a mistake that nothing can go on after.
+    /// The payload. Panics if the object has another class or is freed.
     pub(crate) fn get<T: Any>(self) -> Rc<T> {
-        assert!(!self.is_none(), "nil where an object is needed");
+        assert!(!self.is_none(), "nil instead of an object");
         let about = self.object().about.borrow().clone().and_then(|about| about.downcast().ok());
-        about.unwrap_or_else(|| panic!("a message has a {} where it needs another", self.class().name))
+        about.unwrap_or_else(|| panic!("unexpected argument of class {}", self.class().name))
     }
 
-    /// As [`Id::get`], where there may be none.
+    /// The payload, or `None` for nil or another class.
     pub(crate) fn find<T: Any>(self) -> Option<Rc<T>> {
         (!self.is_none()).then(|| self.get())
     }
@@ -140,12 +139,12 @@ impl Id {
         }
     }
 
-    /// Leaves the caller's reference to the innermost pool.
+    /// Moves the caller's reference to the innermost autorelease pool.
     pub(crate) fn autorelease(self) -> Id {
         let left = POOLS.with_borrow_mut(|pools| pools.last_mut().map(|pool| pool.push(self)).is_some());
         if !left && !self.is_none() {
             complain(format!(
-                "a {} is autoreleased and there is no pool: it is never freed",
+                "a {} is autoreleased without an autorelease pool: it is never freed",
                 self.class().name
             ));
         }
@@ -153,7 +152,7 @@ impl Id {
     }
 }
 
-/// Opens a pool; gives how many there are.
+/// Opens a pool. Returns the number of pools.
 pub(crate) fn open_pool() -> usize {
     POOLS.with_borrow_mut(|pools| {
         pools.push(Vec::new());
@@ -170,8 +169,7 @@ pub(crate) fn close_pool(number: usize) {
     }
 }
 
-/// The methods of a class, as [`Class::method`] looks them up: for each selector a function of the receiver and of what the
-/// message carries.
+/// Defines the methods of a class for [`Class::method`]: for each selector, a function of the receiver and the arguments.
 macro_rules! methods {
     ($($name:literal => |$receiver:ident $(, $argument:ident: $type:ty)*| $(-> $result:ty)? $body:block)*) => {
         |selector| match selector {

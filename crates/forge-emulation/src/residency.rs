@@ -1,16 +1,16 @@
-//! Sets of what is kept where the GPU finds it: whether hosts fill them, say so, and give them to a queue.
+//! Residency sets: checks that hosts commit the allocations that they add.
 
 use crate::buffer::Held;
 use crate::counters::complain;
 use crate::object::{Class, Id, Object, methods};
 use std::cell::Cell;
 
-/// A set.
+/// A residency set.
 #[derive(Default)]
 pub(crate) struct Set {
-    /// Bytes in it.
+    /// Total bytes of its allocations.
     bytes: Cell<usize>,
-    /// Bytes of it when it was committed last.
+    /// Total bytes at the last commit.
     committed: Cell<Option<usize>>,
 }
 
@@ -29,17 +29,17 @@ static SET: Class = Class {
 };
 
 impl Set {
-    /// Complains of what the system has not been told.
+    /// Complains about uncommitted allocations.
     pub(crate) fn check(&self) {
         if self.committed.get() != Some(self.bytes.get()) || self.bytes.get() == 0 {
-            complain("a residency set is used of which not all is committed".to_owned());
+            complain("a residency set is used with uncommitted allocations".to_owned());
         }
     }
 }
 
 static DESCRIPTION: Class = Class { name: "MTLResidencySetDescriptor", method: |_| None };
 
-/// The class of descriptions of sets itself.
+/// The class object of residency set descriptors.
 #[unsafe(export_name = "._OBJC_CLASS_MTLResidencySetDescriptor")]
 static DESCRIPTION_CLASS: Object = Object::of_class(&Class {
     name: "class MTLResidencySetDescriptor",
@@ -48,7 +48,7 @@ static DESCRIPTION_CLASS: Object = Object::of_class(&Class {
     },
 });
 
-/// A new set, of nothing.
+/// Creates an empty residency set.
 pub(crate) fn set() -> Id {
     Id::new(&SET, Set::default())
 }

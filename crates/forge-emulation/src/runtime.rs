@@ -1,4 +1,4 @@
-//! The functions of an Objective-C runtime that `objc2` calls when it is built for GNUstep's, and Metal's only one.
+//! The Objective-C runtime functions that `objc2` calls when built for GNUstep, and `MTLCreateSystemDefaultDevice`.
 
 use crate::device;
 use crate::object::{Class, Id, Method, Selector, close_pool, open_pool};
@@ -6,19 +6,19 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{LazyLock, Mutex};
 
-/// Does nothing, but whoever calls it has the functions below linked into the program.
+/// Does nothing. Calling it links the functions of this module into the program.
 pub fn emulate() {}
 
-/// Names of methods, each once and for good.
+/// Interned selector names, which are never freed.
 static SELECTORS: LazyLock<Mutex<HashMap<CString, &'static CStr>>> = LazyLock::new(Mutex::default);
 
 /// # Safety
-/// `name` is a C string.
+/// `name` must be a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sel_registerName(name: *const c_char) -> Selector {
     // SAFETY: as above.
     let name = unsafe { CStr::from_ptr(name) };
-    let mut selectors = SELECTORS.lock().expect("nobody panics with it");
+    let mut selectors = SELECTORS.lock().expect("the lock is never poisoned");
     let own = selectors.entry(name.to_owned()).or_insert_with(|| Box::leak(name.into()));
     Selector(own.as_ptr())
 }
@@ -33,7 +33,7 @@ extern "C-unwind" fn sel_getName(selector: Selector) -> *const c_char {
     selector.0
 }
 
-/// What `objc2` has for people who print objects and classes, which no host does.
+/// Functions that `objc2` only uses to print objects and classes.
 macro_rules! unused {
     ($($name:ident)*) => {
         $(#[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! What hosts do right and wrong, message by message, and what the emulation has to say of it.
+//! Validation in the emulator: correct and incorrect use of Metal by a host, with the expected complaints.
 
 #![cfg(target_os = "linux")]
 
@@ -22,11 +22,11 @@ unsafe extern "C-unwind" {
     static OPTIONS: c_void;
 }
 
-/// Sends a message with values of these types; gives what comes back.
+/// Sends a message with arguments of these types.
 macro_rules! send {
     ($receiver:expr, $selector:literal $(, $value:expr => $type:ty)* ; $result:ty) => {{
         let name = CString::new($selector).expect("no zeros");
-        // SAFETY: the types are those of the method, as Metal's headers have them.
+        // SAFETY: the types match the method's declaration in Metal's headers.
         unsafe {
             let selector = sel_registerName(name.as_ptr());
             let method = objc_msg_lookup($receiver, selector);
@@ -51,7 +51,7 @@ fn string(text: &str) -> Id {
     send!(new, "initWithBytes:length:encoding:", text.as_ptr() => *const u8, text.len() => usize, 4 => i32; Id)
 }
 
-/// A library of a text, or what the error says.
+/// Compiles a library, or returns the error's description.
 fn library(device: Id, text: &str) -> Result<Id, String> {
     let options = send!((&raw const OPTIONS).cast_mut(), "new"; Id);
     send!(options, "setLanguageVersion:", 3 << 16 => usize; ());
@@ -62,20 +62,20 @@ fn library(device: Id, text: &str) -> Result<Id, String> {
     if !library.is_null() {
         return Ok(library);
     }
-    let said = send!(error, "localizedDescription"; Id);
-    let said = send!(said, "UTF8String"; *const c_char);
-    // SAFETY: it is a string's, which lives until the pool is closed.
-    Err(unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned())
+    let result = send!(error, "localizedDescription"; Id);
+    let result = send!(result, "UTF8String"; *const c_char);
+    // SAFETY: the string lives until the pool is closed.
+    Err(unsafe { CStr::from_ptr(result) }.to_string_lossy().into_owned())
 }
 
 fn release(objects: &[Id]) {
-    // SAFETY: the caller has a reference of each.
+    // SAFETY: the caller owns a reference to each.
     objects.iter().for_each(|object| unsafe { objc_release(*object) });
 }
 
-/// Does this inside a pool.
+/// Runs a closure in an autorelease pool.
 fn pooled<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: pools are closed in the order in which they were opened, the other way round.
+    // SAFETY: pools are closed in reverse order.
     unsafe {
         let pool = objc_autoreleasePoolPush();
         let result = work();
@@ -84,13 +84,13 @@ fn pooled<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Does what a script says with one command buffer; gives what the host is told and the complaints that it is not told.
-/// There are 64 floats in `x` and `y`, of which nobody has written those of `y`; numbers are offsets, lengths and grids.
+/// Runs a script on one command buffer. Returns the result that the host gets, and all complaints. `x` and `y` have 64
+/// floats each; `y` is uninitialized. Numbers are offsets, lengths and grids.
 fn host(script: &str) -> String {
     emulate();
-    // SAFETY: there is no argument.
+    // SAFETY: has no preconditions.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
-    let mut said = Vec::new();
+    let mut result = Vec::new();
     pooled(|| {
         let library = library(device, TEXT).expect("it compiles");
         let name = string("scale");
@@ -100,7 +100,7 @@ fn host(script: &str) -> String {
         let buffer = || send!(device, "newBufferWithLength:options:", 256 => usize, 0 => usize; Id);
         let (x, y) = (buffer(), buffer());
         let floats = send!(x, "contents"; *mut f32);
-        // SAFETY: the buffer has so many.
+        // SAFETY: the buffer has this many elements.
         (0..64).for_each(|index| unsafe { floats.add(index).write(index as f32) });
         let queue = send!(device, "newCommandQueue"; Id);
         let mut commands = send!(queue, "commandBuffer"; Id);
@@ -140,35 +140,35 @@ fn host(script: &str) -> String {
                 "end" => send!(encoder, "endEncoding"; ()),
                 "commit" => send!(commands, "commit"; ()),
                 "wait" => send!(commands, "waitUntilCompleted"; ()),
-                // SAFETY: the buffer has so many.
+                // SAFETY: the buffer has this many elements.
                 "host-writes" => unsafe { floats.add(number).write(7.0) },
-                _ => panic!("{word} is no word of a host"),
+                _ => panic!("unknown command {word}"),
             }
         }
         let error = send!(commands, "error"; Id);
         let numbers = send!(y, "contents"; *const f32);
-        // SAFETY: the buffer has so many.
+        // SAFETY: the buffer has this many elements.
         let last = unsafe { numbers.add(63).read() };
-        said.push(if error.is_null() { format!("y ends in {last}") } else { "error".to_owned() });
+        result.push(if error.is_null() { format!("y ends in {last}") } else { "error".to_owned() });
         release(&[queue, y, pipeline, function, name, library]);
         release(&[x][usize::from(!has_x)..]);
     });
     release(&[device]);
-    said.extend(complaints());
+    result.extend(complaints());
     assert!(living().is_empty(), "{script}: {:?}", living());
-    said.join("; ")
+    result.join("; ")
 }
 
 #[test]
-fn a_host_is_told_what_it_does_wrong() {
+fn incorrect_use_is_reported() {
     let cases = [
-        // What is right.
+        // Correct use.
         ("encoder pipeline x y scalars:4 dispatch:2x32 end commit wait", "y ends in 126"),
         ("encoder pipeline x y scalars:4 dispatch:2 barrier dispatch:2 end commit wait", "y ends in 126"),
         ("serial pipeline x y scalars:4 dispatch:2 dispatch:2 end commit wait", "y ends in 126"),
         ("encoder pipeline x y scalars:4 dispatch:2 end", "y ends in NaN"),
-        ("encoder pipeline x y scalars:4 dispatch:2 end commit", "nobody waits for it"),
-        // What is bound.
+        ("encoder pipeline x y scalars:4 dispatch:2 end commit", "never waited for"),
+        // Bindings.
         ("encoder x y scalars:4 dispatch:2 end commit wait", "dispatch of no kernel: no pipeline is set"),
         ("encoder pipeline y scalars:4 dispatch:2 end commit wait", "`x` in slot 0 is not bound"),
         (
@@ -182,20 +182,20 @@ fn a_host_is_told_what_it_does_wrong() {
         ("encoder pipeline x y dispatch:2 end commit wait", "its scalars, 4 bytes, are not bound"),
         (
             "encoder pipeline x y scalars:8 dispatch:2 end commit wait",
-            "its scalars are 4 bytes and it is given 8",
+            "its scalars are 4 bytes, but 8 are bound",
         ),
         ("encoder pipeline x y scalars:4100 dispatch:2 end commit wait", "setBytes of 4100 bytes"),
-        // What is launched.
+        // Launches.
         (
             "encoder pipeline x y scalars:4 dispatch:1x64 end commit wait",
             "threadgroups of [64, 1, 1] threads",
         ),
-        ("encoder pipeline x y scalars:4 dispatch:0 end commit wait", "nothing would run"),
+        ("encoder pipeline x y scalars:4 dispatch:0 end commit wait", "empty grid"),
         ("encoder pipeline x y scalars:4 dispatch:3 end commit wait", "out_of_bounds: scale line 7"),
         ("encoder pipeline x:128 y scalars:4 dispatch:2 end commit wait", "of `x`, which has 128 bytes"),
         ("encoder pipeline x y scalars:4 dispatch:2 dispatch:2 end commit wait", "no barrier stands between"),
         ("encoder pipeline y-as-x y scalars:4 dispatch:2 end commit wait", "which nothing has written"),
-        // In which order.
+        // Order of calls.
         ("encoder pipeline x y scalars:4 dispatch:2 commit wait", "before its encoder has ended"),
         ("encoder end end", "endEncoding after the encoder has ended"),
         (
@@ -208,38 +208,38 @@ fn a_host_is_told_what_it_does_wrong() {
         ("encoder end commit commit wait", "is Committed already"),
         (
             "encoder pipeline x y scalars:4 dispatch:2 end commit host-writes wait",
-            "while a pass was on its way",
+            "a pass in flight accesses",
         ),
         // Its 32 threads read the first 32 of x.
         ("encoder pipeline x y scalars:4 dispatch:1 end commit host-writes:32 wait", "y ends in NaN"),
-        // What is used has to be there, and the host may have to see to that.
+        // Lifetime of resources, with retained and unretained references.
         ("encoder pipeline x y scalars:4 dispatch:2 end x-given-back commit wait", "y ends in 126"),
         ("unretained encoder pipeline x y scalars:4 dispatch:2 end commit wait", "y ends in 126"),
         (
             "unretained encoder pipeline x y scalars:4 dispatch:2 end commit x-given-back wait",
-            "given back before a pass that uses it has ended",
+            "released before a pass that uses it has completed",
         ),
-        ("encoder", "an encoder is gone that has not ended"),
+        ("encoder", "released before endEncoding"),
     ];
     let wrong: Vec<String> = cases
         .iter()
         .map(|(script, expected)| (script, expected, host(script)))
-        .filter(|(_, expected, said)| {
-            !said.contains(*expected) || (expected.starts_with("y ends") && said != *expected)
+        .filter(|(_, expected, result)| {
+            !result.contains(*expected) || (expected.starts_with("y ends") && result != *expected)
         })
-        .map(|(script, expected, said)| format!("{script}: {said:?}, not {expected:?}"))
+        .map(|(script, expected, result)| format!("{script}: {result:?}, not {expected:?}"))
         .collect();
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn a_text_that_does_not_compile_is_an_error_with_its_line() {
+fn a_compile_error_has_the_line() {
     emulate();
-    // SAFETY: there is no argument.
+    // SAFETY: has no preconditions.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
     pooled(|| {
-        let said = library(device, &TEXT.replace("x[index]", "z[index]")).expect_err("there is no z");
-        assert!(said.contains('7') && said.contains('z'), "{said}");
+        let result = library(device, &TEXT.replace("x[index]", "z[index]")).expect_err("there is no z");
+        assert!(result.contains('7') && result.contains('z'), "{result}");
         let whole = library(device, TEXT).expect("it compiles");
         let name = string("shrink");
         assert!(send!(whole, "newFunctionWithName:", name => Id; Id).is_null());
@@ -263,14 +263,14 @@ fn committed_work_is_counted() {
 }
 
 #[test]
-fn objects_live_as_long_as_somebody_has_a_reference() {
+fn objects_live_until_the_last_release() {
     emulate();
     let text = pooled(|| {
         let text = string("kept");
-        // SAFETY: it is an object, of which the pool's reference is another.
+        // SAFETY: the object is alive.
         unsafe { objc_retain(text) };
         release(&[text]);
-        // SAFETY: there is no argument.
+        // SAFETY: has no preconditions.
         let device = unsafe { MTLCreateSystemDefaultDevice() };
         let name = pooled(|| send!(device, "name"; Id));
         let asked = std::panic::catch_unwind(|| send!(name, "UTF8String"; *const c_char));
@@ -286,9 +286,9 @@ fn objects_live_as_long_as_somebody_has_a_reference() {
 }
 
 #[test]
-fn memory_that_is_bound_without_a_copy_lies_on_pages() {
+fn no_copy_buffers_must_be_page_aligned() {
     emulate();
-    // SAFETY: there is no argument.
+    // SAFETY: has no preconditions.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
     let memory = [0u8; 40000];
     let start = memory.as_ptr().addr().next_multiple_of(4096) - memory.as_ptr().addr();

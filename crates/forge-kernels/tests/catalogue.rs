@@ -1,4 +1,4 @@
-//! The catalogue and the folder `kernels/` list the same texts, and what is rendered can be read.
+//! The catalogue and the directory `kernels/` list the same templates, and rendered kernels are readable.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use forge_kernels::catalogue::{PARTS, SUPPORT, TEMPLATES, template_path};
 use forge_kernels::render;
 
-/// Paths of the `.metal` files under `folder`, without their extension.
+/// Paths of the `.metal` files under `folder`, without extension.
 fn files(folder: &Path, prefix: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.unwrap_or_else(|error| panic!("{error}")).path();

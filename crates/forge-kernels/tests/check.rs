@@ -1,4 +1,4 @@
-//! Every kind of kernel, at odd sizes too, renders, parses, and is refused by nothing in clang's type check.
+//! Every kind of kernel renders, parses and passes clang's type check, at odd sizes too.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Signatures, text in and text out; every fault with its line.
+//! The signature parser: round trips, and the line of every syntax error.
 
 use forge_kernels::{Expr, KernelDecl};
 
@@ -34,7 +34,7 @@ fn parsed(text: &str) -> String {
     KernelDecl::parse(text).map_or_else(|error| error.to_string(), |decl| decl.to_string())
 }
 
-/// What is said when each first text in `RIGHT` is replaced by the second.
+/// The error after replacing the first text in `RIGHT` with the second.
 fn changed(changes: &[(&str, &str)]) -> String {
     let mut text = RIGHT.to_owned();
     for (before, after) in changes {

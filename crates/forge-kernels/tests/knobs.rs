@@ -1,4 +1,4 @@
-//! Knobs of real shapes on every chip: what they promise holds, and what they say renders.
+//! Kernel layouts of real shapes on every chip: their invariants hold and they render.
 
 mod common;
 
@@ -19,7 +19,7 @@ const CHIPS: [(&str, Family, usize); 7] = [
     ("M5 Max", Family::Apple10, 40),
 ];
 
-/// Outputs and inputs: of 0.5, 1, 8 and 70 thousand million weights, and of a model that nobody would train.
+/// Outputs and inputs of models with 0.5B, 1B, 8B and 70B parameters, and of an unusual shape.
 const SHAPES: [(usize, usize); 14] = [
     (1152, 896),
     (896, 4864),

@@ -1,4 +1,4 @@
-//! What cannot be rendered is refused in words that name the value and the way out.
+//! Unsupported specs are rejected with a message that names the value and a solution.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spe
 fn refusals() {
     let mut rotations =
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
-    // Heads may stay as they are, but there is no long context in which they turn.
+    // RoPE is optional, but long-context frequencies need it.
     rotations[1].rotation =
         Rotation { long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }), ..Rotation::none() };
     rotations[2].rotation.frequencies[1] = f32::INFINITY;

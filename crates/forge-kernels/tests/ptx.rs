@@ -1,4 +1,4 @@
-//! Kernels become PTX: every kind of them, and one whose entry is read here.
+//! Translation of kernels to PTX: every kind of kernel, and the entry point of one.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn every_kind_of_kernel_becomes_an_entry() {
         for instance in &instances {
             check_entry(&text, &instance.decl);
         }
-        // Units for matrices are asked for where they are, and nowhere else.
+        // Tensor core instructions are used on the targets that have them, and on no others.
         assert_eq!(text.contains("mma.sync"), target.capability >= 80);
         // Where a kernel may be begun early, each one waits.
         let waiting = text.matches("griddepcontrol.wait").count();
@@ -99,7 +99,6 @@ fn what_has_no_body_is_refused() {
         [[max_total_threads_per_threadgroup(32)]]\n\
         kernel void copy(device uint* y [[buffer(0)]], constant CopyArgs& args [[buffer(1)]]) {\n\
             y[0] = elsewhere(args.rows);\n}\n";
-    let error =
-        ptx::translate(&clang(), text, ptx::TARGETS[1]).expect_err("it calls what nobody has written");
+    let error = ptx::translate(&clang(), text, ptx::TARGETS[1]).expect_err("it calls an undefined function");
     assert!(matches!(error, ptx::PtxError::NoBody(_)), "{error}");
 }

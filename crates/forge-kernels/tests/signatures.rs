@@ -1,4 +1,4 @@
-//! The buffers, scalars and grids that planners and devices rely on, for every kernel that tests render.
+//! Buffers, scalars and grids of every kernel, which planner and devices rely on.
 
 mod common;
 
@@ -6,7 +6,7 @@ use forge_ir::Format;
 use forge_kernels::spec::{DeltaRule, Epilogue, Function, KvSource, Prologue, Rows, Summed};
 use forge_kernels::{KernelDecl, Spec, render};
 
-/// Names of the planes of a weight, with `*` before what is written.
+/// Names of the planes of a weight, with `*` before written buffers.
 fn planes(weight: &str, format: Format) -> Vec<String> {
     format.planes().iter().map(|plane| format!("{weight}_{}", plane.name)).collect()
 }
@@ -294,7 +294,8 @@ fn signatures_are_those_documented() {
         assert_eq!(buffers.collect::<Vec<_>>(), names, "{spec:?}");
         assert_eq!(decl.scalars.join(" "), scalars, "{spec:?}");
         assert_eq!(decl.grid.each_ref().map(ToString::to_string), grid, "{spec:?}");
-        // What 64 lines or eight heads share may take more than others leave for a second threadgroup of a core: cards have room.
+        // Kernels that share data of 64 query rows or eight heads may use so much threadgroup memory that only one threadgroup fits a core:
+        // NVIDIA GPUs have enough.
         let shared_by_many = match &spec {
             Spec::AttendTiled(attend) => attend.knobs.lines == 64,
             Spec::AttendSplit(attend) => attend.knobs.units,

@@ -1,4 +1,4 @@
-//! Rendered kernels as they are, reviewed by eye: one of each template, at the sizes of a small real model or odd ones.
+//! Snapshots of rendered kernels: one per template, at sizes of a small real model and at odd sizes.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Formats of keys and values: which a model can have, and in how many bytes.
+//! KV cache types: the types that a model supports, and their size in bytes.
 
 // The other sizes are for other tests.
 #[allow(dead_code)]
@@ -15,7 +15,7 @@ fn cached(width: usize, cache: Format) -> Result<Plan, Vec<Diagnostic>> {
 }
 
 #[test]
-fn a_position_takes_what_its_format_says() {
+fn the_cache_type_determines_the_bytes_of_a_position() {
     // Two layers of eight heads, keys and values.
     for (cache, bytes) in [(Format::F32, 64 * 4), (Format::F16, 64 * 2), (Format::Q8_0, 64 + 2 * 2)] {
         let plan = cached(64, cache).unwrap_or_else(|faults| panic!("{faults:?}"));
@@ -25,7 +25,7 @@ fn a_position_takes_what_its_format_says() {
 }
 
 #[test]
-fn codes_need_heads_of_whole_blocks() {
+fn a_q8_0_cache_needs_heads_of_whole_blocks() {
     for width in [32, 96, 128, 256] {
         assert!(cached(width, Format::Q8_0).is_ok(), "{width}");
     }

@@ -1,4 +1,4 @@
-//! Bytes, operations and predictions of decoders of real sizes, against what is known of them.
+//! Bytes, operations and predicted times of decoders of real sizes, compared with known values.
 
 mod support;
 
@@ -30,7 +30,7 @@ fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigaby
     assert!((matrices..=matrices + gains).contains(&cost.weights_read), "{}", cost.weights_read);
     let token = pass_cost(&plan, Workload::decode(1024));
     assert!((4.2e9..4.7e9).contains(&(token.bytes() as f64)), "{}", token.bytes());
-    // What the token itself brings is written, and not read back.
+    // The keys and values of the token itself are written, but not read back.
     assert_eq!(token.cache_read + token.cache_written, cache(&plan, 1024));
 }
 
@@ -62,7 +62,7 @@ fn a_token_reads_hardly_more_than_weights_and_cache() {
             let least = token.weights_read + cache(&plan, length);
             let over = token.read() as f64 / least as f64 - 1.0;
             assert!((0.0..0.03).contains(&over), "{format} at {length}: {:.2}% more", 100.0 * over);
-            // All of the weight file but the rows of the table that no token asked for.
+            // The whole weight file except the unused rows of the embedding.
             let table = plan.weights.iter().find(|weight| weight.name == "embed").expect("it has a table");
             let rows = table.shape[0] as u64;
             let unread = (rows - 1) * table.format.matrix_bytes(1, table.shape[1]);

@@ -1,4 +1,4 @@
-//! Tables of layouts that were measured: what they change of a plan, and what is refused.
+//! Tuning tables: their effect on a plan, and rejected tables.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn subjects(plan: &Plan) -> Vec<(TuningKey, Layout)> {
     plan.kernels.iter().filter_map(|kernel| TuningKey::of(&kernel.spec)).collect()
 }
 
-/// A table of each choice's last layout; and what it says.
+/// A tuning table with the last layout of each problem, as data and as JSON.
 fn last_of(choices: &[TuningProblem]) -> (Tuned, Vec<(TuningKey, Layout)>) {
     let last = |choice: &TuningProblem| (choice.subject, choice.others[choice.others.len() - 1].layout);
     let last: Vec<_> = choices.iter().map(last).collect();
@@ -164,7 +164,7 @@ fn what_is_no_table_is_refused_with_its_line() {
         (whole.replace("\"q8_0\"", "\"q9\""), "unknown format q9"),
         (whole.replace("\"one\"", "\"three\""), "unknown variant `three`"),
         (whole.replace("\"projection\"", "\"injection\""), "unknown variant `injection`"),
-        // Which of its fields is told first depends on whether maps keep the order of the text.
+        // The first reported field depends on whether JSON maps keep their order.
         (whole.replace("\"projection\"", "\"attention\""), "expected one of `simdgroups`, `heads_each`"),
         (three_split, "_s3_"),
         (whole.replace("\"split\"", "\"slit\""), "unknown field `slit`"),

@@ -1,4 +1,4 @@
-//! Texts that a device writes on by itself: what it writes, what of it is the slot's, and where it ends.
+//! Multi-token passes: generated tokens, cached tokens, and stop conditions.
 
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
@@ -22,7 +22,7 @@ use model::Tiny;
 
 const PROMPT: [u32; 4] = [5, 6, 7, 31];
 
-/// Within what may be on its way at once.
+/// Within the maximum of tokens in flight.
 const LEADS: [RunAhead; 6] = [
     RunAhead::NONE,
     RunAhead { ids: 8, passes: 1 },
@@ -64,7 +64,7 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
     }
 }
 
-/// The host's sampler is asked of the logits after every id; the device draws by itself.
+/// The host samples from the logits of every token; the device samples by itself.
 #[test]
 fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
     let plain = SamplingParams::default();
@@ -91,7 +91,7 @@ fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
     }
 }
 
-/// A text that is ended after a few ids, though the device has gone on.
+/// A generation that is stopped after a few tokens, while the device has run ahead.
 #[test]
 fn what_was_written_beyond_the_end_is_none_of_the_text() {
     let reference = Reference::new();
@@ -135,7 +135,7 @@ fn a_chain_ends_where_positions_do() {
     }
 }
 
-/// Memories are where the device has come to: they go back to where they were remembered, and not where a text has ended.
+/// The recurrent state is where the device has stopped. It can be restored from a snapshot, but not to the last accepted token.
 #[test]
 fn memories_go_back_to_where_they_were_remembered() {
     let text = [3, 1, 4];
@@ -161,7 +161,7 @@ fn memories_go_back_to_where_they_were_remembered() {
     }
 }
 
-/// In one pass with a barrier between them; and what a row gives lies where the next one looks for its id.
+/// Several tokens in one pass, with barriers between them: the token of a row is stored where the next row reads it.
 #[test]
 fn rows_of_a_pass_follow_each_other() {
     let (tiny, weights) = laid_out(Tiny::load, 40, 1);
@@ -186,7 +186,7 @@ fn rows_of_a_pass_follow_each_other() {
     assert_eq!(given[2], given[1] + 4);
 }
 
-/// A device whose passes fail, but for the first so many.
+/// A device whose passes fail after a number of successful ones.
 struct Failing(CpuDevice, usize);
 
 impl Device for Failing {

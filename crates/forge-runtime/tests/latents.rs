@@ -1,5 +1,5 @@
-//! CPU kernels of attention over latents, with every set of instructions that this machine has, against plain f64: matrices of
-//! heads both ways, lines that go to the cache, and what heads get of them.
+//! CPU kernels of multi-head latent attention (MLA) against plain f64, for every ISA level of this machine: per-head matrices in
+//! both directions, the latent KV cache, and attention.
 
 #[macro_use]
 mod support;
@@ -86,7 +86,7 @@ const SLOTS: usize = 2;
 const EPSILON: f32 = 1e-6;
 const SCALE: f32 = 0.4;
 
-/// Heads, channels of a latent, and those that turn: whole vectors, and not.
+/// Heads, kv_lora_rank and RoPE width: multiples of the vector width, and others.
 const SHAPES: [[usize; 3]; 3] = [[4, 32, 16], [19, 21, 6], [1, 130, 2]];
 
 /// Two slots, neither at its beginning nor at the end of a step.
@@ -98,7 +98,7 @@ fn rotation(pairs: usize) -> Rotation {
     Rotation { frequencies, pairing: Pairing::Interleaved, magnitude: 1.25, long: None }
 }
 
-/// A row to be prepared is one buffer: latent, key, and queries that turn.
+/// An input row: latent, RoPE key, and RoPE queries in one buffer.
 fn prepare([heads, width, turned]: [usize; 3]) -> LatentPrepare {
     let pitch = width + turned + heads * turned;
     let columns = LatentColumns {
@@ -126,12 +126,12 @@ fn turned(head: &[f64], position: u32) -> Vec<f64> {
         .collect()
 }
 
-/// Numbers of about 1, or a few.
+/// The tolerance of values of about 1.
 fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
     numbers.iter().map(|x| (*x, 4.0_f64.max(x.abs()))).collect()
 }
 
-/// What a row becomes: its line, and its queries that turn.
+/// The expected results for a row: its cache entry, and its RoPE queries.
 fn prepared(
     row: &[f32],
     gain: &[f32],
@@ -156,7 +156,7 @@ fn place((slot, position): (u32, u32), record: usize) -> usize {
     (slot as usize * CONTEXT + position as usize) * record
 }
 
-/// Lines come to the cache, and what is beside them stays.
+/// Rows are appended to the latent cache, and other entries do not change.
 #[test]
 fn lines_are_appended_as_they_are_or_prepared() {
     kernel_under_test!(SHAPE, MlaAppend, cpu::latent_append);
@@ -255,7 +255,7 @@ fn heads_share_latents() {
                 let mut sums = vec![(0.0, 0.0); width];
                 for (position, weight) in (0..=*position).zip(&weights) {
                     for (sum, c) in sums.iter_mut().zip(line(position)) {
-                        // Scores are of about 4, and so is what a weight may be off by.
+                        // Scores are about 4, and so is the error of a weight.
                         *sum = (sum.0 + weight / total * c, sum.1 + 8.0 * weight / total * c.abs());
                     }
                 }
@@ -340,7 +340,7 @@ fn a_share_is_what_lines_hold() {
     }
 }
 
-/// Rows that go on from share to share have what they have of all positions.
+/// Attention tile by tile equals attention over all positions.
 #[test]
 fn heads_meet_keys_and_values_share_by_share() {
     kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_unfolded);
@@ -368,7 +368,7 @@ fn heads_meet_keys_and_values_share_by_share() {
             for (position, weight) in weights.iter().enumerate() {
                 for (sum, v) in sums.iter_mut().zip(wide(&v[(position * heads + head) * values..][..values]))
                 {
-                    // Scores are of about 4, and so is what a weight may be off by.
+                    // Scores are about 4, and so is the error of a weight.
                     *sum = (sum.0 + weight / total * v, sum.1 + 8.0 * weight / total * v.abs());
                 }
             }

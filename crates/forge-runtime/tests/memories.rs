@@ -1,7 +1,7 @@
-//! Slots of a model that remembers by memories: however a text is read, alone, in turns with another, after one that was given
-//! up, or from where a slot was remembered, it gives the same logits to the bit.
+//! Slots of a model with recurrent state: logits are bitwise identical for a sequence alone, interleaved with another, after a
+//! cancelled one, or restored from a snapshot.
 //!
-//! The model is the smallest there is (`support/halving.rs`); the logit of id 0 is its memory.
+//! The model is minimal (`support/halving.rs`): the logit of token 0 is its state.
 
 use forge_runtime::cpu::CpuDevice;
 use forge_runtime::engine::{Engine, Output, OutputKind, Row};
@@ -73,14 +73,14 @@ fn a_slot_goes_back_to_where_it_was_remembered() {
         assert_eq!(fed(&mut engine, 0, text), sum(&[&ONE[..4], text].concat()));
     }
     assert_eq!(fed(&mut engine, 1, &[5]), sum(&[&OTHER[..], &[5]].concat()), "the other slot is as it was");
-    // What was remembered is of a text that is no longer there.
+    // The snapshot belongs to a sequence that no longer exists.
     assert_eq!(engine.truncate(0, 2), 0);
     fed(&mut engine, 0, &OTHER);
     assert_eq!(engine.kept(0, 5), 0);
 }
 
 #[test]
-fn a_slot_takes_over_what_another_one_has_learnt() {
+fn a_slot_can_copy_the_state_of_another() {
     let mut engine = engine(3);
     fed(&mut engine, 0, &ONE[..4]);
     fed(&mut engine, 1, &OTHER);

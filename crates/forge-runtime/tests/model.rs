@@ -1,4 +1,4 @@
-//! The tiny model end to end: weights mapped, passes run on the CPU device, logits against plain f64.
+//! The tiny model end to end: mapped weights, passes on the CPU device, logits against plain f64.
 
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
@@ -40,7 +40,7 @@ fn engine(level: Isa, threads: usize, context: u32, slots: u32) -> Engine<CpuDev
 fn close(got: &[f32], wanted: &[f64]) {
     let deviation = (wanted.iter().map(|v| v * v).sum::<f64>() / wanted.len() as f64).sqrt();
     for (got, wanted) in got.iter().zip(wanted) {
-        // The cache's rounding to halves is in both; a tie that f32 breaks otherwise costs one unit of a half.
+        // Both include the rounding of the cache to f16. A tie that f32 breaks differently costs one unit of f16.
         assert!((f64::from(*got) - wanted).abs() < 5e-4 * deviation, "{got} is not {wanted}");
     }
 }
@@ -88,8 +88,8 @@ fn a_text_several_times_longer_than_the_ring() {
     }
 }
 
-/// 64 positions are kept and 20 are seen: of a slot that has held 150, position 105 sees 86 and what follows, which are
-/// there, and position 104 would see 85, which is not.
+/// The ring has 64 positions and the window 20. After 150 positions, position 105 reads positions from 86 on, which are available;
+/// position 104 would read 85, which is not.
 #[test]
 fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     let (ids, reference) = (long_text(), Reference::new());
@@ -107,7 +107,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
             close(got, wanted);
         }
     }
-    // What has been overwritten stays so, however short the text has become since.
+    // Overwritten positions stay unavailable, even after the sequence is truncated.
     let mut engine = engine(Isa::available()[0], 1, 170, 1);
     engine.feed(0, &ids, Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 110), 110);
@@ -126,7 +126,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     close(&logits[0], reference.logits(&[&ids[..3], &[9]].concat()).last().unwrap());
 }
 
-/// What is copied is what would have been read, to the bit, before the ring goes round and after, and as far back as it reaches.
+/// Copied positions are bitwise identical to computed ones, before and after the ring wraps, as far back as it reaches.
 #[test]
 fn a_slot_takes_over_what_another_one_has() {
     let (ids, more) = (long_text(), IDS[..5].to_vec());
@@ -151,7 +151,7 @@ fn a_slot_takes_over_what_another_one_has() {
         // The other one goes on as if nothing had been.
         said(0, &ids[..read]);
         assert_eq!(said(1, &more), said(0, &more), "{length} of {read}");
-        // A copy goes back as far as what it was copied from, and from itself nothing is copied.
+        // A copy reaches as far back as its source. Copying a slot to itself does nothing.
         for back_to in [kept.saturating_sub(1), kept.saturating_sub(40)] {
             assert!(engine.kept(2, back_to) <= engine.kept(1, back_to), "{back_to}, {length} of {read}");
         }
@@ -181,7 +181,7 @@ fn slots_do_not_see_each_other() {
     for (got, ids) in logits.iter().zip(&texts) {
         close(got, reference.logits(ids).last().unwrap());
     }
-    // The next ids of several rows at once, more than one head takes; a wanted row may come twice.
+    // Logits of several rows at once, more than one head pass takes; a row may be requested twice.
     let wanted = [0, 1, 2, 3, 3];
     let next = engine.submit(&rows, &wanted, OutputKind::Next).unwrap().next;
     assert_eq!(next.len(), 5);
@@ -197,8 +197,8 @@ fn slots_do_not_see_each_other() {
 
 proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config { cases: 64, failure_persistence: None, ..Default::default() })]
-    /// Texts of any lengths, read in any portions and any order, in passes with whatever is due of the others: each
-    /// gets the logits, to the bit, that it gets by itself.
+    /// Batch invariance: sequences of any length, in any chunks and any order, in passes with rows of other sequences, have logits that are
+    /// bitwise identical to those of a sequence alone.
     #[test]
     fn what_a_slot_gets_does_not_depend_on_the_others(
         lengths in proptest::collection::vec(1_usize..21, 1..5),
@@ -302,7 +302,7 @@ fn golden_sequences_are_measured_in_standard_deviations() {
     assert!(sequence.distance(&[0.0; 49]).is_err());
 }
 
-/// Counts what a pass does.
+/// Counts the commands of a pass.
 struct Counter {
     dispatches: u32,
     barriers: u32,
@@ -323,7 +323,7 @@ impl Pass for Counter {
 }
 
 #[test]
-fn a_recording_holds_what_the_device_was_told() {
+fn a_recording_has_all_device_commands() {
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(&folder);
     let tiny = Tiny::load(&weights, 16, 1).unwrap();

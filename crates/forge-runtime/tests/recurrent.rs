@@ -1,5 +1,5 @@
-//! CPU kernels of convolutions and delta rules, with every set of instructions that this machine has, against plain f64: what
-//! they give, and what they leave in the slots' memories.
+//! CPU kernels of causal convolutions and delta rules against plain f64, for every ISA level of this machine: outputs, and the
+//! recurrent state of each slot.
 
 #[macro_use]
 mod support;
@@ -22,7 +22,7 @@ fn column(of: impl Fn(&(u32, u32)) -> u32) -> Argument {
     Argument::Words(ROWS.iter().map(of).collect())
 }
 
-/// Numbers of about 1: four units of a single's last place, of terms that cancel.
+/// The tolerance of values of about 1: four ULP of f32, for terms that cancel.
 fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
     numbers.iter().map(|x| (*x, 4.0_f64.max(x.abs()))).collect()
 }
@@ -68,7 +68,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
 }
 
 #[test]
-fn memories_learn_row_after_row() {
+fn the_state_is_updated_row_by_row() {
     kernel_under_test!(SHAPE, cpu::DeltaRule, cpu::delta_rule);
     let mut random = Random(12);
     for (key_heads, heads, keys, values) in [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11)] {
@@ -156,7 +156,7 @@ fn rule(shape: &mixer::Shape) -> cpu::DeltaRule {
 }
 
 #[test]
-fn mixers_convolve_learn_and_let_through() {
+fn mixers_convolve_update_and_gate() {
     kernel_under_test!(CONVOLVE, cpu::CausalConv, cpu::convolve);
     let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
     let mut random = Random(13);

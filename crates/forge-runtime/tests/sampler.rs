@@ -1,5 +1,4 @@
-//! The sampler: that it draws what its definition says, that weights are what they stand for, and that ids are drawn as often
-//! as they are probable.
+//! The sampler: its draws follow the definition, and token frequencies match their probabilities.
 
 use forge_runtime::sampling::device_sampling::{DeviceSampling, HEAVIEST, power, random, weight};
 use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
@@ -53,7 +52,7 @@ fn what_a_models_makers_say_is_taken_or_refused() {
     }
 }
 
-/// The ids that settings leave, worked out the long way; and their probabilities.
+/// The remaining tokens and their probabilities, by the definition.
 fn kept(logits: &[f32], sampling: &SamplingParams) -> Vec<(usize, f64)> {
     let scaled: Vec<f64> = logits.iter().map(|&l| f64::from(l) / f64::from(sampling.temperature)).collect();
     let top = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -157,7 +156,7 @@ fn settings() -> impl Strategy<Value = SamplingParams> {
 
 proptest! {
     #[test]
-    fn what_is_drawn_is_what_the_definition_says(logits in logits(), sampling in settings(), seed: u64) {
+    fn draws_follow_the_definition(logits in logits(), sampling in settings(), seed: u64) {
         let mut sampler = Sampler::new(sampling.clone(), seed, &[]);
         for index in 0..20 {
             prop_assert_eq!(draw(&mut sampler, &logits), defined(&logits, &sampling, seed, index));
@@ -180,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn draws_are_told_by_words(sampling in settings(), seed: u64, index: u32) {
+    fn draws_are_encoded_as_words(sampling in settings(), seed: u64, index: u32) {
         let draw = sampling.draw(seed, index);
         prop_assert_eq!(DeviceSampling::of(draw.words()), draw);
     }

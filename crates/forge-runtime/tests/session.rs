@@ -1,4 +1,4 @@
-//! One conversation at a time: what is written, what is read again and what is not, and what ends a text.
+//! Sessions: generated text, prefix reuse, and stop conditions.
 
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
@@ -41,7 +41,7 @@ fn session(context: u32) -> Session<CpuDevice> {
     Session::new(Engine::new(tiny, device, context, 1), Some(text), Some(template))
 }
 
-/// How a session may be ahead: as its device likes, and by many ids.
+/// The run-ahead of a session: the device's default, and many tokens.
 const CHAINS: [Option<u32>; 2] = [None, Some(8)];
 
 fn write(session: &mut Session<CpuDevice>, prompt: &[u32], settings: GenerationParams) -> Generated {
@@ -60,7 +60,7 @@ fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
 fn held(mut session: Session<CpuDevice>) {
     let reference = Reference::new();
     let mut prompt: Vec<u32> = vec![5, 6, 7];
-    // (what comes after the answer, how much of the next prompt is new)
+    // (text after the answer, number of new tokens in the next prompt)
     for (more, read) in [(vec![8, 9], 3), (vec![10], 3), (vec![11, 12, 13], 2)] {
         let written = write(&mut session, &prompt, count(4));
         assert_eq!(written.ids, reference.greedy(&prompt, 4), "{prompt:?}");
@@ -68,7 +68,7 @@ fn held(mut session: Session<CpuDevice>) {
         prompt.extend(&written.ids);
         prompt.extend(more);
     }
-    // The same prompt again: its last id is read, for what follows it. Another beginning: everything is.
+    // For the same prompt only the last token is processed, to get its logits. Another start reprocesses the whole prompt.
     let again = write(&mut session, &prompt, count(2));
     assert_eq!((again.read, again.ids), (4, reference.greedy(&prompt, 2)));
     assert_eq!(write(&mut session, &prompt, count(2)).read, 1);
@@ -76,8 +76,8 @@ fn held(mut session: Session<CpuDevice>) {
     assert_eq!(write(&mut session, &other, count(3)).ids, reference.greedy(&other, 3));
 }
 
-/// A ring of 64 positions, of which a row sees 20: a conversation that goes back by few ids is read on from there, and one
-/// that goes back by many is read anew.
+/// A ring of 64 positions with a window of 20: a conversation that rewinds by few tokens reuses the cache, and one that rewinds by many
+/// is reprocessed.
 #[test]
 fn what_a_ring_has_lost_is_read_again() {
     let reference = Reference::new();
@@ -116,7 +116,7 @@ fn texts_end_for_a_reason() {
     let cases = [
         (64, count(3), FinishReason::Count, 3),
         (64, GenerationParams { stop: vec![stop], ..count(20) }, FinishReason::StopString, 3),
-        // Positions 3 to 7 take five ids, and a sixth comes of the last.
+        // Positions 3 to 7 take five tokens, and a sixth is sampled from the last.
         (8, count(20), FinishReason::Context, 6),
     ];
     for ((context, settings, end, ids), chain) in
@@ -135,7 +135,7 @@ fn texts_end_for_a_reason() {
     });
     let written = written.unwrap();
     assert_eq!((written.end, written.ids.as_slice()), (FinishReason::Interrupted, &greedy[..2]));
-    // What was broken off can be gone on with.
+    // A cancelled generation can be continued.
     assert_eq!(write(&mut session, &prompt, count(20)).ids, greedy);
 }
 
@@ -157,7 +157,7 @@ fn long_prompts_say_how_far_they_are_read() {
     assert!(message.contains("65 positions do not fit a context of 64"), "{message}");
 }
 
-/// Even ids only, and three of them.
+/// Only even token ids, and three of them.
 struct Even(usize);
 
 impl Constraint for Even {

@@ -1,4 +1,4 @@
-//! Conversations to text: as transformers renders them, for every model of the oracle.
+//! Chat templates: rendering as in transformers, for every test model.
 
 use forge_runtime::text::chat_template::{Conversation, Message, Template};
 use forge_runtime::text::tokenizer::Tokenizer;
@@ -68,7 +68,7 @@ fn templates_say_what_pythons_say() {
             r#"{"name": "f", "parameters": {"z": 1, "a": [1.5, null, true, {}]}}"#,
         ),
         ("{{ tools[0].function.parameters.a[:2] | tojson(indent=2) }}", "[\n  1.5,\n  null\n]"),
-        // What is not there.
+        // Undefined values.
         ("{{ bos_token }}{{ nothing }}{{ tools is none }}{{ documents is none }}", "<s>FalseTrue"),
         ("{{ 'on' if enable_thinking is defined and enable_thinking else 'off' }}", "on"),
         (
@@ -85,7 +85,7 @@ fn templates_say_what_pythons_say() {
     }
 }
 
-/// What transformers 5.24 with jinja2 3.1.6 renders of the same.
+/// The output of transformers 5.24 with jinja2 3.1.6 for the same input.
 #[test]
 fn values_have_pythons_semantics() {
     let variables = json!({
@@ -106,7 +106,7 @@ fn values_have_pythons_semantics() {
             "{{ items[:2] is sequence }}{{ items[:2] }}{{ numbers[:1] }}{{ items[:2]|tojson }}",
             "True[1, 1.5][1e+20][1, 1.5]",
         ),
-        // Texts of values.
+        // Conversion of values to strings.
         ("{{ nil }}{{ nil ~ nil|string }}{{ true }}{{ nothing }}", "NoneNoneNoneTrue"),
         ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(nil) }}", "None"),
         ("{{ items }}", "[1, 1.5, None, True, \"it's\", {'z': 1, 'a': '\u{2014}'}]"),
@@ -185,7 +185,7 @@ fn what_python_rejects_is_rejected() {
 }
 
 #[test]
-fn what_a_template_refuses_is_said() {
+fn errors_of_a_template_are_reported() {
     let messages = json!([{ "role": "system", "content": "x" }]);
     for (source, expected) in [
         (

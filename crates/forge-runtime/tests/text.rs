@@ -1,4 +1,4 @@
-//! Ids to text and back: real tokenizers of two kinds, streamed and whole.
+//! Tokenization and detokenization with two kinds of real tokenizers, streamed and at once.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn oracle(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/llama").join(file)
 }
 
-/// A tokenizer whose words begin with a mark for the space before them, and which spells in bytes what it lacks.
+/// A tokenizer whose words begin with a marker for the preceding space, and which encodes unknown characters as bytes.
 fn sentence_pieces() -> Tokenizer {
     let mut vocabulary = serde_json::Map::new();
     let words = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter();
@@ -48,7 +48,7 @@ fn sentence_pieces() -> Tokenizer {
     Tokenizer::read(file.path()).unwrap()
 }
 
-/// The pieces that ids stream out as.
+/// The streamed text pieces of token ids.
 fn pieces(text: &Tokenizer, ids: &[u32]) -> Vec<String> {
     let mut stream = text.stream();
     let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
@@ -82,7 +82,7 @@ fn characters_come_out_whole() {
         let ids = text.encode("\u{20ac}\u{20ac}\u{1f600}!", true).unwrap();
         let pieces: Vec<String> = pieces(&text, &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
         assert_eq!(pieces, ["\u{20ac}", "\u{20ac}", "\u{1f600}", "!"]);
-        // A character that never ends is given as far as it came, when no more ids come.
+        // An incomplete character is emitted as far as it came when no more tokens follow.
         let mut stream = text.stream();
         let cut = &ids[..ids.len() - 2];
         let shown: String = cut.iter().map(|&id| stream.push(id).unwrap()).collect();
@@ -135,7 +135,7 @@ proptest! {
 }
 
 #[test]
-fn who_needs_a_tokenizer_that_is_being_read_is_told_if_it_cannot_be_used() {
+fn waiting_for_a_broken_tokenizer_is_an_error() {
     let text = Tokenizer::being_read(oracle("tokenizer.json"));
     let ids = text.encode("a text", false).unwrap();
     assert_eq!((text.decode(&ids).unwrap().trim(), text.ready()), ("a text", Ok(())));

@@ -1,11 +1,10 @@
-//! Where threads wait for one another: barriers of the threadgroup and of a simdgroup, and the meetings at which lanes
-//! of a simdgroup exchange values.
+//! Synchronization: threadgroup barriers, simdgroup barriers, and the rendezvous of simdgroup operations.
 
 use crate::checker::site;
 use crate::engine::{Engine, LANES, State};
 use std::ffi::c_void;
 
-/// Where the lanes of a simdgroup put their values: `forge_meeting` of `hooks.h`.
+/// The values of all lanes in a simdgroup operation: `forge_meeting` of `hooks.h`.
 #[repr(C, align(64))]
 pub(crate) struct Rendezvous {
     ready: u32,
@@ -21,19 +20,19 @@ struct Aligned<const N: usize>([u8; N]);
 
 /// One simdgroup of the running threadgroup.
 pub(crate) struct Simdgroup {
-    /// Two, used by turns: a lane may bring its next value before another has read the last.
+    /// Two in alternation: a lane may store its next value before another lane has read the last.
     meetings: [Rendezvous; 2],
     turn: usize,
     lanes: usize,
     arrived: usize,
-    /// When it passed its last barrier, for device and for threadgroup memory.
+    /// Times of its last barrier, for device and threadgroup memory.
     clocks: [u32; 2],
 }
-// SAFETY, of all that takes a pointer: it is the executor of this system thread, and the caller is one of its fibres.
-// References into the engine end before a fibre is left, because others use the engine meanwhile.
+// SAFETY, for all functions with a pointer: it is the executor of this system thread, and the caller is one of its fibres.
+// References into the engine end before a fibre is suspended, because other fibres use the engine meanwhile.
 
 impl Engine {
-    /// A barrier of the threadgroup.
+    /// A threadgroup barrier.
     pub(crate) unsafe fn threadgroup_barrier(engine: *mut Engine, flags: u32, place: *const c_void) {
         unsafe {
             let site = site((*engine).watch.program, place);
@@ -49,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// A barrier of the simdgroup.
+    /// A simdgroup barrier.
     pub(crate) unsafe fn simdgroup_barrier(engine: *mut Engine, flags: u32, place: *const c_void) {
         unsafe {
             let site = site((*engine).watch.program, place);
@@ -65,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// An operation between the lanes of a simdgroup.
+    /// A simdgroup operation.
     pub(crate) unsafe fn meet(
         engine: *mut Engine,
         value: *const u8,
@@ -94,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// An operation that all lanes must reach, but at which none has to wait.
+    /// An operation that all lanes must reach, but without waiting.
     pub(crate) unsafe fn pass(engine: *mut Engine, place: *const c_void) -> u32 {
         unsafe {
             let site = site((*engine).watch.program, place);
@@ -106,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// Where the running thread's simdgroup meets next.
+    /// The next rendezvous of the running thread's simdgroup.
     fn meeting(&mut self) -> *mut Rendezvous {
         let simdgroup = &mut self.simdgroups[self.current / LANES];
         &mut simdgroup.meetings[simdgroup.turn]
@@ -117,7 +116,7 @@ impl Engine {
         (thread.state, thread.site) = (state, site);
     }
 
-    /// Notes that a lane waits for its simdgroup. Says whether it was the last.
+    /// Records that a lane waits for its simdgroup. Returns whether it is the last.
     fn arrive(&mut self, state: State, site: u32) -> bool {
         self.wait(state, site);
         let simdgroup = &mut self.simdgroups[self.current / LANES];
@@ -171,7 +170,7 @@ impl Engine {
         self.release(lanes);
     }
 
-    /// The running thread's time, after a barrier.
+    /// Updates the running thread's times after a barrier.
     fn refresh(&mut self) {
         let clocks = self.simdgroups[self.current / LANES].clocks;
         (self.watch.device.clock, self.watch.group.clock) = (clocks[0], clocks[1]);
@@ -184,12 +183,12 @@ impl Simdgroup {
         Simdgroup { meetings, turn: 0, lanes: 0, arrived: 0, clocks: [0; 2] }
     }
 
-    /// A threadgroup starts.
+    /// Resets the simdgroup at the start of a threadgroup.
     pub(crate) fn start(&mut self, lanes: usize, clock: u32) {
         (self.lanes, self.arrived, self.clocks) = (lanes, 0, [clock; 2]);
     }
 
-    /// When it passed its last barrier, for device and for threadgroup memory.
+    /// Times of its last barrier, for device and threadgroup memory.
     pub(crate) fn clocks(&self) -> [u32; 2] {
         self.clocks
     }

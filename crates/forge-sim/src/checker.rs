@@ -1,5 +1,5 @@
-//! The referee: hears of each access before it happens, finds out through which binding or array it goes, and
-//! compares it with what the shadow remembers.
+//! The access checker. It is called before each access, finds the binding or array, and compares the access with the shadow
+//! memory.
 
 use crate::fault::{Faults, Kind};
 use crate::program::Program;
@@ -9,43 +9,43 @@ use crate::traffic::{Counting, Traffic};
 use serde::Serialize;
 use std::ffi::c_void;
 
-/// The code of an access has its size in the low byte, and these.
+/// Flag of an access code: a write. The low byte is the size.
 pub(crate) const WRITES: u32 = 256;
-/// Its type's natural alignment is promised.
+/// Flag of an access code: the type's natural alignment is required.
 pub(crate) const ALIGNED: u32 = 512;
-/// It is atomic.
+/// Flag of an access code: an atomic operation.
 pub(crate) const IS_ATOMIC: u32 = 1024;
 
-/// A binding as the running kernel sees it.
+/// A binding of the running kernel.
 pub(crate) struct View {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub(crate) start: usize,
-    /// Its bytes.
+    /// Size in bytes.
     pub(crate) bytes: usize,
-    /// Addresses that can be touched without harm: from here,
+    /// Lowest mapped address.
     pub(crate) low: usize,
-    /// so many.
+    /// Mapped bytes from `low`.
     pub(crate) reach: usize,
-    /// Whether it may be written.
+    /// Whether the kernel may write it.
     pub(crate) written: bool,
-    /// Whether it is device memory, and counted as such.
+    /// Whether it is device memory.
     pub(crate) device: bool,
-    /// Its buffer's shadow, or null where nothing writes.
+    /// Its buffer's shadow memory; null for a constant buffer.
     pub(crate) shadow: *mut Shadow,
-    /// Where it starts in its buffer.
+    /// Offset in its buffer.
     pub(crate) origin: usize,
-    /// Writes before this time do not count.
+    /// Bytes written before this time count as uninitialized.
     pub(crate) floor: u32,
-    /// The kernel's name for it.
+    /// Parameter name in the kernel.
     pub(crate) name: String,
 }
 
-/// What one kernel has done, all dispatches together.
+/// Counters of one kernel, summed over dispatches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Times it was dispatched.
+    /// Dispatches.
     pub dispatches: u64,
-    /// Threadgroups that ran.
+    /// Threadgroups.
     pub groups: u64,
     /// Loads and stores, each of up to 16 bytes.
     pub accesses: u64,
@@ -53,13 +53,13 @@ pub struct Counters {
     pub loaded: u64,
     /// Bytes stored to device memory.
     pub stored: u64,
-    /// How it uses device memory, as far as that was counted.
+    /// Device memory traffic, as far as counted.
     pub traffic: Traffic,
     /// Bytes loaded from and stored to threadgroup memory.
     pub threadgroup: u64,
-    /// Barriers that a threadgroup passed.
+    /// Barriers executed by threadgroups.
     pub barriers: u64,
-    /// Operations that a simdgroup did together.
+    /// Simdgroup operations.
     pub simd: u64,
 }
 
@@ -79,31 +79,31 @@ impl std::ops::AddAssign for Counters {
     }
 }
 
-/// The state of the referee.
+/// The state of the kernel checker.
 pub(crate) struct Checker {
     pub(crate) program: *const Program,
-    /// The running kernel's number.
+    /// Index of the running kernel.
     pub(crate) kernel: usize,
     pub(crate) views: Vec<View>,
     last: usize,
     pub(crate) arena: Arena,
-    /// The running thread's stack.
+    /// Address range of the running thread's stack.
     pub(crate) stack: (usize, usize),
-    /// The time for device memory.
+    /// Times for device memory.
     pub(crate) device: Now,
-    /// The time for threadgroup memory.
+    /// Times for threadgroup memory.
     pub(crate) group: Now,
     pub(crate) counters: Counters,
-    /// What the running dispatch asks of device memory, where somebody wants to know.
+    /// Traffic counter of the running dispatch, if enabled.
     pub(crate) counting: Option<Box<Counting>>,
-    /// Accesses that one dispatch may make.
+    /// Maximum accesses of one dispatch.
     pub(crate) budget: u64,
     pub(crate) faults: Faults,
     /// Start and kernel of each dispatch since the last barrier command.
     pub(crate) dispatches: Vec<(u32, String)>,
     /// Start of each threadgroup of this dispatch.
     pub(crate) groups: Vec<u32>,
-    /// Whether something since the last barrier command needed it.
+    /// Whether an access since the last barrier command needed it.
     pub(crate) spared: bool,
 }
 
@@ -128,7 +128,7 @@ impl Checker {
         }
     }
 
-    /// Forgets the last dispatch's bindings and arrays.
+    /// Removes the last dispatch's bindings and arrays.
     pub(crate) fn clear(&mut self) {
         self.views.clear();
         self.last = 0;
@@ -136,7 +136,7 @@ impl Checker {
         self.counters = Counters::default();
     }
 
-    /// Judges an access. Says whether it can be done at all: if not, the thread must not go on.
+    /// Checks an access. Returns false if it is impossible: then the thread must stop.
     #[inline(always)]
     pub(crate) fn access(&mut self, at: usize, code: u32, place: *const c_void) -> bool {
         let size = (code & 255) as usize;
@@ -154,7 +154,7 @@ impl Checker {
     #[inline(always)]
     fn in_threadgroup(&mut self, offset: usize, size: usize, code: u32, place: *const c_void) -> bool {
         self.counters.threadgroup += size as u64;
-        let Some(remembered) = self.arena.remembered(offset, size) else {
+        let Some(shadow_offset) = self.arena.shadow_offset(offset, size) else {
             return self.outside_arena(offset, size, code, place);
         };
         let now = self.group;
@@ -163,7 +163,7 @@ impl Checker {
         let mut found: Option<(Conflict, Other, Cell)> = None;
         let mut unwritten = false;
         let atomic = code & IS_ATOMIC != 0;
-        for cell in self.arena.shadow.at(remembered, size) {
+        for cell in self.arena.shadow.at(shadow_offset, size) {
             let before = *cell;
             if code & WRITES != 0 {
                 let (clash, other) = now.write(cell, site, atomic);
@@ -249,12 +249,12 @@ impl Checker {
         true
     }
 
-    /// The binding that the last access went through.
+    /// The binding of the last access.
     pub(crate) fn last_view(&self) -> &View {
         &self.views[self.last]
     }
 
-    /// Judges a copy of many bytes.
+    /// Checks an access of many bytes.
     pub(crate) fn range(&mut self, at: usize, size: usize, write: bool, place: *const c_void) -> bool {
         let code = if write { WRITES } else { 0 };
         let mut done = 0;
@@ -272,13 +272,13 @@ impl Checker {
         true
     }
 
-    /// Judges an atomic operation.
+    /// Checks an atomic operation.
     pub(crate) fn atomic(&mut self, at: usize, size: usize, kind: u32, place: *const c_void) -> bool {
         let code = size as u32 | ALIGNED | IS_ATOMIC;
         (kind == 1 || self.access(at, code, place)) && (kind == 0 || self.access(at, code | WRITES, place))
     }
 
-    /// Notes a fault; `describe` is asked only the first time that this place in the code has it.
+    /// Records a fault; `describe` is only called for its first occurrence at this code location.
     #[cold]
     pub(crate) fn fault(&mut self, kind: Kind, site: u32, describe: impl FnOnce(&Checker) -> String) {
         if !self.faults.seen(kind, self.kernel, site) {
@@ -288,7 +288,7 @@ impl Checker {
     }
 }
 
-/// A place in the code as a number.
+/// The index of a code location.
 #[inline(always)]
 pub(crate) fn site(program: *const Program, place: *const c_void) -> u32 {
     // SAFETY: the program outlives every dispatch of its kernels.

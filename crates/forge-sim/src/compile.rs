@@ -1,5 +1,4 @@
-//! Runs clang: C++ text in, a shared library out. Libraries are kept in a cache by the hash of all that went in, so
-//! a text that has been compiled is not compiled again.
+//! Compiles C++ source to a shared library with clang. Libraries are cached by the hash of all inputs.
 
 use crate::signature::Malformed;
 use std::fs::File;
@@ -10,34 +9,34 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 use std::{env, fs, io};
 
-/// Why there is no program.
+/// Why a source could not be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// No clang on this machine.
+    /// Clang is not installed.
     #[error(
-        "the referee needs clang 15 or later, and there is none on the path.\n  On Debian or Ubuntu type: sudo apt-get install clang-19 (or clang-16)\n  On macOS type: xcode-select --install"
+        "the kernel checker needs clang 15 or later, and none is on the PATH.\n  On Debian or Ubuntu type: sudo apt-get install clang-19 (or clang-16)\n  On macOS type: xcode-select --install"
     )]
     NoClang,
     /// A signature that cannot be read.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Clang refused the text.
-    #[error("clang refuses this text:\n{0}")]
+    /// Clang rejected the source.
+    #[error("clang failed to compile the kernels:\n{0}")]
     Refused(String),
-    /// The library that clang made cannot be loaded.
+    /// The compiled library could not be loaded.
     #[error("cannot load {path}: {message}")]
     Load {
         /// The library.
         path: PathBuf,
-        /// What the loader says.
+        /// Message of the loader.
         message: String,
     },
     /// A file could not be written or clang could not be started.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: String,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -57,15 +56,15 @@ const STANDARD_LIBRARY: &[(&str, &str)] = &[
     ("matrix.h", include_str!("../stdlib/matrix.h")),
     ("atomic.h", include_str!("../stdlib/atomic.h")),
 ];
-/// How long a library stays in the cache after its last use.
+/// Time that a library stays in the cache after its last use.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 const HOOKS: &str = include_str!("../stdlib/hooks.cpp");
 
 const COMMON: &[&str] =
     &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
 
-/// Reads before a write to the same place are kept, because one of bytes never written must be seen. Variables of a
-/// thread start as a pattern, numbers as NaN: what is used before it is set shows in the results.
+/// Compiler flags for instrumented code. A read before a write to the same address is instrumented too, because it may read
+/// uninitialized memory. Thread variables start as a pattern, floats as NaN, so that uninitialized values show in results.
 const INSTRUMENTED: &[&str] = &[
     "-O1",
     "-gline-tables-only",
@@ -83,16 +82,16 @@ const INSTRUMENTED: &[&str] = &[
     "-ffp-contract=off",
 ];
 
-/// A clang that was found.
+/// An installed clang.
 #[derive(Clone, Debug)]
 pub struct Clang {
-    /// What to run.
+    /// Path of the executable.
     pub command: PathBuf,
-    /// The first line of `--version`.
+    /// First line of `clang --version`.
     pub version: String,
 }
 
-/// The clang of this machine, as the address-space check finds it.
+/// Finds clang on this machine, like the address-space check does.
 pub fn clang() -> Result<Clang, CompileError> {
     static FOUND: OnceLock<Option<Clang>> = OnceLock::new();
     FOUND.get_or_init(search).clone().ok_or(CompileError::NoClang)
@@ -105,17 +104,17 @@ fn search() -> Option<Clang> {
     Some(Clang { command, version })
 }
 
-/// The library of `source`, compiled now or before.
+/// The library of `source`, from the cache or newly compiled.
 pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, CompileError> {
     let clang = clang()?;
     let folder = match cache {
         Some(folder) => folder.to_owned(),
-        // A home that cannot be written to is no reason to fail.
+        // Falls back to a temporary directory if the home directory is not writable.
         None => Some(default_cache()).filter(|folder| create(folder).is_ok()).unwrap_or_else(own_folder),
     };
     let target = folder.join(format!("{}.so", key(source, &clang)));
     if target.is_file() {
-        // What is used stays; see `prune`.
+        // Marks the library as used; see `prune`.
         let _ = File::open(&target).and_then(|file| file.set_modified(SystemTime::now()));
         return Ok(target);
     }
@@ -140,7 +139,7 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     let hooks = hooks.to_string_lossy();
     run(&[&["-shared", "-o", "kernels.so", "kernels.o", &hooks, "-lm"]])?;
     if cfg!(target_os = "macos") {
-        // Lines are in a bundle beside the library, made while the object file still exists.
+        // Line numbers are in a bundle next to the library, which needs the object file.
         let bundle = target.with_extension("so.dSYM");
         let arguments = ["-o", "kernels.so.dSYM", "kernels.so"];
         let made = Command::new("dsymutil").args(arguments).current_dir(work.path()).output();
@@ -152,7 +151,7 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     Ok(target)
 }
 
-/// Removes from the cache what nobody has used for two weeks.
+/// Removes libraries that have not been used for two weeks from the cache.
 fn prune(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -165,8 +164,8 @@ fn prune(folder: &Path) {
     }
 }
 
-/// The features that this machine has and kernels need to be fast, fused multiply-add and halves; and halves rounded
-/// after each operation, where that has to be asked for and can be.
+/// Flags for this machine: FMA and f16 instructions if available, and rounding of f16 after each operation if clang
+/// has a flag for it.
 fn machine_flags(clang: &Clang) -> Vec<&'static str> {
     let mut flags = Vec::new();
     #[cfg(target_arch = "x86_64")]
@@ -200,7 +199,7 @@ fn run(clang: &Clang, folder: &Path, flags: &[&[&str]]) -> Result<(), CompileErr
     Err(CompileError::Refused(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-/// A name for what compiling `source` gives on this machine with this compiler.
+/// The cache key of a source, for this machine and this compiler.
 fn key(source: &str, clang: &Clang) -> String {
     let parts = (COMMON, INSTRUMENTED, machine_flags(clang), STANDARD_LIBRARY, HOOKS, &clang.version);
     let mut words = [0u64; 2];
@@ -212,8 +211,8 @@ fn key(source: &str, clang: &Clang) -> String {
     format!("{:016x}{:016x}", words[0], words[1])
 }
 
-/// The folder of compiled libraries: the user's cache, because a library from a folder that others can write to
-/// would be code of theirs.
+/// The cache directory. It belongs to the user, because a directory that others can write to would allow them to inject
+/// code.
 fn default_cache() -> PathBuf {
     if let Some(folder) = env::var_os("FORGE_SIM_CACHE").or_else(|| env::var_os("XDG_CACHE_HOME")) {
         return PathBuf::from(folder).join("forge-sim");
@@ -225,7 +224,7 @@ fn default_cache() -> PathBuf {
     }
 }
 
-/// A folder of this process alone.
+/// A temporary directory of this process.
 fn own_folder() -> PathBuf {
     env::temp_dir().join(format!("forge-sim-{}", std::process::id()))
 }

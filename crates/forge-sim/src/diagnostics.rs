@@ -1,4 +1,4 @@
-//! The referee's words: what is said of each fault. All of it is cold.
+//! Messages of the faults that the checker finds. None of this code is on the fast path.
 
 use crate::checker::{Checker, WRITES, site};
 use crate::fault::{Fault, Kind};
@@ -13,7 +13,7 @@ impl Checker {
         unsafe { &*self.program }
     }
 
-    /// Notes a fault of the running kernel at a place in its code.
+    /// Adds a fault of the running kernel at a code location.
     pub(crate) fn add(&mut self, kind: Kind, site: u32, message: String) {
         let line = self.program().line(site);
         let kernel = self.program().kernels()[self.kernel].signature.name.clone();
@@ -27,12 +27,12 @@ impl Checker {
         }
     }
 
-    /// The running thread, for people.
-    pub(crate) fn who(&self) -> String {
+    /// The running thread, for messages.
+    pub(crate) fn thread_name(&self) -> String {
         format!("thread {} of threadgroup {}", self.device.thread, self.groups.len().saturating_sub(1))
     }
 
-    /// The threadgroup of this dispatch that ran at a time.
+    /// The threadgroup of this dispatch that was running at this time.
     fn group_at(&self, clock: u32) -> usize {
         self.groups.partition_point(|start| *start <= clock).saturating_sub(1)
     }
@@ -48,8 +48,8 @@ impl Checker {
         self.fault(Kind::Misaligned, site, |watch| {
             let size = (code & 255) as usize;
             let offset = at.wrapping_sub(watch.arena.base);
-            let whose = watch.views.iter().find(|view| at.wrapping_sub(view.low) < view.reach);
-            let what = match (whose, watch.arena.nearest(offset)) {
+            let owner = watch.views.iter().find(|view| at.wrapping_sub(view.low) < view.reach);
+            let what = match (owner, watch.arena.nearest(offset)) {
                 (Some(view), _) => {
                     format!("byte {} of `{}`", at.wrapping_sub(view.start) as isize, view.name)
                 }
@@ -60,7 +60,7 @@ impl Checker {
             };
             format!(
                 "{} {} {size} bytes at {what}, which is not a multiple of {size}",
-                watch.who(),
+                watch.thread_name(),
                 verb(code)
             )
         });
@@ -80,7 +80,9 @@ impl Checker {
             Some(slot) => {
                 beyond(watch, code, size, offset as isize - slot.offset as isize, &slot.name, slot.bytes)
             }
-            None => format!("{} {} threadgroup memory that it has not declared", watch.who(), verb(code)),
+            None => {
+                format!("{} {} threadgroup memory that it has not declared", watch.thread_name(), verb(code))
+            }
         });
         true
     }
@@ -99,7 +101,7 @@ impl Checker {
         at - low + size <= reach
     }
 
-    /// An address in no binding: the thread's own stack, or nothing that it may touch.
+    /// Checks an address outside all bindings: only the thread's own stack is valid.
     #[cold]
     pub(crate) fn nowhere(&mut self, at: usize, size: usize, code: u32, place: *const c_void) -> bool {
         if at >= self.stack.0 && at + size <= self.stack.1 {
@@ -115,7 +117,7 @@ impl Checker {
                     view.name, view.bytes
                 )
             });
-            format!("{} {} {size} bytes far from anything bound{near}", watch.who(), verb(code))
+            format!("{} {} {size} bytes far from anything bound{near}", watch.thread_name(), verb(code))
         });
         false
     }
@@ -126,8 +128,8 @@ impl Checker {
         self.fault(Kind::ReadOnly, site, |watch| {
             let name = &watch.last_view().name;
             format!(
-                "{} writes {size} bytes at byte {offset} of `{name}`, which is bound to be read",
-                watch.who()
+                "{} writes {size} bytes at byte {offset} of `{name}`, which is bound read-only",
+                watch.thread_name()
             )
         });
     }
@@ -135,11 +137,11 @@ impl Checker {
     #[cold]
     pub(crate) fn unwritten_array(&mut self, offset: usize, size: usize, site: u32) {
         self.fault(Kind::NeverWritten, site, |watch| {
-            let who = watch.who();
+            let thread = watch.thread_name();
             watch.arena.nearest(offset).map_or_else(String::new, |slot| {
                 let at = offset - slot.offset;
                 format!(
-                    "{who} reads {size} bytes at byte {at} of `{}`, which no thread of it has written",
+                    "{thread} reads {size} bytes at byte {at} of `{}`, which no thread of it has written",
                     slot.name
                 )
             })
@@ -152,7 +154,7 @@ impl Checker {
             let name = &watch.last_view().name;
             format!(
                 "{} reads {size} bytes at byte {offset} of `{name}`, which nothing has written",
-                watch.who()
+                watch.thread_name()
             )
         });
     }
@@ -199,7 +201,7 @@ impl Checker {
             Other::Read => (cell.read, cell.reader(), cell.read_at, "read"),
             Other::ReadBefore => (cell.read_before, 0, 0, "read"),
         };
-        let own = format!("{} {} {size} bytes at byte {at} of `{name}`", self.who(), verb(code));
+        let own = format!("{} {} {size} bytes at byte {at} of `{name}`", self.thread_name(), verb(code));
         let place = if place == 0 { String::new() } else { format!(" at {}", self.line(place)) };
         match clash {
             Conflict::Group => {
@@ -224,7 +226,7 @@ fn verb(code: u32) -> &'static str {
 fn beyond(watch: &Checker, code: u32, size: usize, offset: isize, name: &str, bytes: usize) -> String {
     format!(
         "{} {} {size} bytes at byte {offset} of `{name}`, which has {bytes} bytes",
-        watch.who(),
+        watch.thread_name(),
         verb(code)
     )
 }

@@ -1,4 +1,4 @@
-//! Whether the threads of a group go the same way: those that meet must meet at one place, and all must come.
+//! Divergence checks: all threads of a threadgroup or simdgroup must reach the same barriers and simdgroup operations.
 
 use crate::checker::Checker;
 use crate::engine::{Engine, LANES, State};
@@ -6,18 +6,18 @@ use crate::fault::Kind;
 use std::ops::Range;
 
 impl Engine {
-    /// Whether threads that have all arrived have arrived at one place, having passed the same places.
+    /// Whether these waiting threads are at the same location and have passed the same locations.
     #[inline(always)]
     pub(crate) fn together(&mut self, threads: Range<usize>) -> bool {
         let all = &self.threads[threads.clone()];
         let first = all[0];
         let same = all.iter().all(|thread| thread.site == first.site && thread.state == first.state);
-        // Trails are compared within a simdgroup.
+        // Trails are only compared within a simdgroup.
         let same_trail = all.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
         (same && same_trail) || self.apart(threads)
     }
 
-    /// Two places may be one line, where the compiler has copied code. Reports what is not.
+    /// Compares by source line, because the compiler may have duplicated code. Reports a divergence.
     #[cold]
     fn apart(&mut self, threads: Range<usize>) -> bool {
         let line = |watch: &Checker, site| program(watch).line(site);
@@ -41,7 +41,7 @@ impl Engine {
         self.trails_agree(threads)
     }
 
-    /// Whether every lane of each simdgroup has passed the same loads and stores of matrices.
+    /// Whether all lanes of each simdgroup have passed the same matrix loads and stores.
     fn trails_agree(&mut self, threads: Range<usize>) -> bool {
         for first in threads.clone().step_by(LANES) {
             let lanes = first..(first + LANES).min(threads.end);
@@ -64,7 +64,7 @@ impl Engine {
         true
     }
 
-    /// At the end of a group: threads that have all finished must have passed the same places.
+    /// At the end of a threadgroup: all finished threads must have passed the same locations.
     pub(crate) fn compare_trails(&mut self) {
         let threads = 0..self.threads.len();
         let same =
@@ -74,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Reports that nobody can go on.
+    /// Reports a deadlock: no thread can run.
     #[cold]
     pub(crate) fn divergence(&mut self) {
         self.stopped = true;
@@ -101,7 +101,7 @@ impl Engine {
         });
     }
 
-    /// Where a thread is, for people.
+    /// The location of a thread, for messages.
     fn place(&self, index: usize) -> String {
         let thread = &self.threads[index];
         let line = program(&self.watch).line(thread.site);

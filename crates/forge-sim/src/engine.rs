@@ -1,5 +1,5 @@
-//! Runs threadgroups: each thread is a fibre that runs until it has to wait, at a barrier or for its simdgroup. No
-//! order of threads is promised, so none is relied on: lanes do not run in lockstep.
+//! Execution of threadgroups. Each thread is a fibre that runs until a barrier or a simdgroup operation. Lanes do not run in
+//! lockstep, so kernels cannot rely on an order of threads.
 
 use crate::barriers::Simdgroup;
 use crate::checker::{Checker, site};
@@ -15,21 +15,21 @@ use std::io;
 
 /// Lanes of a simdgroup.
 pub(crate) const LANES: usize = 32;
-/// Threads of a threadgroup at most.
+/// Maximum threads of a threadgroup.
 pub(crate) const MOST_THREADS: usize = 1024;
 
-/// What a thread is doing.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It can run.
+    /// Ready to run.
     Ready,
-    /// It waits for the threadgroup at a barrier.
+    /// Waiting at a threadgroup barrier.
     Barrier,
-    /// It waits for its simdgroup at a barrier.
+    /// Waiting at a simdgroup barrier.
     SimdgroupBarrier,
-    /// It waits for its simdgroup at an operation.
+    /// Waiting at a simdgroup operation.
     Meeting,
-    /// It has finished.
+    /// Finished.
     Done,
 }
 
@@ -37,16 +37,16 @@ pub(crate) enum State {
 #[derive(Clone, Copy)]
 pub(crate) struct Thread {
     pub(crate) state: State,
-    /// Place in the code where it waits.
+    /// Code location where it waits.
     pub(crate) site: u32,
-    /// What it has passed without waiting, as one number.
+    /// Hash of the locations that it has passed without waiting.
     pub(crate) trail: u32,
-    /// The last of those places.
+    /// The last of those locations.
     pub(crate) passed: u32,
     pause: *const Pause,
 }
 
-/// All that runs a threadgroup.
+/// The executor of threadgroups.
 pub(crate) struct Engine {
     pub(crate) watch: Checker,
     pub(crate) threads: Vec<Thread>,
@@ -55,7 +55,7 @@ pub(crate) struct Engine {
     pub(crate) current: usize,
     pub(crate) arrived: usize,
     done: usize,
-    /// Set when the dispatch cannot go on.
+    /// Whether the dispatch was aborted.
     pub(crate) stopped: bool,
     pub(crate) clock: u32,
     pub(crate) call: Option<Call>,
@@ -81,19 +81,19 @@ impl Engine {
         })
     }
 
-    /// Time moves on.
+    /// Advances the clock.
     pub(crate) fn tick(&mut self) -> u32 {
         self.clock += 1;
         self.clock
     }
 
-    /// Time starts anew; what is remembered by time must be forgotten.
+    /// Resets the clock. All recorded times become invalid.
     pub(crate) fn restart(&mut self) {
         self.clock = HOST + 1;
         self.watch.arena.shadow = Shadow::new(0);
     }
 
-    /// Makes as many fibres as a threadgroup has threads.
+    /// Creates one fibre per thread of a threadgroup.
     pub(crate) fn prepare(&mut self, threads: usize) -> io::Result<()> {
         while self.fibres.len() < threads {
             self.fibres.push(borrow(self.fibres.len(), body)?);
@@ -177,7 +177,7 @@ impl Engine {
         self.words[1..3].copy_from_slice(&group[1..]);
     }
 
-    /// Makes a thread the running one.
+    /// Selects the running thread.
     #[inline(always)]
     fn enter(&mut self, thread: usize, group: [u32; 3]) {
         self.current = thread;
@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Leaves the running thread until it is ready again.
+    /// Suspends the running thread until it is ready again.
     pub(crate) unsafe fn pause(engine: *mut Engine) {
         // SAFETY: the pause was set when the fibre started this run; no reference into the engine is alive.
         unsafe {
@@ -211,7 +211,7 @@ impl Engine {
         }
     }
 
-    /// Ends the dispatch from within a thread.
+    /// Aborts the dispatch from within a thread.
     pub(crate) unsafe fn give_up(engine: *mut Engine) -> ! {
         unsafe {
             (*engine).stopped = true;
@@ -239,9 +239,15 @@ impl Engine {
             let site = site(watch.program, place);
             match kind {
                 0 => watch.fault(Kind::OutOfBounds, site, |watch| {
-                    format!("{} takes element {} of an array that ends before", watch.who(), value as i64)
+                    format!(
+                        "{} accesses element {} past the end of an array",
+                        watch.thread_name(),
+                        value as i64
+                    )
                 }),
-                _ => watch.fault(Kind::Arithmetic, site, |watch| format!("{} divides by zero", watch.who())),
+                _ => watch.fault(Kind::Arithmetic, site, |watch| {
+                    format!("{} divides by zero", watch.thread_name())
+                }),
             }
             Engine::give_up(engine)
         }
@@ -287,7 +293,7 @@ impl Drop for Engine {
     }
 }
 
-/// What a fibre runs: the kernel, for the thread that is current.
+/// The body of a fibre: calls the kernel for the current thread.
 fn body(pause: &Pause) {
     let engine = engine();
     // SAFETY: a fibre is resumed only by its engine, which has set everything the kernel needs.

@@ -1,39 +1,39 @@
-//! What the referee has to say: faults, each once for a kind, a kernel and a line, with how often it happened.
+//! Faults found by the kernel checker, counted per kind, kernel and line.
 
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt;
 
-/// What sort of fault it is.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// An access beyond what a buffer or an array has.
+    /// An access outside a buffer or an array.
     OutOfBounds,
-    /// A write through a binding that is only to be read.
+    /// A write through a read-only binding.
     ReadOnly,
-    /// A read of bytes that nothing has written.
+    /// A read of uninitialized memory.
     NeverWritten,
-    /// An access that is not aligned as its type needs.
+    /// A misaligned access.
     Misaligned,
-    /// Two threads of a threadgroup touch the same bytes, one writes, and no barrier orders them.
+    /// A data race between two threads of a threadgroup.
     Race,
-    /// Two threadgroups of a dispatch touch the same bytes, and one writes.
+    /// A data race between two threadgroups of a dispatch.
     GroupRace,
-    /// Two dispatches touch the same bytes, one writes, and no barrier stands between them.
+    /// A data race between two dispatches without a barrier between them.
     Hazard,
-    /// A barrier or an operation of a simdgroup that not all of its threads reach.
+    /// A barrier or a simdgroup operation that not all threads reach.
     Divergence,
-    /// More threadgroup memory than there is.
+    /// More threadgroup memory than the limit.
     ThreadgroupMemory,
-    /// A dispatch that does not fit its kernel.
+    /// A dispatch that does not match its kernel.
     Launch,
-    /// A division by zero, or a kernel that does not end.
+    /// A division by zero, or a kernel that does not terminate.
     Arithmetic,
 }
 
 impl Kind {
-    /// Its name in JSON.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Kind::OutOfBounds => "out_of_bounds",
@@ -54,15 +54,15 @@ impl Kind {
 /// A fault at a line of `kernels.metal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// What sort it is.
+    /// Kind of the fault.
     pub kind: Kind,
-    /// The kernel that was running.
+    /// The running kernel.
     pub kernel: String,
-    /// The line in `kernels.metal`; 0 where the fault is the host's.
+    /// The line in `kernels.metal`; 0 for a fault of the host.
     pub line: usize,
-    /// What happened the first time, in words.
+    /// Description of the first occurrence.
     pub message: String,
-    /// How often it happened.
+    /// Number of occurrences.
     pub count: u64,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Faults as they come in.
+/// A collection of faults.
 #[derive(Default)]
 pub(crate) struct Faults {
     found: Vec<Fault>,
@@ -85,14 +85,14 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Counts a fault that has been described already at this kernel and place in the code.
+    /// Counts a fault that is already recorded for this kernel and code location; otherwise returns false.
     pub(crate) fn seen(&mut self, kind: Kind, kernel: usize, site: u32) -> bool {
         let Some(index) = self.by_site.get(&(kind, kernel, site)) else { return false };
         self.found[*index].count += 1;
         true
     }
 
-    /// Adds a fault, and remembers the place in the code that it came from.
+    /// Adds a fault with its code location.
     pub(crate) fn add(&mut self, fault: Fault, site: Option<(usize, u32)>) {
         let key = (fault.kind, fault.kernel.clone(), fault.line);
         let kind = fault.kind;
@@ -112,12 +112,12 @@ impl Faults {
         }
     }
 
-    /// All that were found, in the order of their first time.
+    /// All faults, in order of first occurrence.
     pub(crate) fn all(&self) -> &[Fault] {
         &self.found
     }
 
-    /// Takes all that were found.
+    /// Removes and returns all faults.
     pub(crate) fn take(&mut self) -> Vec<Fault> {
         self.by_line.clear();
         self.by_site.clear();

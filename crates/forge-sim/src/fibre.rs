@@ -1,4 +1,4 @@
-//! Fibres: each thread of a threadgroup has a stack of its own and runs until it has to wait for others.
+//! Fibres: each thread of a threadgroup has its own stack and runs until it has to wait.
 
 use corosensei::stack::{STACK_ALIGNMENT, Stack, StackPointer};
 use corosensei::{Coroutine, Yielder};
@@ -6,13 +6,12 @@ use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroUsize;
 
-/// Bytes of a stack, without its guard.
+/// Size of a stack in bytes, without its guard.
 const STACK: usize = 256 << 10;
-/// Bytes below a stack that fault when touched.
+/// Size of the inaccessible guard below a stack, in bytes.
 const GUARD: usize = 64 << 10;
 
-/// A stack. Tops are staggered, because stacks that all start at one distance from a page compete for the same few
-/// lines of the cache.
+/// A stack. The tops are staggered: stacks with the same page offset would compete for the same cache sets.
 pub(crate) struct FibreStack {
     start: usize,
     top: usize,
@@ -22,7 +21,7 @@ impl FibreStack {
     fn new(index: usize) -> io::Result<FibreStack> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the system chooses the place; the guard is its lowest part.
+        // SAFETY: the system chooses the address; the guard is the lowest part.
         let start = unsafe {
             let start = libc::mmap(std::ptr::null_mut(), GUARD + STACK, access, flags, -1, 0);
             if start == libc::MAP_FAILED || libc::mprotect(start, GUARD, libc::PROT_NONE) != 0 {
@@ -53,14 +52,14 @@ unsafe impl Stack for FibreStack {
     }
 }
 
-/// How a fibre stops for a while.
+/// Suspends a fibre.
 pub(crate) type Pause = Yielder<(), ()>;
 
-/// One fibre. It runs its body again and again, stopping after each time.
+/// One fibre. It runs its body repeatedly and suspends after each run.
 pub(crate) struct Fibre {
     coroutine: Option<Coroutine<(), (), (), FibreStack>>,
     body: fn(&Pause),
-    /// Addresses of its stack.
+    /// Address range of its stack.
     pub(crate) low: usize,
     pub(crate) high: usize,
 }
@@ -73,7 +72,7 @@ impl Fibre {
         Ok(Fibre { coroutine: Some(start(stack, body)), body, low, high })
     }
 
-    /// Goes on until it stops again.
+    /// Runs until the next suspension.
     #[inline(always)]
     pub(crate) fn resume(&mut self) {
         if let Some(coroutine) = &mut self.coroutine {
@@ -81,7 +80,7 @@ impl Fibre {
         }
     }
 
-    /// Forgets what it was doing.
+    /// Discards the current run.
     pub(crate) fn reset(&mut self) {
         let Some(mut coroutine) = self.coroutine.take() else { return };
         // SAFETY: what is on the stack is the kernel's and the executor's own frames, which own nothing.
@@ -100,11 +99,11 @@ impl Drop for Fibre {
 }
 
 thread_local! {
-    /// Fibres that nobody uses. They stay with the system thread that they have run on.
+    /// Idle fibres of this system thread, for reuse.
     static IDLE: RefCell<Vec<Fibre>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A fibre, new or used before. All fibres have the same body.
+/// Returns an idle or a new fibre. All fibres have the same body.
 pub(crate) fn borrow(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
     match IDLE.with_borrow_mut(Vec::pop) {
         Some(fibre) => Ok(fibre),
@@ -112,9 +111,9 @@ pub(crate) fn borrow(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
     }
 }
 
-/// Keeps fibres for the next who needs some.
+/// Returns fibres to the idle list.
 pub(crate) fn give_back(fibres: Vec<Fibre>) {
-    // Where the thread itself is ending, they are dropped.
+    // If the system thread is exiting, the fibres are dropped.
     let _ = IDLE.try_with(|idle| idle.borrow_mut().extend(fibres.into_iter().rev()));
 }
 

@@ -1,14 +1,14 @@
-//! An NVIDIA GPU in the referee's place: what tests dispatch is run there, and what they compare is what the card has computed.
+//! Runs the kernel tests on an NVIDIA GPU instead of the kernel checker.
 //!
-//! A machine with a card need have nothing to compile with. So texts become PTX before: where `FORGE_CARD_TEXTS` names a folder, each text
-//! that is compiled is translated into it, once for every target. With `FORGE_CARD=90` beside it, the texts for compute capability 9.0 are
-//! run on the first card; nothing else is, so a text without a translation is an error.
+//! The machine with the GPU needs no compiler: the PTX is generated before. If `FORGE_CARD_TEXTS` names a directory, each
+//! compiled source is translated into it, once per target. With `FORGE_CARD=90` in addition, the PTX for compute capability
+//! 9.0 runs on the first GPU; a source without PTX is an error.
 //!
-//! A dispatch has the card's memory for itself: buffers are copied there before and back after. Around each lie bytes that nobody may
-//! write, and what is bound to be read must come back as it was.
+//! Buffers are copied to the GPU before each dispatch and back after it. Guard bytes around each buffer must not change, nor
+//! must read-only bindings.
 
-// The runtime's own table of the driver's functions.
-#[expect(dead_code, reason = "a dispatch at a time needs few of them")]
+// The function table of the CUDA driver, shared with the runtime.
+#[expect(dead_code, reason = "only some functions are used")]
 #[path = "../../forge-runtime/src/gpu/cuda/driver.rs"]
 mod driver;
 
@@ -27,25 +27,25 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::{env, fs, io};
 
-/// Bytes on either side of a buffer.
+/// Guard bytes on either side of a buffer.
 const GUARD: usize = 256;
-/// What they hold.
+/// The value of a guard byte.
 const GUARDED: u8 = 0xa5;
 
-/// A text as the card runs it.
+/// The PTX of one source, loaded on the GPU.
 pub(crate) struct Module {
     card: &'static Card,
     module: Handle,
     kernels: Vec<KernelDecl>,
 }
 
-/// The driver, and what of it all dispatches share.
+/// The driver and the context that all dispatches share.
 struct Card {
     driver: Driver,
     context: Handle,
 }
 
-// SAFETY: the driver's functions may be called from any thread that has made the context its own.
+// SAFETY: the driver's functions may be called from any thread on which the context is current.
 unsafe impl Send for Card {}
 // SAFETY: as above.
 unsafe impl Sync for Card {}
@@ -67,11 +67,11 @@ impl Card {
     }
 }
 
-/// A buffer's place on the card, with its guards.
+/// A buffer on the GPU, with its guards.
 struct Place<'c> {
     driver: &'c Driver,
     address: Address,
-    /// What is there, guards included.
+    /// The contents before the dispatch, guards included.
     image: Vec<u8>,
     written: bool,
 }
@@ -88,10 +88,10 @@ impl Place<'_> {
         Ok(place)
     }
 
-    /// What a dispatch has left of the buffer; an error if it wrote where it must not.
+    /// The contents after the dispatch; an error if it wrote guards or a read-only buffer.
     fn left(&self) -> Result<Vec<u8>, String> {
         let mut image = vec![0; self.image.len()];
-        // SAFETY: as many bytes lie there.
+        // SAFETY: the allocation has this many bytes.
         unsafe {
             call!(
                 self.driver,
@@ -105,7 +105,7 @@ impl Place<'_> {
         let kept = if self.written { [0..GUARD, end..image.len()] } else { [0..end, end..image.len()] };
         if let Some(at) = kept.into_iter().flatten().find(|at| image[*at] != self.image[*at]) {
             let at = at as isize - GUARD as isize;
-            return Err(format!("byte {at} of a buffer of {} was written, and must not be", end - GUARD));
+            return Err(format!("invalid write to byte {at} of a buffer of {} bytes", end - GUARD));
         }
         Ok(image[GUARD..end].to_vec())
     }
@@ -113,21 +113,22 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the dispatch has ended, so the memory is unused.
         unsafe { (self.driver.cuMemFree_v2)(self.address) };
     }
 }
 
 impl Module {
-    /// The translation of a text, if a card is to run it.
+    /// The PTX of a source, loaded on the GPU; `None` if no GPU is selected.
     pub(crate) fn of(text: &str) -> Result<Option<Module>, CompileError> {
         let (folder, capability) = match (env::var_os("FORGE_CARD_TEXTS"), capability()) {
             (None, None) => return Ok(None),
             (Some(folder), None) => return keep(Path::new(&folder), text).map(|()| None),
-            // Else the referee would be held to what a card may lose.
+            // Otherwise the checker would run with the tolerances of a GPU.
             (None, Some(_)) => {
                 return Err(CompileError::Refused(
-                    "FORGE_CARD runs what FORGE_CARD_TEXTS has, and it is not set".to_owned(),
+                    "FORGE_CARD is set without FORGE_CARD_TEXTS: set it to the directory of PTX texts"
+                        .to_owned(),
                 ));
             }
             (Some(folder), Some(capability)) => (folder, capability),
@@ -159,13 +160,13 @@ impl Module {
         Ok(Module { card, module, kernels })
     }
 
-    /// Bytes of a kernel's struct of scalars, which are words.
+    /// Size of a kernel's scalar struct in bytes. All scalars are u32.
     pub(crate) fn scalar_bytes(&self, kernel: &str) -> usize {
         let decl = self.kernels.iter().find(|decl| decl.name == kernel);
         decl.map_or(0, |decl| decl.scalars.len() * size_of::<u32>())
     }
 
-    /// Runs a kernel to its end, with the buffers of `memory`.
+    /// Runs a kernel on the buffers of `memory` and waits for it.
     pub(crate) fn run(
         &self,
         memory: &mut Memory,
@@ -183,7 +184,7 @@ impl Module {
             call!(driver, cuCtxSetCurrent, self.card.context)?;
             call!(driver, cuModuleGetFunction, &mut function, self.module, name.as_ptr())?;
         }
-        // Two bindings may be of one buffer.
+        // Two bindings may refer to the same buffer.
         let mut written: BTreeMap<usize, (BufferId, bool)> = BTreeMap::new();
         for ((_, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
             let entry = written.entry(bound.buffer.index()).or_insert((bound.buffer, false));
@@ -194,7 +195,7 @@ impl Module {
             places.insert(*index, Place::new(driver, memory.contents(*buffer), *written)?);
         }
         let address = |bound: &Bound| places[&bound.buffer.index()].address + (GUARD + bound.offset) as u64;
-        // Parameters are the buffers by slot, and after them the scalars as one.
+        // The parameters are the buffers in slot order, then the scalar struct.
         let mut addresses: Vec<Address> = bindings.iter().map(address).collect();
         let mut scalars = scalars.to_vec();
         let mut parameters: Vec<Handle> =
@@ -203,7 +204,7 @@ impl Module {
             parameters.push(scalars.as_mut_ptr().cast());
         }
         let [x, y, z] = groups;
-        // SAFETY: the kernel has as many parameters, of these sizes, and all that they point to is there until it has ended.
+        // SAFETY: number and sizes of the parameters match the kernel, and their memory outlives the launch.
         unsafe {
             let parameters = parameters.as_mut_ptr();
             call!(
@@ -233,17 +234,17 @@ impl Module {
     }
 }
 
-/// The compute capability whose texts a card is to run, if one is.
+/// The compute capability given by `FORGE_CARD`, if it is set.
 pub(crate) fn capability() -> Option<u32> {
     let named = env::var("FORGE_CARD").ok()?;
     Some(
-        named
-            .parse()
-            .unwrap_or_else(|_| panic!("FORGE_CARD is a compute capability, as 90 for 9.0: {named}")),
+        named.parse().unwrap_or_else(|_| {
+            panic!("FORGE_CARD={named}: expected a compute capability, such as 90 for 9.0")
+        }),
     )
 }
 
-/// Translates a text for every target, unless that was done.
+/// Translates a source to PTX for every target, unless the files exist.
 fn keep(folder: &Path, text: &str) -> Result<(), CompileError> {
     let clang = find_clang().ok_or(CompileError::NoClang)?;
     fs::create_dir_all(folder).map_err(|source| io_error(folder, source))?;
@@ -258,7 +259,7 @@ fn keep(folder: &Path, text: &str) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// What a text's translation for a compute capability is called.
+/// The file name of a source's PTX for a compute capability.
 fn name(text: &str, capability: u32) -> String {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

@@ -1,12 +1,11 @@
-//! What instrumented code calls. One executor at most runs on a system thread at a time; it is found through a
-//! thread-local pointer.
+//! Callbacks of instrumented code. At most one executor runs on a system thread; a thread-local pointer refers to it.
 
 use crate::engine::Engine;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 
-/// The functions that `hooks.cpp` passes calls on to, in its order.
+/// The functions that `hooks.cpp` calls, in its order.
 #[repr(C)]
 pub(crate) struct Table {
     access: unsafe extern "C" fn(*mut c_void, u32, *const c_void),
@@ -31,13 +30,13 @@ pub(crate) fn engine() -> *mut Engine {
     ENGINE.get()
 }
 
-/// Sets the executor of this system thread, and returns the one before.
+/// Sets the executor of this system thread and returns the previous one.
 pub(crate) fn set_engine(engine: *mut Engine) -> *mut Engine {
     ENGINE.replace(engine)
 }
 
-// SAFETY, of all below: kernels run only while `engine()` is set, on fibres of that engine. References into the
-// engine end before a fibre is left, because others use the engine meanwhile.
+// SAFETY, for all functions below: kernels run only while `engine()` is set, on fibres of that engine. References into
+// the engine end before a fibre is suspended, because other fibres use the engine meanwhile.
 
 unsafe extern "C" fn access(at: *mut c_void, code: u32, place: *const c_void) {
     let engine = engine();

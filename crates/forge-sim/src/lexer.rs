@@ -1,47 +1,47 @@
-//! The words of a Metal text, with their places: what the signature parser, the rewriter and the planter of faults
-//! work on. Comments are left out; a preprocessor directive is one token.
+//! Tokenizer of Metal source, for the signature parser, the rewriter and the mutation tests. Comments are skipped; a
+//! preprocessor directive is one token.
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// A name or a keyword.
     Word,
     /// A number.
     Number,
-    /// One character that is none of the others.
+    /// Any other single character.
     Symbol,
-    /// A string or a character in quotes.
+    /// A string or character literal.
     Quoted,
     /// `#` and the rest of its line, with continuations.
     Directive,
 }
 
-/// A piece of text that belongs together.
+/// One token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'t> {
-    /// What it is.
+    /// Kind of the token.
     pub sort: Sort,
     /// Its characters.
     pub text: &'t str,
-    /// Byte of its first character.
+    /// Offset of the first byte.
     pub start: usize,
     /// Line, from 1.
     pub line: usize,
 }
 
 impl Token<'_> {
-    /// The byte after its last character.
+    /// Offset after the last byte.
     pub(crate) fn end(&self) -> usize {
         self.start + self.text.len()
     }
 
-    /// Whether it is this symbol, word or number.
+    /// Whether the token is this text.
     pub(crate) fn is(&self, text: &str) -> bool {
         self.text == text
     }
 }
 
-/// Every token of `text`, in order.
+/// All tokens of `text`, in order.
 pub(crate) fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
@@ -112,7 +112,7 @@ fn count_lines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The end of a line, where a backslash joins lines.
+/// The end of a line; a backslash continues it.
 fn end_of_line(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while at < bytes.len() && (bytes[at] != b'\n' || bytes[at - 1] == b'\\') {
@@ -135,7 +135,7 @@ fn end_of_number(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// The index of the bracket that closes the one at `open`, where both are in `tokens`.
+/// The index of the bracket that closes the one at `open`.
 pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (index, token) in tokens.iter().enumerate().skip(open) {
@@ -153,7 +153,7 @@ pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> Option<usize> {
     None
 }
 
-/// `text` with each range replaced. Ranges are in order and apart.
+/// Replaces ranges of `text`. The ranges are sorted and disjoint.
 pub(crate) fn edit(text: &str, edits: &[(std::ops::Range<usize>, String)]) -> String {
     let mut edited = String::with_capacity(text.len());
     let mut at = 0;
@@ -166,7 +166,7 @@ pub(crate) fn edit(text: &str, edits: &[(std::ops::Range<usize>, String)]) -> St
     edited
 }
 
-/// As many line ends as `text` has: what stands for a text that is left out, so that lines keep their numbers.
+/// The line breaks of `text`, as a replacement of it that preserves line numbers.
 pub(crate) fn blank(text: &str) -> String {
     "\n".repeat(count_lines(text.as_bytes()))
 }

@@ -1,9 +1,8 @@
-//! Executes `kernels.metal` on a CPU, with a referee watching every access.
+//! The kernel checker: executes `kernels.metal` on a CPU and checks every memory access.
 //!
-//! The text that is executed is the very text that Metal compiles. clang compiles it as C++ against a `metal_stdlib`
-//! of our own (`stdlib/`), instrumented as for its thread sanitizer; but the functions that the instrumentation calls
-//! are ours. Each thread of a threadgroup is a fibre that runs until it has to wait for others: lanes do not run in
-//! lockstep, so what relies on that goes wrong here.
+//! clang compiles the same source as Metal does, as C++ with the `metal_stdlib` in `stdlib/`. The code is instrumented as
+//! for ThreadSanitizer; this crate implements the callbacks. Each thread of a threadgroup is a fibre that runs until it
+//! reaches a barrier or a simdgroup operation. Lanes do not run in lockstep, so code that relies on lockstep fails here.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,37 +20,38 @@
 //! # }
 //! ```
 //!
-//! [`Replay`] carries out what a generated program recorded of a run; [`mutants`] plants faults in kernels, to see
-//! that the referee finds them.
+//! [`Replay`] executes the recorded dispatches of a generated program. [`mutants`] injects faults into kernels to test the
+//! checker itself.
 //!
-//! # What is found
+//! # Detected faults
 //!
-//! - An access outside its binding or its array, however near the next one is; a write to what is bound to be read.
-//! - A read of bytes that neither the host nor a kernel has written.
-//! - An access that is not aligned as its type needs.
-//! - Two threads, two threadgroups or two dispatches that touch the same bytes, one of them writing, with nothing to
-//!   order them. Barriers order only the memory that their flags name; operations of a simdgroup order none.
-//! - A barrier, an operation of a simdgroup, or a load or store of a matrix that not all of its threads reach.
-//! - More threadgroup memory than there is, a launch that does not fit its kernel, a kernel that does not end, an index
-//!   past the end of a thread's own array, a division by zero.
+//! - Out-of-bounds accesses of a binding or an array, at any distance; writes to a read-only binding.
+//! - Reads of uninitialized memory, which neither the host nor a kernel has written.
+//! - Misaligned accesses.
+//! - Data races between threads, threadgroups or dispatches. A barrier orders only the memory that its flags name;
+//!   simdgroup operations order none.
+//! - Divergence: a barrier, a simdgroup operation, or a matrix load or store that not all of its threads reach.
+//! - Too much threadgroup memory, a launch that does not match its kernel, a kernel that does not terminate, an index past
+//!   the end of a thread's own array, division by zero.
 //!
-//! # What is not
+//! # Undetected faults
 //!
-//! - An access whose result nothing uses: clang removes it.
-//! - An access past the end of a thread's own array through a pointer into it, and reads of a thread's own variables
-//!   before they are set. Those start as NaN, so results show them.
-//! - Bytes that an earlier pass has written and this one should have written again, before it read them.
-//! - What Apple's compiler or hardware does otherwise than the language says. Address spaces are checked by a compile
-//!   with them on, elsewhere.
+//! - An access whose result is unused: clang removes it.
+//! - An access past the end of a thread's own array through a pointer, and reads of uninitialized thread variables. Such
+//!   variables start as NaN, so the results show it.
+//! - Stale bytes, which an earlier pass wrote and this pass should have overwritten before reading them.
+//! - Deviations of Apple's compiler or hardware from the language. A separate compile checks address spaces.
 //!
-//! Loads and stores of vectors wider than 16 bytes could not be seen, so there are no such types: they are refused.
+//! Vectors wider than 16 bytes are not supported: the instrumentation cannot observe their loads and stores.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! `text`, `signature`, `rewrite`, `compile`, `program`: from text to code that can be called. `memory`, `poison`, `map`, `arena`,
-//! `shadow`: bytes, and what is remembered of them. `fibre`, `engine`, `waits`, `diverge`, `hooks`: threads. `watch`,
-//! `blame`, `fault`: the referee; `traffic`: what it counts. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use. `card`:
-//! a GPU in the referee's place; `exactness`: what either may lose.
+//! - `text`, `signature`, `rewrite`, `compile`, `program`: from source text to callable code.
+//! - `memory`, `poison`, `map`, `arena`, `shadow`: memory and its access history.
+//! - `fibre`, `engine`, `waits`, `diverge`, `hooks`: execution of threads.
+//! - `watch`, `blame`, `fault`: the checks and their messages; `traffic`: memory traffic counters.
+//! - `sim`, `recording`, `replay`, `sample`, `mutants`: the public interface.
+//! - `card`: runs the dispatches on an NVIDIA GPU instead; `exactness`: the numeric tolerances of both.
 
 mod barriers;
 mod checker;

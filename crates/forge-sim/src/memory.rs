@@ -1,8 +1,7 @@
-//! The buffers that a replay or a test works on, and the windows through which kernels see them.
+//! The buffers of a replay or a test, and the windows through which kernels access them.
 //!
-//! A binding is a range of bytes of a buffer. Each is mapped at an address of its own with room on both sides, so
-//! that an address says through which binding it was reached: what runs over the end of one weight does not land in
-//! the next. Two windows of the same bytes show the same memory.
+//! A binding is a byte range of a buffer. Each binding is mapped at its own address with a gap on both sides, so an address
+//! identifies the binding: an overrun of one weight does not reach the next. Two windows of the same bytes share memory.
 
 use crate::mmap::{Mapping, anonymous, map, page, round_up};
 use crate::shadow::Shadow;
@@ -12,9 +11,9 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-/// Bytes on either side of a window that are not the binding's, but can be touched.
+/// Size of the accessible gap on either side of a window, in bytes.
 const ROOM: usize = 16 << 20;
-/// Windows kept; before a dispatch that may need more, all are closed and opened anew as needed.
+/// Maximum open windows. When a dispatch would exceed it, all windows are closed first.
 const WINDOWS: usize = 4096;
 
 /// A buffer of a [`Memory`].
@@ -22,30 +21,30 @@ const WINDOWS: usize = 4096;
 pub struct BufferId(usize);
 
 impl BufferId {
-    /// All of it, read only.
+    /// Binds the whole buffer read-only.
     pub fn read(self) -> Bound {
         Bound { buffer: self, offset: 0, bytes: usize::MAX, written: false }
     }
 
-    /// All of it, read and written.
+    /// Binds the whole buffer for reading and writing.
     pub fn write(self) -> Bound {
         Bound { buffer: self, offset: 0, bytes: usize::MAX, written: true }
     }
 
-    /// `bytes` bytes of it from `offset`.
+    /// Binds `bytes` bytes from `offset`.
     pub fn span(self, offset: usize, bytes: usize, written: bool) -> Bound {
         Bound { buffer: self, offset, bytes, written }
     }
 }
 
-/// A range of a buffer that a kernel is given. `bytes` of `usize::MAX` means to the buffer's end.
+/// A binding: a byte range of a buffer. `bytes` of `usize::MAX` extends to the buffer's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Which buffer.
+    /// The buffer.
     pub buffer: BufferId,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
     /// Whether the kernel may write.
     pub written: bool,
@@ -55,26 +54,26 @@ pub struct Bound {
 pub(crate) struct Buffer {
     pub(crate) bytes: usize,
     file: File,
-    /// Where the host sees it.
+    /// The host's mapping.
     pub(crate) host: Mapping,
-    /// None where nothing writes: weights.
+    /// `None` for constant buffers, such as weights.
     pub(crate) shadow: Option<Box<Shadow>>,
-    /// Writes before this time are forgotten: their bytes count as never written.
+    /// Bytes written before this time count as uninitialized.
     pub(crate) floor: u32,
 }
 
-/// Where a kernel sees a binding.
+/// The mapping of a binding for kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     /// Address of the binding's first byte.
     pub(crate) start: usize,
-    /// Lowest address that can be touched.
+    /// Lowest accessible address.
     pub(crate) low: usize,
-    /// Bytes from there that can be touched.
+    /// Number of accessible bytes from `low`.
     pub(crate) reach: usize,
 }
 
-/// Every buffer of a replay or a test.
+/// All buffers of a replay or a test.
 #[derive(Default)]
 pub struct Memory {
     pub(crate) buffers: Vec<Buffer>,
@@ -82,12 +81,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// No buffers.
+    /// Creates a memory without buffers.
     pub fn new() -> Memory {
         Memory::default()
     }
 
-    /// A buffer of `bytes` bytes that nothing has written.
+    /// Adds an uninitialized buffer of `bytes` bytes.
     pub fn unwritten(&mut self, bytes: usize) -> io::Result<BufferId> {
         let file = anonymous()?;
         file.set_len(round_up(bytes.max(1)) as u64)?;
@@ -96,26 +95,26 @@ impl Memory {
         Ok(BufferId(self.buffers.len() - 1))
     }
 
-    /// A buffer that holds these bytes.
+    /// Adds a buffer with these bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<BufferId> {
         let id = self.unwritten(bytes.len())?;
         self.write(id, 0, bytes);
         Ok(id)
     }
 
-    /// A buffer that holds these numbers.
+    /// Adds a buffer with these f32 values.
     pub fn floats(&mut self, values: &[f32]) -> io::Result<BufferId> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.bytes(&bytes)
     }
 
-    /// A buffer that holds these words.
+    /// Adds a buffer with these u32 values.
     pub fn words(&mut self, values: &[u32]) -> io::Result<BufferId> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.bytes(&bytes)
     }
 
-    /// A buffer that shows a file and is never written.
+    /// Adds a constant buffer that maps a file.
     pub fn file(&mut self, path: &Path) -> io::Result<BufferId> {
         let file = File::open(path)?;
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
@@ -124,38 +123,38 @@ impl Memory {
         Ok(BufferId(self.buffers.len() - 1))
     }
 
-    /// A buffer that holds these bytes and is never written.
+    /// Adds a constant buffer with these bytes.
     pub fn constant(&mut self, bytes: &[u8]) -> io::Result<BufferId> {
         let id = self.bytes(bytes)?;
         self.buffers[id.0].shadow = None;
         Ok(id)
     }
 
-    /// Bytes of a buffer.
+    /// Size of a buffer in bytes.
     pub fn size(&self, buffer: BufferId) -> usize {
         self.buffers[buffer.0].bytes
     }
 
-    /// What a buffer holds.
+    /// Contents of a buffer.
     pub fn contents(&self, buffer: BufferId) -> &[u8] {
         let buffer = &self.buffers[buffer.0];
         // SAFETY: the mapping has at least so many bytes, and no kernel runs while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(buffer.host.start as *const u8, buffer.bytes) }
     }
 
-    /// What a buffer holds, as numbers.
+    /// Contents of a buffer as f32 values.
     pub fn read_floats(&self, buffer: BufferId) -> Vec<f32> {
         let bytes = self.contents(buffer);
         bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
     }
 
-    /// What a buffer holds, as words.
+    /// Contents of a buffer as u32 values.
     pub fn read_words(&self, buffer: BufferId) -> Vec<u32> {
         let bytes = self.contents(buffer);
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
     }
 
-    /// Writes as the host: whole or, beyond the buffer's end, not at all. Says whether it fitted.
+    /// Writes bytes as the host. Returns false and writes nothing if they exceed the buffer.
     pub fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]) -> bool {
         let buffer = &mut self.buffers[buffer.0];
         if offset.checked_add(bytes.len()).is_none_or(|end| end > buffer.bytes) {
@@ -172,14 +171,14 @@ impl Memory {
         true
     }
 
-    /// Forgets when bytes were written, and remembers that they were.
+    /// Discards the times of accesses, but keeps which bytes are initialized.
     pub(crate) fn age(&mut self) {
         for shadow in self.buffers.iter_mut().filter_map(|buffer| buffer.shadow.as_mut()) {
             shadow.age();
         }
     }
 
-    /// Whether something has written every byte of a range.
+    /// Whether all bytes of a range are initialized.
     pub fn written(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> bool {
         let buffer = &mut self.buffers[buffer.0];
         let floor = buffer.floor;
@@ -187,7 +186,7 @@ impl Memory {
         bytes == 0 || shadow.at(offset, bytes).iter().all(|cell| cell.wrote >= floor)
     }
 
-    /// The ranges of a range that something has written, from its start; none if nothing ever writes the buffer.
+    /// The initialized parts of a range, relative to its start; `None` for a constant buffer.
     pub(crate) fn initialised(
         &mut self,
         buffer: BufferId,
@@ -215,14 +214,14 @@ impl Memory {
         Some(ranges)
     }
 
-    /// Makes sure that the next `count` windows can be open together, all others closed if need be.
+    /// Ensures that `count` more windows can be open together; closes the others if necessary.
     pub(crate) fn make_room(&mut self, count: usize) {
         if self.windows.len() + count > WINDOWS {
             self.windows.clear();
         }
     }
 
-    /// Where kernels see a range that lies inside its buffer.
+    /// The window of a byte range, which must be inside the buffer.
     pub(crate) fn window(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> io::Result<Window> {
         let key = (buffer.0, offset, bytes);
         if let Some((window, _)) = self.windows.get(&key) {
@@ -237,7 +236,7 @@ impl Memory {
         if shown > 0 {
             let sharing = if buffer.shadow.is_some() { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
             let shown = map(Some(mapping.start + ROOM), shown, sharing, Some(&buffer.file), first)?;
-            std::mem::forget(shown); // It is part of `mapping`, which gives both back.
+            std::mem::forget(shown); // It is part of `mapping`, which unmaps both.
         }
         let window = Window { start: mapping.start + ROOM + offset - first, low: mapping.start, reach };
         self.windows.insert(key, (window, mapping));
@@ -246,7 +245,7 @@ impl Memory {
 }
 
 impl BufferId {
-    /// Its number in its memory.
+    /// Index of the buffer in its memory.
     pub(crate) fn index(self) -> usize {
         self.0
     }

@@ -1,11 +1,11 @@
-//! Addresses, as the system gives them.
+//! Memory mappings.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-/// Addresses that are given back when it is dropped.
+/// A memory mapping that is unmapped on drop.
 pub(crate) struct Mapping {
     pub(crate) start: usize,
     bytes: usize,
@@ -20,7 +20,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A file in memory.
+/// An anonymous in-memory file.
 pub(crate) fn anonymous() -> io::Result<File> {
     #[cfg(target_os = "linux")]
     {
@@ -47,7 +47,7 @@ pub(crate) fn map(
         | if at.is_some() { libc::MAP_FIXED } else { 0 }
         | if file.is_none() { libc::MAP_ANON | libc::MAP_NORESERVE } else { 0 };
     let descriptor = file.map_or(-1, AsRawFd::as_raw_fd);
-    // SAFETY: a fixed place is inside a mapping of our own; else the system chooses.
+    // SAFETY: a fixed address is inside a mapping of this process; otherwise the system chooses.
     let start = unsafe {
         libc::mmap(place, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, descriptor, offset as libc::off_t)
     };
@@ -58,7 +58,7 @@ pub(crate) fn map(
 }
 
 pub(crate) fn page() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: has no preconditions.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).unwrap_or(4096)
 }

@@ -1,5 +1,5 @@
-//! Faults planted in kernels, to see whether the referee finds them: each barrier removed in turn, each bound removed
-//! in turn. A bound is the `min(a, b)` that clamps an index, or a comparison that guards what may not exist.
+//! Mutation testing of the checker: removes one barrier or one bound of a kernel at a time. A bound is a `min(a, b)` that
+//! clamps an index, or a comparison that guards an access.
 
 use crate::compile::CompileError;
 use crate::fault::Fault;
@@ -14,49 +14,49 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{io, thread};
 
-/// What was removed.
+/// The kind of a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mutation {
-    /// A barrier.
+    /// A removed barrier.
     Barrier,
-    /// A clamp: `min(a, b)` became `a`.
+    /// A removed clamp: `min(a, b)` became `a`.
     Clamp,
-    /// A guard: a comparison became what it is where everything exists.
+    /// A removed guard: a comparison became a constant.
     Guard,
 }
 
-/// A text with one fault in it.
+/// A source with one injected fault.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// The kernel that has it, or that uses the function that has it.
+    /// The mutated kernel, or a kernel that calls the mutated function.
     pub kernel: String,
-    /// Its line.
+    /// Line of the mutation.
     pub line: usize,
-    /// What was removed.
+    /// Kind of the mutation.
     pub plant: Mutation,
-    /// The words that were replaced, and by what.
+    /// The replaced source and its replacement.
     pub change: String,
-    /// The whole text.
+    /// The mutated source.
     pub text: String,
 }
 
-/// What became of a mutant.
+/// The outcome of running a mutant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MutantOutcome {
-    /// The referee found a fault.
+    /// The checker found a fault.
     Caught(Fault),
-    /// No fault, but the kernel left other bytes: a comparison with reference logits sees that.
+    /// No fault, but different results, which a comparison with reference logits detects.
     Different,
-    /// Nothing at all differs on these dispatches: the bound is never reached.
+    /// No difference on these dispatches: the bound is never reached.
     Same,
-    /// It does not compile.
+    /// The mutant does not compile.
     Refused(String),
-    /// No dispatch of this kernel was kept.
+    /// No sample of this kernel exists.
     NotRun,
 }
 
-/// Every fault that can be planted in a text, in the order of its lines.
+/// All mutants of a source, in line order.
 pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
     let tokens = tokens(text);
     let kernels = kernels(text)?;
@@ -72,7 +72,7 @@ pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
     Ok(found)
 }
 
-/// What can be replaced at a token.
+/// The possible mutations at a token.
 fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Range<usize>, String)> {
     let token = &tokens[index];
     let opens = tokens.get(index + 1).is_some_and(|next| next.is("("));
@@ -80,7 +80,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Ran
     else {
         return if token.is("?") { ternary(tokens, index) } else { Vec::new() };
     };
-    // Where the line is kept, whatever the words were.
+    // Keeps line numbers.
     let padded =
         |range: &Range<usize>, with: &str| with.to_owned() + &crate::lexer::blank(&text[range.clone()]);
     match token.text {
@@ -95,7 +95,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Ran
             vec![(Mutation::Clamp, token.start..tokens[close].end(), kept)]
         }
         "if" => {
-            // A guard that leaves early is open when false; one around what it guards, when true.
+            // The guard of an early exit is disabled by `false`, the guard of a block by `true`.
             let leaves = tokens[close + 1..].iter().find(|token| !token.is("{"));
             let leaves = leaves.is_some_and(|token| matches!(token.text, "continue" | "return" | "break"));
             let open = if leaves { "false" } else { "true" };
@@ -108,7 +108,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Ran
     }
 }
 
-/// The condition of `condition ? a : b` where it begins after `=`, `(`, `,`, `return` or `;`.
+/// The condition of `condition ? a : b` that begins after `=`, `(`, `,`, `return` or `;`.
 fn ternary(tokens: &[Token<'_>], question: usize) -> Vec<(Mutation, Range<usize>, String)> {
     let mut depth = 0;
     let mut first = question;
@@ -134,7 +134,7 @@ fn ternary(tokens: &[Token<'_>], question: usize) -> Vec<(Mutation, Range<usize>
         .collect()
 }
 
-/// The comparisons that `tokens[from..to]` joins by `&&` or `||`.
+/// The comparisons in `tokens[from..to]`, joined by `&&` or `||`.
 fn comparisons(tokens: &[Token<'_>], from: usize, to: usize) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let (mut start, mut depth) = (from, 0);
@@ -201,19 +201,19 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A sample, and what the kernel leaves when it is right.
+/// A sample with the results of the unmodified kernel.
 struct Trial<'s> {
     sample: &'s Sample,
     right: Vec<Vec<u8>>,
 }
 
-/// Runs every mutant on the samples of its kernel. `limit` is of accesses; `told` hears of each as it is done.
+/// Runs every mutant on the samples of its kernel. `limit` is the maximum number of accesses; `on_done` is called after each.
 pub fn run(
     text: &str,
     mutants: &[Mutant],
     samples: &[Sample],
     limit: u64,
-    told: &(dyn Fn(&Mutant, &MutantOutcome) + Sync),
+    on_done: &(dyn Fn(&Mutant, &MutantOutcome) + Sync),
 ) -> Result<Vec<MutantOutcome>, CompileError> {
     let failed = |source: io::Error| CompileError::Io { what: "cannot run a sample".to_owned(), source };
     let mut by_kernel: HashMap<&str, Vec<Trial<'_>>> = HashMap::new();
@@ -224,16 +224,16 @@ pub fn run(
     }
     let cache = tempfile::tempdir().map_err(failed)?;
     let next = AtomicUsize::new(0);
-    let fates = Mutex::new(vec![MutantOutcome::NotRun; mutants.len()]);
+    let outcomes = Mutex::new(vec![MutantOutcome::NotRun; mutants.len()]);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(mutant) = mutants.get(index) else { return };
             let trials = by_kernel.get(mutant.kernel.as_str()).map_or(&[][..], Vec::as_slice);
-            let fate = judge(mutant, trials, limit, cache.path());
-            told(mutant, &fate);
-            if let Ok(mut fates) = fates.lock() {
-                fates[index] = fate;
+            let outcome = run_mutant(mutant, trials, limit, cache.path());
+            on_done(mutant, &outcome);
+            if let Ok(mut outcomes) = outcomes.lock() {
+                outcomes[index] = outcome;
             }
         }
     };
@@ -243,10 +243,10 @@ pub fn run(
             scope.spawn(work);
         }
     });
-    Ok(fates.into_inner().unwrap_or_default())
+    Ok(outcomes.into_inner().unwrap_or_default())
 }
 
-fn judge(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::path::Path) -> MutantOutcome {
+fn run_mutant(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::path::Path) -> MutantOutcome {
     if trials.is_empty() {
         return MutantOutcome::NotRun;
     }
@@ -256,16 +256,16 @@ fn judge(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::path::P
         Ok(program) => program,
         Err(error) => return MutantOutcome::Refused(error.to_string()),
     };
-    let mut fate = MutantOutcome::Same;
+    let mut result = MutantOutcome::Same;
     for trial in trials {
         match trial.sample.run(&program, limit) {
             Ok(outcome) if !outcome.faults.is_empty() => {
                 return MutantOutcome::Caught(outcome.faults[0].clone());
             }
-            Ok(outcome) if outcome.left != trial.right => fate = MutantOutcome::Different,
+            Ok(outcome) if outcome.left != trial.right => result = MutantOutcome::Different,
             Ok(_) => {}
             Err(error) => return MutantOutcome::Refused(error.to_string()),
         }
     }
-    fate
+    result
 }

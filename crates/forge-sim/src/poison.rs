@@ -1,41 +1,41 @@
-//! Buffers that the host writes at an address, without a word to anybody.
+//! Buffers that the host writes through a raw address.
 //!
-//! Such a buffer starts as numbers that nobody writes, each another and none a number in f32, f16 or bf16. What has
-//! changed since, and was not written by a kernel, the host has written: it is found out before a pass, when the host is
-//! done. A host that writes the very bytes that were there goes unnoticed, one time in four million a word.
+//! Such a buffer starts with poison words: all different, and NaN in f32, f16 and bf16. Before a pass, every word that has
+//! changed and was not written by a kernel counts as written by the host. A host that writes the poison word itself is
+//! missed, with a probability of one in four million per word.
 //!
-//! A host may write while kernels wait for their turn, if they touch none of it: such a word is [forgotten](Memory::forget)
-//! before they run, and asked after when they have run.
+//! The host may write while kernels are in flight if they do not access the word. Such a word is
+//! [forgotten](Memory::forget) before the kernels run and [checked](Memory::recall) afterwards.
 
 use crate::memory::{BufferId, Memory};
 use crate::shadow::{Cell, HOST};
 use std::io;
 
-/// The word number `index` of a buffer that nothing has written.
+/// The poison word at `index`.
 fn poison(index: usize) -> [u8; 4] {
     let mixed = (index as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
     (0xffc0_0000 | mixed >> 10).to_le_bytes()
 }
 
 impl Memory {
-    /// A buffer of `bytes` bytes that nothing has written, for a host that writes at [`Memory::address`].
+    /// Adds an uninitialized buffer of `bytes` bytes, which the host writes through [`Memory::address`].
     pub fn poisoned(&mut self, bytes: usize) -> io::Result<BufferId> {
         let id = self.unwritten(bytes)?;
         let address = self.address(id);
         for at in 0..bytes {
-            // SAFETY: the mapping has so many bytes, and nobody else knows of it yet.
+            // SAFETY: the mapping has so many bytes, and is not shared yet.
             unsafe { address.add(at).write(poison(at / 4)[at % 4]) };
         }
         Ok(id)
     }
 
-    /// Where the host sees a buffer. It may write there while no kernel runs, and [`Memory::notice`] has to be called
-    /// before one does.
+    /// The host's address of a buffer. The host may write while no kernel runs, and must call [`Memory::notice`] before the
+    /// next dispatch.
     pub fn address(&self, buffer: BufferId) -> *mut u8 {
         self.buffers[buffer.index()].host.start as *mut u8
     }
 
-    /// Finds out what of a poisoned buffer the host has written.
+    /// Detects which words of a poisoned buffer the host has written.
     pub fn notice(&mut self, buffer: BufferId) {
         let address = self.address(buffer);
         let buffer = &mut self.buffers[buffer.index()];
@@ -51,14 +51,14 @@ impl Memory {
         }
     }
 
-    /// Takes the word at `offset` for one that nobody has touched.
+    /// Marks the word at `offset` as not accessed.
     pub fn forget(&mut self, buffer: BufferId, offset: usize) {
         if let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() {
             shadow.at(offset, 4).fill(Cell::default());
         }
     }
 
-    /// Whether a kernel has touched a word since it was forgotten. Now it is what the host has written there.
+    /// Whether a kernel has accessed a word since [`Memory::forget`]. The word then counts as written by the host.
     pub fn recall(&mut self, buffer: BufferId, offset: usize) -> bool {
         let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() else { return false };
         let cells = shadow.at(offset, 4);

@@ -1,18 +1,17 @@
-//! How exact what executes kernels is, where kernels leave that to it.
+//! Numeric tolerances that depend on the executor of a kernel.
 
-/// What results may lose by who computes them, not by what is computed.
+/// The precision of an executor, where the kernel language leaves it open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exactness {
-    /// Bits that are multiplied of singles which are singles for their range alone: 11, as many as a half has, by the matrix units of an
-    /// NVIDIA GPU, and else all.
+    /// Mantissa bits that a reduced-precision f32 product uses: 11 on tensor cores (TF32), otherwise 24.
     pub ranged_bits: u32,
-    /// Units in the last place by which an exponential or a logarithm may be off: what Metal permits, or one of the referee's, which are
-    /// the host's.
+    /// Maximum error of exponentials and logarithms in ULP: Metal's bound on a GPU, 1 in the checker, which calls the host's
+    /// functions.
     pub units: u32,
 }
 
 impl Exactness {
-    /// That of the referee, or of the card in its place.
+    /// The precision of the active executor: the kernel checker, or the GPU given by `FORGE_CARD`.
     pub fn own() -> Exactness {
         #[cfg(feature = "card")]
         if let Some(capability) = crate::gpu::capability() {
@@ -21,13 +20,13 @@ impl Exactness {
         Exactness { ranged_bits: 24, units: 1 }
     }
 
-    /// What a product of `ranged` singles loses at most, for its size, if it loses more than sums in singles do.
+    /// The relative error bound of a reduced-precision f32 product; `None` if it is computed in full f32.
     pub fn ranged_loss(&self) -> Option<f64> {
         // Both factors are rounded.
         (self.ranged_bits < 24).then(|| 2.0 * 0.5_f64.powi(self.ranged_bits as i32))
     }
 
-    /// What functions add to what one of the host's would leave of a number of this size.
+    /// The additional error of functions at a value of this magnitude, compared with the host's functions.
     pub fn functions_loss(&self, size: f64) -> f64 {
         f64::from(self.units - 1) * 0.5_f64.powi(24) * size
     }

@@ -1,5 +1,4 @@
-//! A Metal text that has been compiled and loaded: kernels that the executor can call for one thread, and the lines
-//! of the text that their code came from.
+//! A compiled and loaded Metal source: kernels that can be called for one thread, with line information.
 
 use crate::compile::{CompileError, library};
 use crate::hooks::{TABLE, Table};
@@ -11,29 +10,29 @@ use std::cell::OnceCell;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
-/// Calls a kernel for one thread with its pointers and launch builtins.
+/// A function that calls a kernel for one thread, with its pointers and launch builtins.
 pub(crate) type Call = unsafe extern "C" fn(*const *mut c_void, *const u32);
 
-/// A kernel that can be called.
+/// A compiled kernel.
 pub struct Kernel {
-    /// What the text says of it.
+    /// Its signature in the source.
     pub signature: Signature,
-    /// Bytes of its struct of scalars.
+    /// Size of its scalar struct in bytes.
     pub scalar_bytes: usize,
-    /// None where a card runs it.
+    /// `None` if a GPU runs it.
     pub(crate) call: Option<Call>,
 }
 
-/// How to compile.
+/// Options of a compilation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'o> {
-    /// Only these kernels.
+    /// Compile only these kernels.
     pub only: Option<&'o [&'o str]>,
-    /// Where compiled libraries are kept, in place of the user's cache.
+    /// Cache directory of compiled libraries, instead of the user's cache.
     pub cache: Option<&'o Path>,
 }
 
-/// A compiled text.
+/// A compiled source.
 pub struct Program {
     kernels: Vec<Kernel>,
     path: PathBuf,
@@ -41,17 +40,17 @@ pub struct Program {
     lines: OnceCell<Option<Loader>>,
     #[cfg(feature = "card")]
     pub(crate) card: Option<crate::gpu::Module>,
-    // The kernels' code lives in it, so it is dropped last.
+    // Holds the kernels' code, so it is dropped last.
     _library: Option<Library>,
 }
 
 impl Program {
-    /// Compiles all of a text.
+    /// Compiles all kernels of a source.
     pub fn compile(text: &str) -> Result<Program, CompileError> {
         Program::compile_with(text, Options::default())
     }
 
-    /// Compiles a text.
+    /// Compiles a source with options.
     pub fn compile_with(text: &str, options: Options<'_>) -> Result<Program, CompileError> {
         let (source, signatures) = rewrite(text, options.only)?;
         #[cfg(feature = "card")]
@@ -64,15 +63,15 @@ impl Program {
             return Ok(Program { card: Some(module), ..Program::new(kernels, PathBuf::new(), 0, None) });
         }
         let path = library(&source, options.cache)?;
-        // SAFETY: the library was made by our own compiler run; loading it runs no code but an empty initialiser.
+        // SAFETY: `library` compiled it; loading runs only an empty initializer.
         unsafe { Program::load(&path, signatures) }
             .map_err(|error| CompileError::Load { path: path.clone(), message: error.to_string() })
     }
 
     /// # Safety
-    /// The library must have been compiled from a text with these signatures.
+    /// The library must have been compiled from a source with these signatures.
     unsafe fn load(path: &Path, signatures: Vec<Signature>) -> Result<Program, libloading::Error> {
-        // SAFETY: names and types of symbols are those that `rewrite` and `hooks.cpp` write.
+        // SAFETY: names and types of the symbols match those in `rewrite` and `hooks.cpp`.
         unsafe {
             let library = Library::new(path)?;
             let bind: Symbol<'_, unsafe extern "C" fn(*const Table)> = library.get(b"forge_bind")?;
@@ -102,22 +101,22 @@ impl Program {
         }
     }
 
-    /// Every kernel, in the order of the text.
+    /// All kernels, in source order.
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
 
-    /// The number of the kernel of this name.
+    /// The index of the kernel of this name.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.kernels.iter().position(|kernel| kernel.signature.name == name)
     }
 
-    /// An address in the code as a distance from its start.
+    /// A code address as an offset from the start of the library.
     pub(crate) fn site(&self, address: *const c_void) -> u32 {
         (address as usize).wrapping_sub(self.base) as u32
     }
 
-    /// The line of the text that made the code just before a place, which is where a call returned to; 0 if unknown.
+    /// The source line of the instruction before a location, which is a return address; 0 if unknown.
     pub(crate) fn line(&self, site: u32) -> usize {
         let lines = self.lines.get_or_init(|| Loader::new(&self.path).ok());
         let Some(lines) = lines else { return 0 };
@@ -134,7 +133,7 @@ impl Program {
     }
 }
 
-/// The address that the library which holds `symbol` is loaded at.
+/// The load address of the library that contains `symbol`.
 fn base_of(symbol: *const c_void) -> usize {
     // SAFETY: all zeros is a value of this struct of pointers, and dladdr fills it in.
     unsafe {

@@ -1,135 +1,135 @@
-//! The recording of a run: what a generated program asked of its device, pass by pass. The program writes it
-//! (`record`), [`crate::Replay`] carries it out.
+//! A recording of a generated program's device commands, pass by pass. The program's `record` command writes it;
+//! [`crate::Replay`] executes it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A run.
+/// The recorded run of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
-    /// The device's buffers, by name.
+    /// The device buffers by name.
     pub buffers: BTreeMap<String, BufferSize>,
-    /// In order. The host waits for each before the next.
+    /// The passes in order. The host waits for each before the next.
     pub passes: Vec<Pass>,
 }
 
-/// A buffer of the device.
+/// A device buffer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BufferSize {
-    /// The file that it shows, where it shows one; nothing writes it.
+    /// The file that it maps, if any; such a buffer is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
-/// One submission to the device, what the host wrote before it, and what it read after.
+/// One submission to the device, with the host's writes before it and reads after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pass {
-    /// For people.
+    /// Description of the pass.
     pub label: String,
-    /// Before it.
+    /// Host writes before the pass.
     pub writes: Vec<Write>,
-    /// In order.
+    /// Device commands in order.
     pub commands: Vec<Command>,
-    /// After it.
+    /// Host reads after the pass.
     pub reads: Vec<Read>,
 }
 
-/// Words that the host writes.
+/// A write of u32 words by the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
     /// Name of the buffer.
     pub buffer: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
     /// The words.
     pub words: Vec<u32>,
 }
 
-/// What a device is told.
+/// A device command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// Run a kernel.
+    /// Runs a kernel.
     Dispatch(Dispatch),
-    /// Let everything after see what everything before wrote.
+    /// Orders all commands after it behind all commands before it.
     Barrier(Barrier),
 }
 
-/// See [`Command::Barrier`].
+/// The arguments of [`Command::Barrier`]: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Barrier {}
 
-/// A kernel's launch.
+/// A kernel launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatch {
-    /// Its name.
+    /// Name of the kernel.
     pub kernel: String,
-    /// In the order of its buffers.
+    /// Bindings in the order of the kernel's buffers.
     pub bindings: Vec<Binding>,
-    /// In the order of its struct.
+    /// Scalars in the order of the kernel's scalar struct.
     pub scalars: Vec<u32>,
     /// Threadgroups in x, y, z.
     pub groups: [u32; 3],
-    /// Threads of a threadgroup.
+    /// Threads per threadgroup.
     pub threads: u32,
 }
 
-/// A range of a buffer.
+/// A binding: a byte range of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// Name of the buffer.
     pub buffer: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
     /// Whether the kernel may write it.
     pub written: bool,
 }
 
-/// What the host reads after a pass.
+/// A read by the host after a pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Read {
     /// Name of the buffer.
     pub buffer: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
-    /// What it is.
+    /// Meaning of the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<What>,
 }
 
-/// What the host reads.
+/// The meaning of bytes that the host reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// Logits of a position of a sequence.
+    /// Logits of one position of a sequence.
     Logits(Place),
-    /// Something else.
+    /// Any other data, by name.
     #[serde(untagged)]
     Other(serde_json::Value),
 }
 
-/// Where in the run a row of logits belongs.
+/// The sequence and position of a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Number of the sequence.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// Position in it.
+    /// Position in the sequence.
     pub position: usize,
 }
 
 impl Recording {
-    /// Reads the JSON.
+    /// Parses the JSON of a recording.
     pub fn parse(json: &str) -> Result<Recording, serde_json::Error> {
         serde_json::from_str(json)
     }
 
-    /// Dispatches and barriers of all passes.
+    /// Number of dispatches and barriers of all passes.
     pub fn steps(&self) -> usize {
         self.passes.iter().map(|pass| pass.commands.len()).sum()
     }

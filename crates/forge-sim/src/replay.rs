@@ -1,4 +1,4 @@
-//! Carries out a recording: the same dispatches on the same bytes in the same order, under the referee.
+//! Replay: executes a recording in the kernel checker, with the same dispatches and data in the same order.
 
 use crate::checker::Counters;
 use crate::fault::Fault;
@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Where the weight file's bytes are.
+/// The source of the weights.
 #[derive(Clone, Copy, Debug)]
 pub enum Weights<'w> {
-    /// In this file.
+    /// A file.
     File(&'w Path),
-    /// Here.
+    /// Bytes in memory.
     Bytes(&'w [u8]),
 }
 
-/// A recording that is being carried out.
+/// The replay of a recording.
 pub struct Replay<'p> {
     sim: Sim<'p>,
     recording: &'p Recording,
@@ -31,8 +31,8 @@ pub struct Replay<'p> {
     traffic: Option<Vec<Counted<'p>>>,
 }
 
-/// A dispatch of the running pass whose traffic was counted. Layers differ in their weights' bytes, not in which of
-/// them they touch: a dispatch that is launched as one before it counts as that.
+/// A dispatch of the current pass with its counted traffic. Layers differ in the values of their weights, not in the
+/// accessed addresses, so equal dispatches of a pass are counted once.
 struct Counted<'p> {
     dispatch: &'p Dispatch,
     traffic: Traffic,
@@ -48,47 +48,47 @@ impl Counted<'_> {
     }
 }
 
-/// What the host read after a pass.
+/// Values that the host read after a pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct Values {
-    /// What it is.
+    /// Meaning of the values.
     pub what: Option<What>,
-    /// As numbers.
+    /// The values as f32.
     pub values: Vec<f32>,
 }
 
 /// A barrier command of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Wait {
-    /// Number of the pass.
+    /// Index of the pass.
     pub pass: usize,
-    /// Number of the command in it.
+    /// Index of the command in the pass.
     pub command: usize,
-    /// Whether two dispatches would conflict if it were not there.
+    /// Whether two dispatches would conflict without it.
     pub needed: bool,
 }
 
-/// What came of it.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// What the referee found.
+    /// Faults that the checker found.
     pub faults: Vec<Fault>,
-    /// What each kernel did.
+    /// Counters of each kernel.
     pub counters: BTreeMap<String, Counters>,
-    /// What the host read.
+    /// Values that the host read.
     #[serde(skip)]
     pub reads: Vec<Values>,
-    /// Every barrier command, and whether it was needed.
+    /// All barrier commands, with whether each was needed.
     #[serde(skip)]
     pub waits: Vec<Wait>,
-    /// Dispatches carried out.
+    /// Number of executed dispatches.
     pub steps: usize,
-    /// Where it could not go on, if it could not.
+    /// The aborted dispatch, if any.
     pub stopped: Option<String>,
 }
 
 impl<'p> Replay<'p> {
-    /// Makes the recording's buffers.
+    /// Creates the recording's buffers.
     pub fn new(
         program: &'p Program,
         recording: &'p Recording,
@@ -104,7 +104,7 @@ impl<'p> Replay<'p> {
             };
             if sim.memory.size(id) != size.bytes {
                 let message = format!(
-                    "`{name}` has {} bytes and the recording says {}",
+                    "`{name}` has {} bytes, but the recording has {}",
                     sim.memory.size(id),
                     size.bytes
                 );
@@ -115,22 +115,22 @@ impl<'p> Replay<'p> {
         Ok(Replay { sim, recording, buffers, samples: None, traffic: None })
     }
 
-    /// Keeps what some dispatches of each kernel were given, for faults to be planted in it.
+    /// Keeps the inputs of some dispatches of each kernel, for mutation testing.
     pub fn sampling(&mut self, samples: Samples) {
         self.samples = Some(samples);
     }
 
-    /// Counts how kernels use device memory. Of the equal dispatches of a pass the first is counted for all.
+    /// Enables memory traffic counters. Equal dispatches of a pass are counted once.
     pub fn counting_traffic(&mut self) {
         self.traffic = Some(Vec::new());
     }
 
-    /// The dispatches that were kept.
+    /// The kept dispatches.
     pub fn into_samples(self) -> Vec<Sample> {
         self.samples.map(Samples::finish).unwrap_or_default()
     }
 
-    /// Carries the recording out. `progress` is told passes and commands done so far.
+    /// Executes the recording. `progress` is called with the numbers of completed passes and commands.
     pub fn run(&mut self, progress: &mut dyn FnMut(usize, usize)) -> Report {
         let mut report = Report::default();
         let mut done = 0;
@@ -149,7 +149,7 @@ impl<'p> Replay<'p> {
                         report.steps += 1;
                         if !self.dispatch(dispatch) && self.sim.stopped() {
                             report.stopped = Some(format!(
-                                "command {index} of pass {number} ({}): `{}` could not go on",
+                                "command {index} of pass {number} ({}): `{}` was aborted",
                                 pass.label, dispatch.kernel
                             ));
                             break 'passes;
@@ -234,7 +234,7 @@ impl<'p> Replay<'p> {
             };
             if !self.sim.memory.written(*buffer, read.offset, read.bytes) {
                 let message = format!(
-                    "after pass `{}` the host reads {} bytes at byte {} of `{}`, which nothing has written whole",
+                    "after pass `{}` the host reads {} bytes at byte {} of `{}`, which is not completely written",
                     pass.label, read.bytes, read.offset, read.buffer
                 );
                 self.sim.unwritten_read(message);

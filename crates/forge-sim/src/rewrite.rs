@@ -1,12 +1,11 @@
-//! From the text of kernels to the C++ that clang compiles: arrays in threadgroup memory become references to memory
-//! that the executor hands out, kernels that are not wanted are left out, and each kernel gets a function that the
-//! host can call for one thread. Lines keep their numbers.
+//! Rewrites Metal source to C++ for clang. Threadgroup arrays become references to memory of the executor, unselected
+//! kernels are removed, and each kernel gets a function that calls it for one thread. Line numbers do not change.
 
 use crate::lexer::{Sort, Token, blank, edit, tokens};
 use crate::signature::{Malformed, Signature, Source, Space, kernels, split};
 use std::fmt::Write;
 
-/// Where each launch builtin starts among the words that the executor hands to a thread.
+/// Index of each launch builtin in the words that the executor passes to a thread.
 pub(crate) const BUILTINS: &[(&str, usize)] = &[
     ("thread_position_in_grid", 0),
     ("threadgroup_position_in_grid", 3),
@@ -24,16 +23,16 @@ pub(crate) const BUILTINS: &[(&str, usize)] = &[
     ("thread_execution_width", 22),
 ];
 
-/// Words that the executor hands to a thread.
+/// Number of words that the executor passes to a thread.
 pub(crate) const BUILTIN_WORDS: usize = 24;
 
-/// Where threadgroup pointers start among the pointers that the executor hands to a thread.
+/// Index of the first threadgroup pointer in the pointers that the executor passes to a thread.
 pub(crate) const FIRST_THREADGROUP: usize = 31;
 
-/// Pointers that the executor hands to a thread.
+/// Number of pointers that the executor passes to a thread.
 pub(crate) const POINTERS: usize = FIRST_THREADGROUP + 8;
 
-/// The C++ of `text`, and the kernels in it. With `only`, other kernels are left out.
+/// The C++ of `text` and its kernels; with `only`, other kernels are removed.
 pub(crate) fn rewrite(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), Malformed> {
     let (text, found) = select(text, only)?;
     let mut source = edit(&text, &arrays(&text)?);
@@ -44,7 +43,7 @@ pub(crate) fn rewrite(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<
     Ok((source, found))
 }
 
-/// `text` without the kernels that are not wanted, and those that are.
+/// `text` without the unselected kernels, and the selected ones.
 fn select(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), Malformed> {
     let all = kernels(text)?;
     let Some(only) = only else { return Ok((text.to_owned(), all)) };
@@ -55,7 +54,7 @@ fn select(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>),
         .map(|kernel| (kernel.range.clone(), blank(&text[kernel.range.clone()])))
         .collect();
     let edited = edit(text, &edits);
-    // Ranges have moved with what was left out.
+    // Removing kernels has moved the ranges.
     if edits.is_empty() {
         return Ok((edited, kept));
     }
@@ -63,7 +62,7 @@ fn select(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>),
     Ok((edited, kept))
 }
 
-/// The edits that turn declarations of variables in threadgroup memory into references.
+/// The edits that turn declarations of threadgroup variables into references.
 fn arrays(text: &str) -> Result<Vec<(std::ops::Range<usize>, String)>, Malformed> {
     let tokens = tokens(text);
     let mut edits = Vec::new();
@@ -72,8 +71,7 @@ fn arrays(text: &str) -> Result<Vec<(std::ops::Range<usize>, String)>, Malformed
             && token.text.starts_with("#define")
             && token.text.contains("threadgroup ")
         {
-            let message =
-                "threadgroup memory declared by a macro cannot be seen: it must be written out".to_owned();
+            let message = "unsupported threadgroup memory in a macro: declare it outside macros".to_owned();
             return Err(Malformed { line: token.line, message });
         }
         let begins = index > 0
@@ -90,7 +88,7 @@ fn arrays(text: &str) -> Result<Vec<(std::ops::Range<usize>, String)>, Malformed
     Ok(edits)
 }
 
-/// What stands for `threadgroup <tokens[from..end]>;`, unless it declares pointers.
+/// The replacement of `threadgroup <tokens[from..end]>;`; `None` if it declares pointers.
 fn declaration(text: &str, tokens: &[Token<'_>], from: usize, end: usize) -> Option<String> {
     let declared = &tokens[from..end];
     let mut depth = 0;
@@ -103,7 +101,7 @@ fn declaration(text: &str, tokens: &[Token<'_>], from: usize, end: usize) -> Opt
         }
     }
     let parts = split(tokens, from, end);
-    // The first part has the type, then the name and its dimensions.
+    // The first part has the type, the name and its dimensions.
     let first = parts.first()?.clone();
     let bracket = first.clone().find(|at| tokens[*at].is("[")).unwrap_or(first.end);
     let name = bracket.checked_sub(1).filter(|at| *at > from)?;
@@ -119,12 +117,12 @@ fn declaration(text: &str, tokens: &[Token<'_>], from: usize, end: usize) -> Opt
              forge_threadgroup({id}u, sizeof(forge_type_{id}), alignof(forge_type_{id}), \"{name}\"); "
         );
     }
-    // A declaration over several lines keeps them.
+    // Keeps the line breaks of a declaration.
     written.push_str(&blank(&text[tokens[from].start..tokens[end].end()]));
     Some(written)
 }
 
-/// The function that calls a kernel for one thread, and the size of its scalars.
+/// Writes the function that calls a kernel for one thread, and the size of its scalars.
 fn write_call(source: &mut String, kernel: &Signature) -> Result<(), Malformed> {
     let malformed = |message: String| Malformed { line: kernel.line, message };
     let mut arguments = Vec::new();
@@ -133,9 +131,7 @@ fn write_call(source: &mut String, kernel: &Signature) -> Result<(), Malformed> 
         arguments.push(match &parameter.source {
             Source::Builtin(builtin) => {
                 let Some((_, offset)) = BUILTINS.iter().find(|(known, _)| known == builtin) else {
-                    return Err(malformed(format!(
-                        "`{name}` asks for `{builtin}`, which is not a launch builtin"
-                    )));
+                    return Err(malformed(format!("`{name}`: unknown launch builtin `{builtin}`")));
                 };
                 format!("forge_builtin<{element}>(words + {offset})")
             }
@@ -145,7 +141,9 @@ fn write_call(source: &mut String, kernel: &Signature) -> Result<(), Malformed> 
                     _ => (0, FIRST_THREADGROUP),
                 };
                 if *slot >= limit {
-                    return Err(malformed(format!("`{name}` has slot {slot}, and there are {limit}")));
+                    return Err(malformed(format!(
+                        "`{name}`: slot {slot} is out of range; the limit is {limit}"
+                    )));
                 }
                 let star = if parameter.reference { "*" } else { "" };
                 format!("{star}({element}*)pointers[{}]", first + slot)

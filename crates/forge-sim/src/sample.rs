@@ -1,5 +1,5 @@
-//! Single dispatches lifted out of a replay with all that they were given, so that they can be run again by
-//! themselves: on them, faults that were planted in a kernel are looked for in milliseconds.
+//! Samples: single dispatches of a replay with their inputs, which can be executed again in isolation. Mutation tests of a
+//! kernel run on them in milliseconds.
 
 use crate::fault::Fault;
 use crate::memory::{Bound, Memory};
@@ -10,21 +10,21 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
-/// What a dispatch was given in one binding.
+/// The input of one binding.
 #[derive(Clone, Debug)]
 struct Given {
     bytes: Vec<u8>,
-    /// None where nothing writes the buffer: all of it counts.
+    /// The initialized ranges; `None` for a constant buffer.
     initialised: Option<Vec<Range<usize>>>,
     written: bool,
-    /// The binding before it that has the same bytes, if one has.
+    /// An earlier binding of the same bytes, if any.
     same_as: Option<usize>,
 }
 
-/// A dispatch that can be run again.
+/// A dispatch with its inputs.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
     given: Vec<Given>,
     scalars: Vec<u32>,
@@ -32,16 +32,16 @@ pub struct Sample {
     threads: u32,
 }
 
-/// What came of running a sample.
+/// The result of running a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What the referee found.
+    /// Faults that the checker found.
     pub faults: Vec<Fault>,
-    /// What the kernel left in each binding that it may write.
+    /// Contents of each writable binding after the dispatch.
     pub left: Vec<Vec<u8>>,
 }
 
-/// Collects samples: of each kernel, dispatches that differ in scalars or threadgroups, the smallest first.
+/// Collects samples of each kernel that differ in scalars or threadgroups.
 #[derive(Debug)]
 pub struct Samples {
     each: usize,
@@ -50,12 +50,12 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// At most `each` of a kernel, none that is given more than `largest` bytes.
+    /// Keeps at most `each` samples of a kernel, none with more than `largest` bytes of input.
     pub fn new(each: usize, largest: usize) -> Samples {
         Samples { each, largest, kept: HashMap::new() }
     }
 
-    /// What a dispatch is about to be given, if it is worth keeping.
+    /// The sample of a dispatch before it runs; `None` if it is not needed.
     pub(crate) fn take(
         &mut self,
         memory: &mut Memory,
@@ -103,7 +103,7 @@ impl Samples {
 }
 
 impl Sample {
-    /// Runs the dispatch again, with the kernel of this name as `program` has it. `limit` is of accesses.
+    /// Runs the dispatch with the kernel of the same name in `program`. `limit` is the maximum number of accesses.
     pub fn run(&self, program: &Program, limit: u64) -> io::Result<Outcome> {
         let mut sim = Sim::new(program)?;
         sim.limit(limit);

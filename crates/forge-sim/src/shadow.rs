@@ -1,8 +1,7 @@
-//! What is remembered of each few bytes of memory: who wrote them last and who has read them since, and when.
+//! Shadow memory: the last write and the last reads of each granule of memory, with thread and time.
 //!
-//! Time is a counter that moves at every barrier, every threadgroup and every dispatch. One number therefore says of
-//! an access in which dispatch, in which threadgroup and between which barriers it happened, and two accesses are
-//! ordered or not by comparing numbers:
+//! Time is a counter that advances at every barrier, threadgroup and dispatch. A time therefore identifies the dispatch, the
+//! threadgroup and the barrier interval of an access. Comparing times determines whether two accesses are ordered:
 //!
 //! ```text
 //!  previous      interval       dispatch        group          barrier       clock
@@ -14,101 +13,101 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
-/// The time of what the host wrote: before everything.
+/// The time of all host writes: before everything else.
 pub(crate) const HOST: u32 = 1;
 
 const THREAD: u16 = 1023;
-/// Several lanes of a simdgroup have read since its last barrier.
+/// Flag: several lanes of a simdgroup have read since its last barrier.
 const MANY_LANES: u16 = 1 << 10;
-/// Several simdgroups have read since the group's last barrier.
+/// Flag: several simdgroups have read since the threadgroup's last barrier.
 const MANY_SIMDGROUPS: u16 = 1 << 11;
-/// The access was atomic.
+/// Flag: the access was atomic.
 const ATOMIC: u16 = 1 << 12;
 
-/// What is remembered of one granule.
+/// The access history of one granule.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Cell {
-    /// When it was written last; 0 never.
+    /// Time of the last write; 0 if never written.
     pub(crate) wrote: u32,
-    /// When it was read last.
+    /// Time of the last read.
     pub(crate) read: u32,
-    /// When a threadgroup other than the last to read it had read it.
+    /// Time of the last read by another threadgroup than the last reader.
     pub(crate) read_before: u32,
-    /// Place in the code of the last write.
+    /// Code location of the last write.
     pub(crate) wrote_at: u32,
-    /// Place in the code of the last read.
+    /// Code location of the last read.
     pub(crate) read_at: u32,
     writer: u16,
     reader: u16,
 }
 
 impl Cell {
-    /// The thread of its threadgroup that wrote last.
+    /// Index of the last writer in its threadgroup.
     pub(crate) fn writer(&self) -> u16 {
         self.writer & THREAD
     }
 
-    /// A thread of its threadgroup that read last.
+    /// Index of a last reader in its threadgroup.
     pub(crate) fn reader(&self) -> u16 {
         self.reader & THREAD
     }
 
-    /// As after a write by the host.
+    /// The state after a write by the host.
     pub(crate) fn by_host() -> Cell {
         Cell { wrote: HOST, ..Cell::default() }
     }
 }
 
-/// The time as one thread sees it, for one kind of memory.
+/// The times that determine ordering for one thread and one kind of memory.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Now {
-    /// The last barrier that the thread has passed, alone with its simdgroup or with all.
+    /// Last barrier of the thread: simdgroup or threadgroup.
     pub(crate) clock: u32,
-    /// The last barrier of the threadgroup.
+    /// Last threadgroup barrier.
     pub(crate) barrier: u32,
-    /// The start of the threadgroup.
+    /// Start of the threadgroup.
     pub(crate) group: u32,
-    /// The start of the dispatch.
+    /// Start of the dispatch.
     pub(crate) dispatch: u32,
-    /// The last barrier command.
+    /// Last barrier command.
     pub(crate) interval: u32,
-    /// The barrier command before it.
+    /// The barrier command before the last.
     pub(crate) previous: u32,
-    /// The thread.
+    /// Index of the thread.
     pub(crate) thread: u16,
 }
 
 /// How two accesses conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// They do not.
+    /// No conflict.
     None,
-    /// They would, if the last barrier command were not there.
+    /// No conflict, but only because of the last barrier command.
     Spared,
-    /// Two threads of a threadgroup.
+    /// Conflict of two threads of a threadgroup.
     Thread,
-    /// Two threadgroups.
+    /// Conflict of two threadgroups.
     Group,
-    /// Two dispatches.
+    /// Conflict of two dispatches.
     Dispatch,
 }
 
-/// What another access did.
+/// The earlier access of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Other {
-    /// It wrote.
+    /// The last write.
     Wrote,
-    /// It read.
+    /// The last read.
     Read,
-    /// It read, and it was an earlier threadgroup or dispatch than the last to read.
+    /// A read by an earlier threadgroup or dispatch than the last reader.
     ReadBefore,
 }
 
 impl Now {
-    /// How an access at `clock` by `who` relates to one by this thread now, if either writes.
+    /// The conflict of an access at `clock` by `thread` with one by this thread now, if either writes.
     #[inline(always)]
-    fn relation(&self, clock: u32, who: u16) -> Conflict {
+    fn relation(&self, clock: u32, thread: u16) -> Conflict {
         if clock < self.interval {
             return if clock >= self.previous { Conflict::Spared } else { Conflict::None };
         }
@@ -121,16 +120,20 @@ impl Now {
         if clock < self.barrier {
             return Conflict::None;
         }
-        if who & MANY_SIMDGROUPS != 0 || (who & THREAD) / 32 != self.thread / 32 {
+        if thread & MANY_SIMDGROUPS != 0 || (thread & THREAD) / 32 != self.thread / 32 {
             return Conflict::Thread;
         }
         if clock < self.clock {
             return Conflict::None;
         }
-        if who & MANY_LANES != 0 || who & THREAD != self.thread { Conflict::Thread } else { Conflict::None }
+        if thread & MANY_LANES != 0 || thread & THREAD != self.thread {
+            Conflict::Thread
+        } else {
+            Conflict::None
+        }
     }
 
-    /// Notes a write, and says with what it clashes.
+    /// Records a write and returns its conflict.
     #[inline(always)]
     pub(crate) fn write(&self, cell: &mut Cell, at: u32, atomic: bool) -> (Conflict, Other) {
         let mut found = (Conflict::None, Other::Wrote);
@@ -160,7 +163,7 @@ impl Now {
         found
     }
 
-    /// Notes a read, and says with what it clashes.
+    /// Records a read and returns its conflict.
     #[inline(always)]
     pub(crate) fn read(&self, cell: &mut Cell, at: u32, atomic: bool) -> Conflict {
         let mut clash = Conflict::None;
@@ -195,21 +198,21 @@ impl PartialOrd for Conflict {
     }
 }
 
-/// What is remembered of a buffer. Granules are of 4 bytes until an access smaller than that is seen.
+/// The shadow memory of a buffer. Granules have 4 bytes until a smaller access occurs.
 pub(crate) struct Shadow {
-    /// One for each granule.
+    /// One cell per granule.
     pub(crate) cells: Vec<Cell>,
-    /// log2 of a granule's bytes.
+    /// log2 of the granule size in bytes.
     pub(crate) shift: u32,
 }
 
 impl Shadow {
-    /// Of `bytes` bytes that nothing has written.
+    /// The shadow of `bytes` uninitialized bytes.
     pub(crate) fn new(bytes: usize) -> Shadow {
         Shadow { cells: zeroed(bytes.div_ceil(4)), shift: 2 }
     }
 
-    /// Grows to hold `bytes` bytes.
+    /// Grows to at least `bytes` bytes.
     pub(crate) fn reach(&mut self, bytes: usize) {
         let cells = bytes.div_ceil(4) << (2 - self.shift);
         if self.cells.len() < cells {
@@ -217,7 +220,7 @@ impl Shadow {
         }
     }
 
-    /// Makes granules small enough for an access at `offset` of `size` bytes.
+    /// Splits granules for an access of `size` bytes at `offset`.
     #[cold]
     pub(crate) fn refine(&mut self, offset: usize, size: usize) {
         let shift = (offset | size).trailing_zeros().min(self.shift);
@@ -242,12 +245,12 @@ impl Shadow {
         &mut self.cells[first..first + count]
     }
 
-    /// Notes that the host has written.
+    /// Records a write by the host.
     pub(crate) fn host_writes(&mut self, offset: usize, size: usize) {
         self.at(offset, size).fill(Cell::by_host());
     }
 
-    /// Forgets when, and remembers only what has been written.
+    /// Discards times, but keeps which bytes are initialized.
     pub(crate) fn age(&mut self) {
         for cell in &mut self.cells {
             if cell.wrote | cell.read != 0 {
@@ -257,7 +260,7 @@ impl Shadow {
     }
 }
 
-/// Cells of zeros in memory that the system gives only once it is touched.
+/// Zeroed cells, whose pages the system allocates on first access.
 fn zeroed(count: usize) -> Vec<Cell> {
     if count == 0 {
         return Vec::new();

@@ -1,21 +1,20 @@
-//! The kernels of a Metal text: where each stands, and what its parameters are. The text is the only source; nothing
-//! is declared twice.
+//! Parser of kernel signatures in Metal source. The source is the only declaration of a kernel.
 
 use crate::lexer::{Sort, Token, closing, tokens};
 use std::ops::Range;
 
-/// Which memory a parameter points to.
+/// The address space of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// A buffer that may be large and, unless const, written.
+    /// A buffer; writable unless const.
     Device,
-    /// A small buffer, read only: the scalars.
+    /// A small read-only buffer: the scalars.
     Constant,
-    /// Memory of the threadgroup.
+    /// Threadgroup memory.
     Threadgroup,
 }
 
-/// Where a parameter's value comes from.
+/// The source of a parameter's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `[[buffer(n)]]` or `[[threadgroup(n)]]`.
@@ -31,33 +30,33 @@ pub struct Parameter {
     pub name: String,
     /// Its type as written, without the `*` or `&` of a buffer.
     pub element: String,
-    /// Whether it is a reference rather than a pointer.
+    /// Whether it is a reference instead of a pointer.
     pub reference: bool,
     /// Whether the kernel may write through it.
     pub written: bool,
-    /// Where its value comes from.
+    /// Source of its value.
     pub source: Source,
 }
 
-/// One kernel of a text.
+/// The signature of one kernel.
 #[derive(Clone, Debug)]
 pub struct Signature {
     /// Its name.
     pub name: String,
-    /// The line of its name.
+    /// Line of its name.
     pub line: usize,
     /// N of `[[max_total_threads_per_threadgroup(N)]]`.
     pub threads: Option<u32>,
-    /// In the order written.
+    /// Parameters in source order.
     pub parameters: Vec<Parameter>,
-    /// All of it in the text, attributes included.
+    /// Byte range in the source, attributes included.
     pub range: Range<usize>,
-    /// Its body with braces.
+    /// Byte range of the body, braces included.
     pub body: Range<usize>,
 }
 
 impl Signature {
-    /// The parameters that are buffers bound by the host, by slot; the scalars' struct is not among them.
+    /// The buffer parameters in slot order, without the scalar struct.
     pub fn buffers(&self) -> Vec<(usize, &Parameter)> {
         let mut found: Vec<_> = self
             .parameters
@@ -72,7 +71,7 @@ impl Signature {
         found
     }
 
-    /// The slot and the parameter of the scalars: the one reference to `constant`.
+    /// Slot and parameter of the scalar struct: the only reference to `constant`.
     pub fn scalars(&self) -> Option<(usize, &Parameter)> {
         self.parameters.iter().find_map(|parameter| match parameter.source {
             Source::Slot(Space::Constant, slot) if parameter.reference => Some((slot, parameter)),
@@ -81,17 +80,17 @@ impl Signature {
     }
 }
 
-/// What is wrong with a signature, and where.
+/// A syntax error in a signature.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernels.metal:{line}: {message}")]
 pub struct Malformed {
-    /// Line in the text.
+    /// Line in the source.
     pub line: usize,
     /// What is wrong.
     pub message: String,
 }
 
-/// Every kernel of `text`, in order.
+/// All kernels of `text`, in order.
 pub fn kernels(text: &str) -> Result<Vec<Signature>, Malformed> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -114,7 +113,7 @@ pub fn kernels(text: &str) -> Result<Vec<Signature>, Malformed> {
     Ok(found)
 }
 
-/// The kernel whose word `kernel` is at `index`, and the index after its body.
+/// The kernel whose keyword `kernel` is at `index`, and the index after its body.
 fn kernel(tokens: &[Token<'_>], index: usize) -> Result<(Signature, usize), Malformed> {
     let line = tokens[index].line;
     let missing = |what: &str| Malformed { line, message: format!("a kernel without {what}") };
@@ -152,7 +151,7 @@ fn kernel(tokens: &[Token<'_>], index: usize) -> Result<(Signature, usize), Malf
     Ok((signature, end + 1))
 }
 
-/// The ranges of `tokens[from..to]` between commas that stand outside brackets.
+/// The ranges of `tokens[from..to]` separated by commas outside brackets.
 pub(crate) fn split(tokens: &[Token<'_>], from: usize, to: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut start, mut depth) = (from, 0i32);

@@ -1,4 +1,4 @@
-//! Dispatches kernels over buffers, as a command encoder would, and keeps what the referee found.
+//! The simulated device: dispatches kernels over buffers, like a command encoder, and collects faults.
 
 use crate::checker::{Counters, View};
 use crate::engine::{Engine, LANES, MOST_THREADS};
@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 
-/// A device that runs the kernels of one program, one dispatch after another.
+/// A device that executes the kernels of one program, one dispatch after another.
 pub struct Sim<'p> {
     program: &'p Program,
     /// The buffers.
     pub memory: Memory,
     engine: Box<Engine>,
     counters: BTreeMap<String, Counters>,
-    /// Whether each barrier command so far was needed; the last is not known yet.
+    /// Whether each barrier command was needed; not yet known for the last.
     needed: Vec<bool>,
     interval: u32,
     previous: u32,
@@ -30,7 +30,7 @@ pub struct Sim<'p> {
 }
 
 impl<'p> Sim<'p> {
-    /// A device without buffers.
+    /// Creates a device without buffers.
     pub fn new(program: &'p Program) -> io::Result<Sim<'p>> {
         Ok(Sim {
             program,
@@ -44,14 +44,13 @@ impl<'p> Sim<'p> {
         })
     }
 
-    /// Runs a kernel over `groups` threadgroups of as many threads as it states. `bindings` are in the order of its
-    /// buffers. Says whether it ran to its end; faults are in [`Sim::faults`].
+    /// Runs a kernel over `groups` threadgroups of its declared size. `bindings` are in the order of its buffers. Returns
+    /// whether it ran to completion; faults are in [`Sim::faults`].
     pub fn dispatch(&mut self, kernel: &str, bindings: &[Bound], scalars: &[u32], groups: [u32; 3]) -> bool {
         self.dispatch_with(kernel, bindings, scalars, groups, None, &[])
     }
 
-    /// As [`Sim::dispatch`], with threads of a threadgroup as the host states them, and bytes for each
-    /// `[[threadgroup(n)]]`.
+    /// Like [`Sim::dispatch`], with an explicit threadgroup size and the bytes of each `[[threadgroup(n)]]`.
     pub fn dispatch_with(
         &mut self,
         kernel: &str,
@@ -83,7 +82,7 @@ impl<'p> Sim<'p> {
         self.launch(index, groups, threads as usize)
     }
 
-    /// What makes a dispatch one that its kernel was not written for.
+    /// Checks that a dispatch matches its kernel; returns the number of threads.
     fn check(
         &mut self,
         signature: &Signature,
@@ -95,25 +94,29 @@ impl<'p> Sim<'p> {
         let (name, line) = (&signature.name, signature.line);
         let threads = match (signature.threads, stated) {
             (Some(own), Some(given)) if own != given => {
-                self.refuse(name, line, format!("it is launched with {given} threads and states {own}"));
+                self.refuse(name, line, format!("launched with {given} threads, but it declares {own}"));
                 return None;
             }
             (own, given) => own.or(given),
         };
         let Some(threads) = threads else {
-            self.refuse(name, line, "it does not state its threads and neither does the launch".to_owned());
-            return None;
-        };
-        if threads == 0 || threads as usize > MOST_THREADS {
-            self.refuse(name, line, format!("{threads} threads: a threadgroup has 1 to {MOST_THREADS}"));
-            return None;
-        }
-        if groups.contains(&0) {
             self.refuse(
                 name,
                 line,
-                format!("it is launched over {groups:?} threadgroups: nothing would run"),
+                "neither the kernel nor the launch declares a number of threads".to_owned(),
             );
+            return None;
+        };
+        if threads == 0 || threads as usize > MOST_THREADS {
+            self.refuse(
+                name,
+                line,
+                format!("invalid threadgroup size {threads}: expected 1 to {MOST_THREADS}"),
+            );
+            return None;
+        }
+        if groups.contains(&0) {
+            self.refuse(name, line, format!("empty launch over {groups:?} threadgroups"));
             return None;
         }
         let buffers = signature.buffers().len();
@@ -134,7 +137,7 @@ impl<'p> Sim<'p> {
         Some(threads)
     }
 
-    /// Gives the kernel its buffers, scalars and threadgroup memory.
+    /// Binds the kernel's buffers, scalars and threadgroup memory.
     fn bind(
         &mut self,
         signature: &Signature,
@@ -149,7 +152,7 @@ impl<'p> Sim<'p> {
                 if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
             if bound.offset.checked_add(bytes).is_none_or(|end| end > size) {
                 let (offset, name) = (bound.offset, &parameter.name);
-                return Err(format!("`{name}` is bytes {offset}.. of {bytes}, and its buffer has {size}"));
+                return Err(format!("`{name}`: {bytes} bytes at {offset} exceed its buffer of {size} bytes"));
             }
             let window =
                 self.memory.window(bound.buffer, bound.offset, bytes).map_err(|error| error.to_string())?;
@@ -171,7 +174,7 @@ impl<'p> Sim<'p> {
             });
         }
         if let Some((slot, parameter)) = signature.scalars() {
-            // The scalars are read only, and live as long as the dispatch.
+            // The scalars are read-only and outlive the dispatch.
             let start = scalars.as_ptr() as usize;
             self.engine.pointers[slot] = start as *mut c_void;
             self.engine.watch.views.push(View {
@@ -189,11 +192,15 @@ impl<'p> Sim<'p> {
         }
         for parameter in &signature.parameters {
             let Source::Slot(Space::Threadgroup, slot) = parameter.source else { continue };
-            let bytes =
-                *threadgroup.get(slot).ok_or_else(|| format!("`{}` is given no memory", parameter.name))?;
+            let bytes = *threadgroup
+                .get(slot)
+                .ok_or_else(|| format!("`{}`: missing size of threadgroup memory", parameter.name))?;
             let id = u32::MAX - slot as u32;
             let Ok((address, _)) = self.engine.watch.arena.array(id, bytes, || parameter.name.clone()) else {
-                return Err(format!("`{}` is given {bytes} bytes; there are {LIMIT}", parameter.name));
+                return Err(format!(
+                    "`{}`: {bytes} bytes of threadgroup memory exceed the limit of {LIMIT}",
+                    parameter.name
+                ));
             };
             self.engine.pointers[FIRST_THREADGROUP + slot] = address as *mut c_void;
         }
@@ -231,7 +238,7 @@ impl<'p> Sim<'p> {
         'groups: for z in 0..groups[2] {
             for y in 0..groups[1] {
                 for x in 0..groups[0] {
-                    // SAFETY: the engine is set for this system thread, and `self` is borrowed by this call alone.
+                    // SAFETY: the engine is set for this system thread, and only this call borrows `self`.
                     unsafe {
                         Engine::run_group(engine, [x, y, z]);
                         if let Some(counting) = &mut (*engine).watch.counting {
@@ -256,7 +263,7 @@ impl<'p> Sim<'p> {
         !self.engine.stopped
     }
 
-    /// Everything after sees what everything before wrote.
+    /// A barrier command: orders all later dispatches behind all earlier ones.
     pub fn barrier(&mut self) {
         let before = self.interval;
         self.fence();
@@ -264,7 +271,7 @@ impl<'p> Sim<'p> {
         self.needed.push(false);
     }
 
-    /// The host waits for the device: as a barrier, but one that is always needed.
+    /// The host waits for the device. This is a barrier that is always needed.
     pub fn fence(&mut self) {
         if let Some(last) = self.needed.last_mut() {
             *last |= self.engine.watch.spared;
@@ -279,63 +286,63 @@ impl<'p> Sim<'p> {
         self.engine.watch.dispatches.clear();
     }
 
-    /// Of each barrier so far, whether two dispatches would conflict without it. Of the last, not yet known before
-    /// another barrier or a fence.
+    /// Whether two dispatches would conflict without a barrier, for each barrier so far. For the last barrier, this is only
+    /// known after the next barrier or fence.
     pub fn needed(&self) -> &[bool] {
         &self.needed
     }
 
-    /// Notes that the host reads what nothing has written.
+    /// Records that the host reads uninitialized memory.
     pub(crate) fn unwritten_read(&mut self, message: String) {
         let fault = Fault { kind: Kind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }
 
-    /// Notes a fault of the host's.
+    /// Records an invalid launch.
     pub(crate) fn refuse(&mut self, kernel: &str, line: usize, message: String) {
         let fault = Fault { kind: Kind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }
 
-    /// Lets a dispatch make so many accesses at most: a kernel that does not end is a fault, not a wait.
+    /// Sets the maximum accesses per dispatch, so that an endless loop is reported as a fault.
     pub fn limit(&mut self, accesses: u64) {
         self.engine.watch.budget = accesses;
     }
 
-    /// Every fault so far.
+    /// All faults so far.
     pub fn faults(&self) -> &[Fault] {
         self.engine.watch.faults.all()
     }
 
-    /// Takes every fault so far.
+    /// Removes and returns all faults so far.
     pub fn take_faults(&mut self) -> Vec<Fault> {
         self.engine.watch.faults.take()
     }
 
-    /// Whether the dispatches after this are to have their traffic counted, which makes them slower.
+    /// Enables or disables memory traffic counters for later dispatches. Counting makes them slower.
     pub fn count_traffic(&mut self, on: bool) {
         let counting = &mut self.engine.watch.counting;
         *counting = on.then(|| counting.take().unwrap_or_default());
     }
 
-    /// The traffic of the last dispatch, if it was counted.
+    /// The memory traffic of the last dispatch, if counted.
     pub fn traffic(&self) -> Traffic {
         self.engine.watch.counters.traffic
     }
 
-    /// Notes the traffic of a dispatch that was not counted, since an equal one was.
+    /// Adds the traffic of a dispatch that was not counted because an equal one was.
     pub(crate) fn add_traffic(&mut self, kernel: &str, traffic: Traffic) {
         if let Some(counters) = self.counters.get_mut(kernel) {
             counters.traffic += traffic;
         }
     }
 
-    /// What each kernel has done so far.
+    /// Counters of each kernel so far.
     pub fn counters(&self) -> &BTreeMap<String, Counters> {
         &self.counters
     }
 
-    /// Whether a dispatch could not be run to its end, so that later values mean nothing.
+    /// Whether a dispatch was aborted, which makes later values meaningless.
     pub fn stopped(&self) -> bool {
         self.stopped
     }

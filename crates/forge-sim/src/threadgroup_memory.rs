@@ -1,49 +1,49 @@
-//! The memory of one threadgroup: every array that a kernel declares in it, with room around each, so that what runs
-//! over the end of one does not land in the next. What is remembered of arrays is kept without that room.
+//! Threadgroup memory. Each array is surrounded by a gap, so that an overrun does not reach the next array. The shadow
+//! memory is contiguous, without gaps.
 
 use crate::shadow::Shadow;
 use std::io;
 
-/// Bytes of addresses.
+/// Size of the address range in bytes.
 const SPAN: usize = 8 << 20;
-/// Bytes before, between and after arrays.
+/// Size of the gaps before, between and after arrays, in bytes.
 const ROOM: usize = 32 << 10;
-/// What Metal grants a threadgroup.
+/// Metal's limit of threadgroup memory, in bytes.
 pub(crate) const LIMIT: usize = 32 << 10;
 
 /// One array.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     id: u32,
-    /// Where it starts in the arena.
+    /// Offset in the arena.
     pub(crate) offset: usize,
-    /// Its bytes.
+    /// Size in bytes.
     pub(crate) bytes: usize,
-    /// Where it starts in the shadow.
-    remembered: usize,
-    /// Its name in the kernel.
+    /// Offset in the shadow memory.
+    shadow_offset: usize,
+    /// Name in the kernel.
     pub(crate) name: String,
 }
 
-/// Threadgroup memory. Threadgroups run one after another, so there is one.
+/// Threadgroup memory. One arena is enough, because threadgroups run one after another.
 pub(crate) struct Arena {
     pub(crate) base: usize,
     pub(crate) span: usize,
     pub(crate) slots: Vec<Slot>,
     last: usize,
     pub(crate) shadow: Shadow,
-    /// Bytes of all arrays.
+    /// Total size of all arrays in bytes.
     pub(crate) used: usize,
 }
 
-/// An arena has no room for an array.
+/// The arena has no space left for an array.
 pub(crate) struct Full;
 
 impl Arena {
     pub(crate) fn new() -> io::Result<Arena> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the system chooses the place.
+        // SAFETY: the system chooses the address.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), SPAN, access, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -58,7 +58,7 @@ impl Arena {
         })
     }
 
-    /// Forgets every array: a kernel starts.
+    /// Removes all arrays. Called before each dispatch.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         if self.shadow.shift < 2 {
@@ -83,19 +83,19 @@ impl Arena {
         if bytes > SPAN || offset + bytes + ROOM > SPAN {
             return Err(Full);
         }
-        let remembered = self.used;
-        self.slots.push(Slot { id, offset, bytes, remembered, name: name() });
+        let shadow_offset = self.used;
+        self.slots.push(Slot { id, offset, bytes, shadow_offset, name: name() });
         self.used += bytes.next_multiple_of(16);
         self.shadow.reach(self.used);
         Ok((self.base + offset, true))
     }
 
-    /// Where in the shadow these bytes are, if one array has them all.
+    /// The shadow offset of these bytes, if they are all in one array.
     #[inline(always)]
-    pub(crate) fn remembered(&mut self, offset: usize, size: usize) -> Option<usize> {
+    pub(crate) fn shadow_offset(&mut self, offset: usize, size: usize) -> Option<usize> {
         let place = |slot: &Slot| {
             let inside = offset.wrapping_sub(slot.offset);
-            (inside < slot.bytes && inside + size <= slot.bytes).then_some(slot.remembered + inside)
+            (inside < slot.bytes && inside + size <= slot.bytes).then_some(slot.shadow_offset + inside)
         };
         if let Some(found) = self.slots.get(self.last).and_then(place) {
             return Some(found);
@@ -106,7 +106,7 @@ impl Arena {
         Some(found)
     }
 
-    /// The array whose room an offset lies in, for people.
+    /// The array nearest to an offset, for messages.
     pub(crate) fn nearest(&self, offset: usize) -> Option<&Slot> {
         self.slots.iter().min_by_key(|slot| {
             let after = offset.saturating_sub(slot.offset + slot.bytes);

@@ -1,39 +1,37 @@
-//! What a dispatch asks of device memory, beyond bytes: which of them are distinct, and how many lines of the cache a
-//! simdgroup's loads and stores touch.
+//! Memory traffic counters: distinct bytes, and cache lines accessed by a simdgroup's loads and stores (coalescing).
 //!
-//! Lanes run one after another here, not together; so the accesses that a GPU would do as one are found afterwards. The
-//! n-th time that a lane comes to a place in the code belongs together with the n-th time of every other lane of its
-//! simdgroup. That is how a GPU runs lanes that stay together or finish early; where lanes take turns in an `if`, it
-//! may pair others.
+//! Lanes execute one after another, so coalesced accesses are reconstructed: the n-th execution of an instruction by a lane
+//! is combined with the n-th execution by the other lanes of its simdgroup. This matches a GPU if lanes stay converged or
+//! exit early; with divergent branches a GPU may combine others.
 
 use serde::Serialize;
 use std::ops::AddAssign;
 
-/// Bytes of a line of the cache.
+/// Size of a cache line in bytes.
 const LINE: u64 = 128;
-/// log2 of the bytes that a bit stands for where lines are counted.
+/// log2 of the bytes per bit, for counting cache lines.
 const GRANULE: u32 = 4;
-/// Granules of a line.
+/// Granules per cache line.
 const LINE_GRANULES: u32 = (LINE >> GRANULE) as u32;
-/// log2 of the bytes that a bit stands for where distinct bytes are counted: no element is smaller.
+/// log2 of the bytes per bit, for counting distinct bytes. No element is smaller.
 const UNIT: u32 = 1;
-/// Windows kept. A threadgroup that touches more, which no kernel that ends does, is counted in parts.
+/// Maximum windows. A threadgroup that accesses more is counted in parts.
 const MOST_WINDOWS: usize = 1 << 20;
-/// No further window.
+/// End of a window list.
 const NONE: u32 = u32::MAX;
 
-/// How a kernel uses device memory, all dispatches together.
+/// Device memory traffic of a kernel, summed over dispatches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Distinct bytes that each dispatch loads: the least that it could.
+    /// Distinct bytes loaded per dispatch: the minimum.
     pub loaded: u64,
-    /// Distinct bytes that each dispatch stores: the least that it could.
+    /// Distinct bytes stored per dispatch: the minimum.
     pub stored: u64,
-    /// Loads and stores that a simdgroup does together.
+    /// Load and store instructions of simdgroups.
     pub instructions: u64,
-    /// Lines of 128 bytes that those touch.
+    /// 128-byte cache lines accessed by these instructions.
     pub lines: u64,
-    /// Lines that their distinct bytes would fill: the least that they could touch.
+    /// Minimum cache lines for the distinct bytes of these instructions.
     pub least_lines: u64,
 }
 
@@ -48,36 +46,36 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Counts a dispatch.
+/// The traffic counter of one dispatch.
 #[derive(Default)]
 pub(crate) struct Counting {
     traffic: Traffic,
-    /// Of each binding, which bytes have been loaded and stored, a bit for every two.
+    /// Loaded and stored bytes of each binding, one bit per two bytes.
     seen: Vec<[Vec<u64>; 2]>,
-    /// By place in the code: the dispatch that found it to touch memory, and the number that it got there.
+    /// By code location: the dispatch that last assigned it an index, and the index.
     sites: Vec<(u32, u32)>,
-    /// Counts dispatches.
+    /// Number of the dispatch.
     dispatch: u32,
     threads: usize,
-    /// Of each site, how often each thread of the running threadgroup has been there.
+    /// Executions of each site by each thread of the threadgroup.
     times: Vec<Vec<u32>>,
-    /// Of each site, an instruction for each time of each simdgroup.
+    /// For each site, one instruction per execution and simdgroup.
     instructions: Vec<Vec<Instruction>>,
     windows: Vec<Window>,
 }
 
-/// What the lanes of a simdgroup do together.
+/// A load or store by all lanes of a simdgroup.
 #[derive(Clone, Copy)]
 struct Instruction {
-    /// Bytes that its lanes ask for.
+    /// Bytes accessed by all lanes.
     bytes: u32,
-    /// The first of its windows.
+    /// Index of its first window.
     first: u32,
 }
 
 const IDLE: Instruction = Instruction { bytes: 0, first: NONE };
 
-/// 64 granules in a row, of which some are touched.
+/// A bitmap of 64 consecutive granules.
 #[derive(Clone, Copy)]
 struct Window {
     number: usize,
@@ -86,7 +84,7 @@ struct Window {
 }
 
 impl Counting {
-    /// Begins a dispatch of threadgroups of so many threads, with bindings of so many bytes.
+    /// Begins a dispatch with this threadgroup size and these binding sizes.
     pub(crate) fn begin(&mut self, threads: usize, bindings: impl Iterator<Item = usize>) {
         let bits = |bytes: usize| vec![0; (bytes >> UNIT) / 64 + 1];
         self.seen = bindings.map(|bytes| [bits(bytes), bits(bytes)]).collect();
@@ -97,7 +95,7 @@ impl Counting {
         (self.traffic, self.threads) = (Traffic::default(), threads);
     }
 
-    /// Counts an access of a thread to `size` bytes at address `at`, which is `offset` of a binding.
+    /// Counts an access of `size` bytes at address `at`, which is `offset` in a binding.
     #[inline]
     pub(crate) fn access(
         &mut self,
@@ -124,14 +122,14 @@ impl Counting {
         }
     }
 
-    /// Notes which bytes were touched.
+    /// Marks bytes as loaded or stored.
     fn mark(&mut self, binding: usize, offset: usize, size: usize, writes: bool) {
         let Some(seen) = self.seen.get_mut(binding) else { return };
         let seen = &mut seen[usize::from(writes)];
         let (first, end) = (offset >> UNIT, (offset + size).div_ceil(1 << UNIT));
         let mut new = 0;
         let mut unit = first;
-        // Once, but for accesses that are not aligned.
+        // One iteration unless the access is misaligned.
         while unit < end {
             let (word, bit) = (&mut seen[unit / 64], unit % 64);
             let count = (end - unit).min(64 - bit);
@@ -177,7 +175,7 @@ impl Counting {
             }
             self.traffic.instructions += 1;
             self.traffic.lines += lines;
-            // Lanes may ask for the same bytes, or for a part of a granule each.
+            // Lanes may access the same bytes, or parts of one granule.
             let distinct = (granules << GRANULE).min(u64::from(instruction.bytes));
             self.traffic.least_lines += distinct.div_ceil(LINE);
         }
@@ -194,7 +192,7 @@ impl Counting {
     }
 }
 
-/// Notes a granule in the list of windows that begins at `first`.
+/// Marks a granule in the window list that begins at `first`.
 #[inline]
 fn touch(windows: &mut Vec<Window>, first: &mut u32, granule: usize) {
     let (number, bit) = (granule / 64, 1u64 << (granule % 64));
@@ -214,7 +212,7 @@ fn touch(windows: &mut Vec<Window>, first: &mut u32, granule: usize) {
 mod tests {
     use super::*;
 
-    /// Counts a threadgroup of 64 threads that each load `size` bytes where `at` says, one after another.
+    /// Counts a threadgroup of 64 threads, each of which loads `size` bytes at `at(thread, time)`.
     fn count(size: usize, times: usize, at: impl Fn(usize, usize) -> usize) -> Traffic {
         let mut counting = Counting::default();
         counting.begin(64, [1 << 20].into_iter());
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_fill_lines() {
+    fn adjacent_loads_fill_lines() {
         let traffic = count(16, 3, |thread, time| (time * 64 + thread) * 16);
         assert_eq!((traffic.instructions, traffic.lines, traffic.least_lines), (6, 24, 24));
         assert_eq!((traffic.loaded, traffic.stored), (3 * 64 * 16, 0));
@@ -238,7 +236,7 @@ mod tests {
     fn strides_touch_a_line_each() {
         let traffic = count(16, 1, |thread, _| thread * 4096);
         assert_eq!((traffic.lines, traffic.least_lines, traffic.loaded), (64, 8, 1024));
-        // Two bytes of every 34, as in a format whose scales lie among its codes.
+        // Two bytes of every 34, as the scales of interleaved q8_0.
         let scales = count(2, 1, |thread, _| thread * 34);
         assert_eq!((scales.lines, scales.least_lines, scales.loaded), (18, 2, 128));
     }

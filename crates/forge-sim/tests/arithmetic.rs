@@ -1,11 +1,10 @@
-//! What our own `metal_stdlib` computes, against plain arithmetic: every operation of a simdgroup, matrices, vectors,
-//! conversions and bits.
+//! The checker's `metal_stdlib` against plain arithmetic: simdgroup operations, matrices, vectors, conversions and bits.
 
 use forge_sim::{Program, Sim};
 
 const HEAD: &str = "#include <metal_stdlib>\nusing namespace metal;\n";
 
-/// Runs `body` on 32 threads, of which each has `v` = an element of `values`, and returns what it leaves in `r`.
+/// Runs `body` on 32 threads with `v` = one element of `values` each, and returns their `r`.
 fn lanes(declarations: &str, body: &str, values: &[f32]) -> Vec<f32> {
     let text = format!(
         "{HEAD}{declarations}\n[[max_total_threads_per_threadgroup(32)]]\nkernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint lane [[thread_index_in_simdgroup]]) {{\n float v = x[lane]; float r = 0.0f;\n {body}\n y[lane] = r;\n}}\n"
@@ -19,10 +18,10 @@ fn lanes(declarations: &str, body: &str, values: &[f32]) -> Vec<f32> {
     sim.memory.read_floats(y)
 }
 
-/// An expression in MSL, and what a lane must have of the values of all.
+/// An MSL expression, and its expected result for a lane, given the values of all lanes.
 type Case<'c> = (&'c str, &'c dyn Fn(usize, &[f32]) -> f32);
 
-/// Many expressions in one text: compiling is what takes time.
+/// Compiles many expressions as one source, because compilation dominates the time.
 fn check(declarations: &str, cases: &[Case<'_>]) {
     let values: Vec<f32> = (0..32).map(|i| ((i * 37 + 11) % 32) as f32 - 9.0).collect();
     let kernels: String = cases
@@ -236,7 +235,7 @@ kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]]
     }
 }
 
-/// Which elements a lane holds is what Apple's hardware does, and the same whether they are loaded, stored or set.
+/// The elements of a matrix that a lane holds are those of Apple's hardware, for loads, stores and assignments.
 #[test]
 fn lanes_hold_two_neighbours_of_a_row() {
     let text = format!(
@@ -293,12 +292,12 @@ fn refused_and_poisoned() {
     // A variable of a thread that is read before it is set shows in the results.
     let found = lanes("", "float unset; if (v > 5.0f) unset = 1.0f; r = unset;", &values);
     assert!(found.iter().all(|value| value.is_nan()), "{found:?}");
-    // What could not be watched, what Metal would call ambiguous, and what macros would hide.
+    // Unobservable accesses, calls that are ambiguous in Metal, and declarations hidden in macros.
     let cases = [
         ("ulong4 wide = ulong4(1ul);", "ulong4"),
         ("uint n = min(lane, 3);", "ambiguous"),
         ("float2 two = float2(1.0f, 2.0f, 3.0f);", "exactly as many components"),
-        ("TILE", "must be written out"),
+        ("TILE", "declare it outside macros"),
     ];
     for (body, message) in cases {
         let text = format!(
@@ -310,7 +309,7 @@ fn refused_and_poisoned() {
     }
 }
 
-/// A threadgroup whose last simdgroup is not full, on several system threads at once.
+/// A threadgroup with an incomplete last simdgroup, on several system threads at once.
 #[test]
 fn odd_sizes_and_many_threads() {
     let text = format!(

@@ -1,4 +1,4 @@
-//! Kernels of experts, executed by the referee and compared with plain arithmetic.
+//! Expert kernels in the kernel checker, compared with plain arithmetic.
 
 use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
 use forge_kernels::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
@@ -15,13 +15,13 @@ fn program(specs: &[Spec]) -> Program {
     Program::compile(&assemble(&kernels, "")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The seats of experts that have one: they lie the other way round.
+/// The expert cache slots of the cached experts, in reverse order.
 fn seats(sim: &mut Sim<'_>, experts: usize, has_one: impl Fn(usize) -> bool) -> BufferId {
     let seat = |expert: usize| if has_one(expert) { (experts - 1 - expert) as u32 } else { u32::MAX };
     sim.memory.bytes(&(0..experts).map(seat).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap()
 }
 
-/// The matrices of experts as their seats have them: the other way round, so many bytes apart, and what is no number between.
+/// The experts' matrices in the expert cache: in reverse order, with this stride, and NaN in between.
 fn seated(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
     let of_one = stack.len() / experts;
     let mut seats = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
@@ -44,8 +44,7 @@ const PLAIN: Route = Route {
     gated: false,
 };
 
-/// Experts and weights by the definition; what is no number comes first, and of equals the lowest. Those that every row has
-/// come last.
+/// Experts and weights by the definition: NaN first, and the lowest index of equal scores. Shared experts come last.
 fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &[f32]) -> (Vec<usize>, Vec<f64>) {
     let (logits, gate) = logits.split_at(route.experts);
     let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
@@ -169,7 +168,7 @@ fn routes_are_those_of_the_definition_index_for_index() {
     }
 }
 
-/// Four rows: of any numbers, of equals, of few values, and with what is not a number.
+/// Four rows of scores: random, equal, with few distinct values, and with NaN.
 fn rows_of_logits(of_row: usize, seed: usize) -> Vec<f32> {
     let mut logits: Vec<f32> = numbers(4 * of_row, seed).iter().map(|x| 3.0 * x).collect();
     logits[of_row..2 * of_row].fill(0.5);
@@ -219,11 +218,11 @@ fn experts_that_choose_find_the_same_words() {
             let alone = [&given[..], &[apart.write()]].concat();
             sim.dispatch("kernel_0", &alone, &[1], [1, 1, 1]);
             let experts = route.experts + route.shared;
-            let [nobody, everybody] =
+            let [none_cached, all_cached] =
                 [false, true].map(|has_one| seats(&mut sim, experts, |_| has_one).read());
-            // Where nobody has a seat, one threadgroup chooses and touches no matrix.
+            // If no expert is cached, one threadgroup selects experts and reads no matrix.
             let nowhere = sim.memory.unwritten(4 * weights_of.len()).unwrap();
-            for (weights, seats, places) in [(nowhere, nobody, 1), (weights, everybody, places)] {
+            for (weights, seats, places) in [(nowhere, none_cached, 1), (weights, all_cached, places)] {
                 let [weights, x, y] = [weights.read(), x.read(), y.write()];
                 let inner = [&[weights, seats], &given[..], &[within.write(), x, y]].concat();
                 sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
@@ -253,7 +252,7 @@ fn experts_compute_what_they_should() {
     computed(Gating::Plain(Activation::Silu), false, &gated);
 }
 
-/// What becomes of a gate and its up, by the definition.
+/// The gated activation of a gate and its up value, by the definition.
 fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
     match gating {
         Gating::Clamped { limit, sharpness } => {
@@ -372,7 +371,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let biased = |id: BufferId| bias.then(|| id.read());
     let inner_id = sim.memory.unwritten(rows * chosen * inner * 4).unwrap();
     let grid = [(2 * inner).div_ceil(8), chosen, rows].map(|x| x as _);
-    // Experts have seats in turns, and rows when all of theirs have.
+    // First the even experts are cached, then the odd ones; a row is complete once all its experts have been.
     for turn in 0..2 {
         let seats = seats(&mut sim, experts, |expert| expert % 2 == turn);
         sim.dispatch(

@@ -1,5 +1,5 @@
-//! Experts of many rows, executed by the referee: rows grouped by expert, products over tiles, and their sums, compared with
-//! plain arithmetic.
+//! Expert kernels for prefill in the kernel checker, compared with plain arithmetic: grouping by expert, tiled products and their
+//! sums.
 
 use forge_ir::{Activation, Format, Gating, Record};
 use forge_kernels::spec::{ExpertsGroup, ExpertsJoin, ExpertsTiles, Operand};
@@ -123,7 +123,7 @@ fn padded(plain: &[f32], columns: usize) -> Vec<f32> {
     plain.chunks_exact(columns).flat_map(row).collect()
 }
 
-/// The matrices of experts as their seats have them: the other way round, so many bytes apart, and what is no number between.
+/// The experts' matrices in the expert cache: in reverse order, with this stride, and NaN in between.
 fn seated(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
     let of_one = stack.len() / experts;
     let mut seats = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
@@ -185,7 +185,7 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
             ("kernel_1", gate_up_id, x_id, inner_bias, inner_id, 2 * inner),
             ("kernel_2", down_id, inner_id, down_bias, each, width),
         ] {
-            // Experts have seats in turns.
+            // Every other expert is cached.
             for turn in 0..2 {
                 let seat = |expert: usize| match expert % 2 == turn {
                     true => (experts - 1 - expert) as u32,

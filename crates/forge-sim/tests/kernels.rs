@@ -1,5 +1,5 @@
-//! Every kernel of the catalogue under the referee, at sizes that fill no tile: silent as they are, and caught with
-//! each barrier, clamp and guard removed in turn.
+//! Every kernel of the catalogue in the kernel checker, at sizes that fill no tile: no faults as it is, and a detected fault for
+//! each removed barrier, clamp and guard.
 
 mod cases;
 
@@ -38,7 +38,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
     Case { spec, launches: rows_for(rows) }
 }
 
-/// A projection of one row whose columns are shared by two simdgroups.
+/// A projection of one row whose columns are split between two simdgroups.
 fn shared(format: Format, epilogue: Epilogue) -> Case {
     let mut case = project(Rows::One, format, 50, 96, epilogue);
     if let Spec::Project(project) = &mut case.spec {
@@ -47,7 +47,7 @@ fn shared(format: Format, epilogue: Epilogue) -> Case {
     case
 }
 
-/// What few models have, of attention.
+/// Rare options of attention.
 #[derive(Clone, Copy, Default)]
 struct Extras {
     norm: bool,
@@ -184,7 +184,7 @@ fn others() -> Vec<Case> {
     ]
 }
 
-/// What remembers slots otherwise than by keys and values.
+/// Kernels with recurrent state or a latent cache.
 fn memories() -> Vec<Case> {
     // One that begins, one that goes on, and two at once.
     let remembers = |spec| Case {
@@ -340,7 +340,7 @@ fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) 
     DeltaRule { key_heads, heads, keys, values, scale: 0.5, epsilon: 1e-6, gated }
 }
 
-/// What only projections and their neighbours do, at sizes that need each of their bounds.
+/// Special cases of projections and related kernels, at sizes that need each of their bounds.
 fn planted_projections() -> Vec<Case> {
     let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
         let (tile_rows, tile_outputs) = (16, 16);
@@ -503,8 +503,8 @@ fn planted_faults_are_caught() {
     cases.extend(planted_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
     let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ..Extras::default() };
-    // A ring that is not full yet: in a full one, what is past the last position is an earlier one, and harms nobody. Its
-    // window is more than one round of loads.
+    // A ring that is not full yet: in a full one, the element past the last position is an earlier position and valid. Its window is
+    // more than one round of loads.
     let ring = Extras { window: Some(70), ring: Some(200), ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
@@ -521,7 +521,7 @@ fn planted_faults_are_caught() {
     cases.push(project(Rows::Many, Format::Mxfp4, 50, 56, Epilogue::Add));
     cases.extend(experts(Format::Q8_0));
     cases.extend(latents(Format::Q8_0, [19, 21, 6], Format::F32));
-    // Values that are normed and made of what keys are made of, and queries alone.
+    // Values with a norm, computed from the key heads; and queries only.
     let of_keys = Extras { values: true, keys_alone: true, ..all };
     let prepares = |case: &Case| match &case.spec {
         Spec::RotateAppend(_) => true,
@@ -534,7 +534,7 @@ fn planted_faults_are_caught() {
     cases.push(project(Rows::One, Format::F16, 7, 50, multiplied));
     cases.extend(experts_by_tiles(Format::Q8_0, &[Gating::Plain(Activation::Silu)]));
     cases.extend(grouped());
-    // Heads that do not turn.
+    // Heads without RoPE.
     let still = Extras { still: true, ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
     // Gates, where heads are joined and where they are prepared.
@@ -560,8 +560,7 @@ fn planted_faults_are_caught() {
     for (mutant, fate) in planted.iter().zip(&fates) {
         match fate {
             MutantOutcome::Caught(_) => counts[0] += 1,
-            // Arithmetic, not a bound, as where scores are masked: what comes out is different, and nothing is touched that
-            // should not be.
+            // These conditions are arithmetic, such as masks of scores, not bounds: the results differ, but no access is out of bounds.
             MutantOutcome::Different => counts[1] += 1,
             fate => {
                 let line = script.text.lines().nth(mutant.line - 1).unwrap_or_default().trim();
@@ -573,7 +572,7 @@ fn planted_faults_are_caught() {
         }
     }
     println!(
-        "{} planted: {} caught by the referee, {} by their results",
+        "{} planted: {} caught by the checker, {} by their results",
         planted.len(),
         counts[0],
         counts[1]

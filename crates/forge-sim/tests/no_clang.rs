@@ -1,4 +1,4 @@
-//! Where clang is missing, what to type is said.
+//! Without clang, the error names the command that installs it.
 
 use forge_sim::{CompileError, Program};
 

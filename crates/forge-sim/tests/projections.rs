@@ -1,4 +1,4 @@
-//! Projections, embedding and the choice of an id: what the kernels leave, against plain f64. The referee watches.
+//! Projections, embedding and token selection in the kernel checker, against plain f64.
 
 #[path = "projections/each_head.rs"]
 mod each_head;
@@ -12,10 +12,10 @@ use forge_kernels::{Family, Spec};
 use forge_sim::Exactness;
 use plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
 
-/// What sums of products of singles may be off by, for each of the products' sizes.
+/// The tolerance of f32 dot products, relative to the magnitude of each product.
 const SINGLES: f64 = 1e-6;
 
-/// The same of halves: both factors are rounded to 11 bits.
+/// The tolerance with f16 factors: both are rounded to 11 bits.
 const HALVES: f64 = 1e-3;
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
@@ -49,7 +49,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
     }
 }
 
-/// The order of numbers, as keys.
+/// The order of floats as integer keys.
 fn key(number: f32) -> u32 {
     let bits = (number + 0.0).to_bits();
     if number.is_nan() {
@@ -79,7 +79,7 @@ fn products(
     });
     let has_gain = it.own_norm.is_some_and(|norm| norm.gain);
     let taken = |at: usize| x[at] * if has_gain { x_gain[at] } else { 1.0 };
-    // What a code of x is off by at most: half of what it is worth, where the largest of its block is 16,192 such units or more.
+    // The tolerance of a quantized activation: half a unit, where the largest of its block is at least 16,192 units.
     let rounding = |block: usize| {
         let columns = 32 * block..(32 * (block + 1)).min(it.inputs);
         let largest = columns.map(|at| taken(at).abs()).fold(0.0, f32::max);
@@ -141,7 +141,7 @@ fn activated(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// Runs every projection with each of the numbers of rows.
+/// Runs every projection with each batch size.
 fn check(projections: &[Linear], rows: &[usize]) {
     let specs: Vec<Spec> = projections.iter().cloned().map(Spec::Project).collect();
     let bench = Bench::new(&specs);
@@ -208,7 +208,7 @@ fn check_one(
             let times = |(&(sum, size), factor): (&Wanted, f64)| (sum * factor, size * factor.abs());
             results.iter().zip(factors).map(times).collect()
         }
-        // What an error of the gate does: the slope of an activation is at most 1.13.
+        // The effect of an error of the gate: the slope of an activation is at most 1.13.
         Epilogue::Gate(activation) => results
             .chunks(2)
             .map(|pair| {

@@ -1,4 +1,4 @@
-//! Recordings: values that the host reads, waits that stand where they must, and launches that do not fit their kernel.
+//! Replay of recordings: values that the host reads, required barriers, and invalid launches.
 
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Place, Read, What, Write};
 use forge_sim::{Kind, Program, Recording, Replay, Report, Traffic, Weights};
@@ -33,7 +33,7 @@ fn program() -> Program {
     Program::compile(TEXT).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A binding of 40 numbers at number `at` of scratch.
+/// A binding of 40 floats at element `at` of scratch.
 fn numbers(at: usize, written: bool) -> Binding {
     Binding { buffer: "scratch".to_owned(), offset: at * 4, bytes: 160, written }
 }
@@ -73,7 +73,7 @@ fn run(program: &Program, recording: &Recording) -> Report {
     replay.run(&mut |_, _| ())
 }
 
-/// rows -> 0 -> 100 -> 0, beside it rows -> 200.
+/// The dependencies: rows -> 0 -> 100 -> 0, and rows -> 200.
 fn chain() -> Vec<Command> {
     let rows = Binding { buffer: "rows".to_owned(), ..numbers(0, false) };
     let weights = Binding { buffer: "weights".to_owned(), ..numbers(0, false) };
@@ -116,7 +116,7 @@ fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
     replay.counting_traffic();
     let report = replay.run(&mut |_, _| ());
     let (twice, add) = (report.counters["twice"], report.counters["add"]);
-    // 40 numbers are loaded and stored by two simdgroups, 32 of them by one and 8 by the other.
+    // Two simdgroups load and store 40 floats: one 32 of them, the other 8.
     assert_eq!((twice.traffic.loaded, twice.traffic.stored), (4 * 160, 4 * 160));
     assert_eq!((twice.loaded, twice.stored), (4 * 160, 4 * 160));
     assert_eq!((add.traffic.loaded, add.traffic.stored), (320, 160));
@@ -127,7 +127,7 @@ fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
     assert_eq!(uncounted.counters["twice"].loaded, twice.loaded);
 }
 
-/// What the replay says of each wait is what removing it shows.
+/// The replay's report of required barriers equals the effect of removing each.
 #[test]
 fn each_wait_removed_in_turn() {
     let program = program();
@@ -141,7 +141,7 @@ fn each_wait_removed_in_turn() {
         said.push(wait.needed);
         shown.push(report.faults.iter().any(|fault| fault.kind == Kind::Hazard));
     }
-    // The first orders a write and a read. The two in a row stand for each other. After 200 -> 300 nothing waits.
+    // The first orders a write and a read. Of two consecutive ones either is enough. After 200 -> 300 none is required.
     assert_eq!(said, vec![true, false, false, false]);
     assert_eq!(shown, said);
 }
@@ -195,11 +195,11 @@ fn launches_that_do_not_fit() {
         dispatch
     };
     let cases = [
-        ("states 32", wrong(&|it| it.threads = 64)),
-        ("nothing would run", wrong(&|it| it.groups[1] = 0)),
+        ("declares 32", wrong(&|it| it.threads = 64)),
+        ("empty launch", wrong(&|it| it.groups[1] = 0)),
         ("2 buffers and is given 1", wrong(&|it| it.bindings.truncate(1))),
         ("its scalars are 4 bytes", wrong(&|it| it.scalars.push(1))),
-        ("its buffer has 4000", wrong(&|it| it.bindings[1].offset = 3900)),
+        ("exceed its buffer of 4000", wrong(&|it| it.bindings[1].offset = 3900)),
         ("there is no kernel `thrice`", wrong(&|it| it.kernel = "thrice".to_owned())),
         ("there is no buffer `attic`", wrong(&|it| it.bindings[0].buffer = "attic".to_owned())),
     ];
@@ -213,7 +213,7 @@ fn launches_that_do_not_fit() {
     read_only.bindings[1].written = false;
     let report = run(&program, &recording(vec![Command::Dispatch(read_only)]));
     assert_eq!(report.faults[0].kind, Kind::ReadOnly);
-    // The host reads what nothing has written.
+    // The host reads uninitialized memory.
     let report = run(&program, &recording(Vec::new()));
     assert_eq!((report.faults[0].kind, report.faults[0].kernel.as_str()), (Kind::NeverWritten, "host"));
     let mut large = wrong(&|it| it.kernel = "large".to_owned());

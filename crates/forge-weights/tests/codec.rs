@@ -1,4 +1,4 @@
-//! What storing a row changes, for every format.
+//! Quantization error of a row, for every format.
 
 use forge_ir::{Affine, Format, Scales};
 use forge_weights::{RangeError, decode_row, encode_row};
@@ -39,7 +39,7 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(8.0);
             1.0001 * step + off
         }
-        // What is nearly 8 scales becomes 6; below the smallest scale, 2^-127, numbers are half of it apart.
+        // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of half the scale.
         Format::Mxfp4 => (largest / 4.0).max(2_f64.powi(-129)),
         Format::Q4K => pairs_bound(15.0, largest) * 32_f64.sqrt(),
         Format::Q5K => pairs_bound(31.0, largest) * 32_f64.sqrt(),
@@ -58,7 +58,7 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
 /// Half a step between codes that reach over a group, the lowest of them up to one half below its smallest number, the
 /// scale rounded up to a half.
 fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
-    // What a half, of either kind, is off by at most: of itself, and at least. Scales are no smaller than normal bfloats.
+    // The rounding error of f16 and bf16, relative and absolute. Scales are normal bf16 values.
     let (off, least) = match affine.scales {
         Scales::F16 => (2_f64.powi(-11), 2_f64.powi(-24)),
         Scales::Bf16 => (2_f64.powi(-8), 2_f64.powi(-126)),
@@ -72,8 +72,8 @@ fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
     0.5001 * (step * (1.0 + off)).max(step + least) + ends.0.abs() * 2_f64.powi(-23)
 }
 
-/// What a number of a superblock is off by at most before the search, which begins with the nearest units of its scale and
-/// offset: half a step, and half a unit of each.
+/// The error bound of a superblock value before the search, which starts at the nearest units of scale and offset: half a step, and
+/// half a unit of each.
 fn pairs_bound(levels: f64, largest: f64) -> f64 {
     let units = |reach: f64| reach / 63.0 * 1.01 + 2_f64.powi(-24);
     let (scale, offset) = (units(2.0 * largest / levels), units(largest));
@@ -85,7 +85,7 @@ fn levels(affine: Affine) -> u8 {
     ((1_u16 << affine.bits.count()) - 1) as u8
 }
 
-/// A number rounded to what scales and offsets are.
+/// A value rounded to the format of scales and offsets.
 fn rounded(affine: Affine, x: f32) -> f32 {
     match affine.scales {
         Scales::F16 => f16::from_f32(x).to_f32(),
@@ -136,7 +136,7 @@ proptest! {
 
     #[test]
     fn what_was_stored_is_stored_exactly(row in rows()) {
-        // Affine groups may have numbers that tell nothing of the scale: see below for those that do. Superblocks are searched.
+        // Affine groups may have values that do not determine the scale: see below for those that do. Superblocks use a search.
         let is_told = |format: &Format| !is_affine(*format) && !SUPERBLOCKS.contains(format);
         for format in Format::ALL.into_iter().filter(is_told) {
             let stored = decode(format, &encode(format, &row).unwrap(), row.len());
@@ -152,7 +152,7 @@ proptest! {
             let padded = row.len().next_multiple_of(format.group());
             let whole = decode(format, &encode(format, &row).unwrap(), padded);
             let (row, padding) = whole.split_at(row.len());
-            // In an affine format it is the offset of the row's last group, which may be above none of its numbers.
+            // Padding of an affine format decodes to the offset of the row's last group, which is at most its smallest value.
             let group = &row[row.len().next_multiple_of(format.group()) - format.group()..];
             let is_harmless = |x: &f32| *x == 0.0 || is_affine(format) && group.iter().all(|y| x <= y);
             prop_assert!(padding.iter().all(is_harmless), "{}: {:?}", format, whole);
@@ -259,7 +259,7 @@ fn affine_groups_have_a_scale_and_an_offset() {
     assert_eq!((offset(0), offset(1)), (row[1], row[129]));
 }
 
-/// Numbers that are near normal: sums of four evenly distributed ones, of deviation 1.
+/// Approximately normal values: sums of four uniform ones, with standard deviation 1.
 fn normal(count: usize) -> Vec<f32> {
     let mut state = 1_u64;
     let mut even = || {
@@ -348,7 +348,7 @@ fn numbers_that_do_not_fit_are_refused() {
         let mut row = [0.5; 40];
         row[35] = x;
         for format in Format::ALL {
-            // Whether the largest of singles fits depends on how a bfloat rounds its share.
+            // Whether the largest f32 fits depends on the rounding of its bf16 scale.
             if x == f32::MAX && is_affine(format) && !affine.contains(&format) {
                 continue;
             }

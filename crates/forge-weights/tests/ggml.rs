@@ -1,4 +1,4 @@
-//! Superblocks as ggml stores them, against the numbers that ggml's own readers make of them. `ggml/make.py` made the files.
+//! ggml superblocks, compared with the values that ggml's own readers return. `ggml/make.py` creates the files.
 
 use forge_ir::{Format, SUPERBLOCK};
 use forge_weights::{decode_row, encode_row, ggml_bytes, ggml_row};
@@ -13,7 +13,7 @@ const FILES: [(Format, &[u8]); 3] = [
     (Format::Q6K, include_bytes!("ggml/q6_k.bin")),
 ];
 
-/// The superblocks of a file, the numbers that they are, and those that the last of them were made of.
+/// The superblocks of a file, their values, and the original values of the last of them.
 fn parts(format: Format, file: &[u8]) -> (&[u8], Vec<f32>, Vec<f32>) {
     let (superblocks, numbers) = file.split_at((RANDOM + NORMAL) * ggml_bytes(format).unwrap());
     let mut numbers: Vec<f32> =

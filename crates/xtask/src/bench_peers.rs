@@ -1,25 +1,24 @@
-//! `cargo xtask bench-peers`: how fast programs are beside llama.cpp, on this machine, in one run.
+//! `cargo xtask bench-peers`: benchmarks programs against llama.cpp on this machine.
 //!
-//! What is compared is a pair: a program that forge compiled, and a GGUF file of the same checkpoint in the same format. Both
-//! sides have a `bench` that prints the same JSON. They are run in turns, the one that goes first being the other each time, so
-//! that whatever else the machine does meets both; each turn gives one ratio, and what is told is the median of these, and
-//! the smallest and the largest.
+//! Each pair is a compiled program and a GGUF file of the same checkpoint in the same format. The program's `bench` and
+//! llama-bench print the same JSON. The two run in alternation, and the order changes in every round, so that other load on the
+//! machine affects both. The result is the median, minimum and maximum of the ratios of all rounds.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is asked.
+/// Options of the benchmark.
 pub struct Question<'a> {
-    /// Where llama.cpp was built: it has `bin/llama-bench`.
+    /// Build directory of llama.cpp, with `bin/llama-bench`.
     pub llama_cpp: &'a Path,
-    /// `PROGRAM=FILE.gguf` each.
+    /// The pairs, each `PROGRAM=FILE.gguf`.
     pub pairs: &'a [String],
-    /// Ids of a prompt, and ids that are generated.
+    /// Prompt tokens and generated tokens.
     pub tests: [u32; 2],
-    /// How many turns each side has.
+    /// Number of rounds.
     pub turns: usize,
-    /// Threads of both.
+    /// CPU threads of both programs.
     pub threads: usize,
     /// Print JSON.
     pub json: bool,
@@ -29,11 +28,11 @@ pub struct Question<'a> {
 struct Cell {
     model: String,
     test: String,
-    /// Tokens per second, turn by turn: ours, theirs.
+    /// Tokens per second of forge and llama.cpp in each round.
     turns: Vec<[f64; 2]>,
 }
 
-/// Measures, and prints a table.
+/// Runs the benchmark and prints a table.
 pub fn bench_peers(question: &Question<'_>) -> Result<(), String> {
     let peer = question.llama_cpp.join("bin/llama-bench");
     let mut cells = Vec::new();
@@ -41,7 +40,7 @@ pub fn bench_peers(question: &Question<'_>) -> Result<(), String> {
         let (program, file) = pair
             .split_once('=')
             .map(|(program, file)| (PathBuf::from(program), PathBuf::from(file)))
-            .ok_or_else(|| format!("{pair}: PROGRAM=FILE.gguf is wanted"))?;
+            .ok_or_else(|| format!("invalid pair `{pair}`: expected PROGRAM=FILE.gguf"))?;
         for (prompt, count) in [(question.tests[0], 0), (0, question.tests[1])] {
             if prompt + count > 0 {
                 cells.push(measured(question, [(&program, None), (&peer, Some(&file))], prompt, count)?);
@@ -55,13 +54,13 @@ pub fn bench_peers(question: &Question<'_>) -> Result<(), String> {
         );
         return Ok(());
     }
-    println!("| model | test | forge t/s | llama.cpp t/s | ratio | of {} turns |", question.turns);
+    println!("| model | test | forge t/s | llama.cpp t/s | ratio | range of {} rounds |", question.turns);
     println!("|---|---|---:|---:|---:|---|");
     cells.iter().for_each(|cell| println!("{}", cell.row()));
     Ok(())
 }
 
-/// Both sides in turns.
+/// Runs both programs in alternation.
 fn measured(
     question: &Question<'_>,
     sides: [(&Path, Option<&Path>); 2],
@@ -84,7 +83,7 @@ fn measured(
         }
         if parameters[0] != parameters[1] {
             return Err(format!(
-                "{}: {} parameters, and the file has {}",
+                "{}: the program has {} parameters, but the GGUF file has {}",
                 cell.model, parameters[0], parameters[1]
             ));
         }
@@ -94,7 +93,7 @@ fn measured(
     Ok(cell)
 }
 
-/// What one run found.
+/// The result of one run.
 struct Found {
     model: String,
     test: String,
@@ -102,7 +101,7 @@ struct Found {
     speed: f64,
 }
 
-/// Runs a program's `bench`, or llama-bench on a file: each once, after a run that does not count.
+/// Runs a program's `bench`, or llama-bench on a file. Both do one warm-up run and one measured run.
 fn run(
     program: &Path,
     file: Option<&Path>,
@@ -122,13 +121,13 @@ fn run(
         return Err(format!("{shown}: {}", String::from_utf8_lossy(&output.stderr)));
     }
     let value: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("{shown}: {error}"))?;
-    // We print what all tests have in common once; llama-bench, with every test.
+    // `bench` prints common fields once; llama-bench repeats them for every test.
     let (about, result) = match &value {
         Value::Array(results) => (&results[0], &results[0]),
         _ => (&value, &value["results"][0]),
     };
     let number = |value: &Value, key: &str| {
-        value[key].as_f64().ok_or_else(|| format!("{shown}: no `{key}` in what it printed"))
+        value[key].as_f64().ok_or_else(|| format!("{shown}: missing `{key}` in its output"))
     };
     Ok(Found {
         model: about["model_type"].as_str().unwrap_or_default().to_owned(),
@@ -138,7 +137,7 @@ fn run(
     })
 }
 
-/// The middle one of numbers, the smallest and the largest.
+/// Median, minimum and maximum.
 fn spread(numbers: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut sorted: Vec<f64> = numbers.collect();
     sorted.sort_by(f64::total_cmp);
@@ -149,7 +148,7 @@ fn spread(numbers: impl Iterator<Item = f64>) -> [f64; 3] {
 }
 
 impl Cell {
-    /// Of ours, of theirs, and of the ratio of each turn.
+    /// Median, minimum and maximum of forge, of llama.cpp, and of the ratios.
     fn spreads(&self) -> [[f64; 3]; 3] {
         let turns = || self.turns.iter();
         [
@@ -183,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_the_middle_one_of_its_turns() {
+    fn the_ratio_is_the_median_of_all_rounds() {
         for (numbers, expected) in [
             (vec![3.0], [3.0, 3.0, 3.0]),
             (vec![4.0, 1.0, 2.0], [2.0, 1.0, 4.0]),

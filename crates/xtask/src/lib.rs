@@ -1,4 +1,4 @@
-//! What tests share with the chores.
+//! Development tasks that tests use too.
 
 pub mod bench_peers;
 pub mod member;

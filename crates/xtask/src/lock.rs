@@ -1,13 +1,13 @@
-//! `cargo xtask lock`: the `Cargo.lock` of generated crates, with the versions of this workspace's own.
+//! `cargo xtask lock`: writes the `Cargo.lock` of generated crates, with the same versions as this workspace.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The package that depends on the runtime while its lock file is made.
+/// A temporary package that depends on the runtime.
 const MANIFEST: &str = "[package]\nname = \"generated\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
                         [dependencies]\nforge-runtime = { path = \"runtime\" }\n\n[workspace]\n";
 
-/// The lock file, without that package.
+/// The lock file, without the temporary package.
 pub(crate) fn lock(root: &Path) -> Result<String, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let write = |path: &str, bytes: &[u8]| {
@@ -23,7 +23,7 @@ pub(crate) fn lock(root: &Path) -> Result<String, String> {
     }
     let all = std::fs::read(root.join("Cargo.lock")).map_err(|error| format!("Cargo.lock: {error}"))?;
     write("Cargo.lock", &all)?;
-    // Cargo drops what the package does not need.
+    // Cargo removes unused packages from the lock file.
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1"])
         .current_dir(folder.path())
@@ -38,7 +38,7 @@ pub(crate) fn lock(root: &Path) -> Result<String, String> {
     Ok(packages.collect::<Vec<_>>().join("\n\n").trim_end().to_owned() + "\n")
 }
 
-/// Writes it to where the compiler embeds it.
+/// Writes the lock file to the templates.
 pub(crate) fn write(root: &Path) -> Result<(), String> {
     let file = root.join("templates/crate/Cargo.lock");
     std::fs::write(&file, lock(root)?).map_err(|error| format!("{}: {error}", file.display()))

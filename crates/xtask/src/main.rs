@@ -1,4 +1,4 @@
-//! `cargo xtask`: the chores of this project, one file each.
+//! `cargo xtask`: the development tasks of this project, one module each.
 
 mod arm;
 mod darwin;
@@ -17,147 +17,158 @@ use xtask::random_model;
 use xtask::reference_keys;
 use xtask::shapes::{self, Question};
 
-/// The chores of this project.
+/// Development tasks of forge.
 #[derive(Parser)]
 #[command(name = "cargo xtask", arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// Everything that must pass: formatting, clippy, rustdoc, tests. Installs clang first where it is missing and it may.
+enum Task {
+    /// Run all checks: formatting, clippy, rustdoc and tests.
+    ///
+    /// Installs clang with apt-get first if it is missing and the user is root.
     Test,
-    /// Pack programs and tests of kernels for an NVIDIA GPU, and the script that judges both there: needs cargo and clang, and no such GPU.
+    /// Package programs and kernel tests to run on a machine with an NVIDIA GPU.
+    ///
+    /// Needs cargo and clang, but no GPU. On the GPU machine, run `judge.sh` from the package.
     Gpu {
-        /// Only these models of tests/models, and no tests of kernels.
+        /// Package only these models of tests/models, without kernel tests
         #[arg(long, value_delimiter = ',', conflicts_with = "kernels")]
         models: Vec<String>,
-        /// Only the tests of kernels.
+        /// Package only the kernel tests
         #[arg(long)]
         kernels: bool,
-        /// Where they go.
+        /// Output directory
         out: PathBuf,
     },
-    /// Pack programs of real shapes for an NVIDIA GPU, and the script that times them there with random weights.
+    /// Package programs of real model shapes, to benchmark with random weights on an NVIDIA GPU
     GpuTimes {
-        /// With the layouts that `tune` chooses from.
+        /// Include candidate kernel layouts for `tune`
         #[arg(long)]
         tunable: bool,
-        /// Lay kernels out as a program's `tune` has measured.
+        /// Use the layouts measured by `tune`
         #[arg(long, value_name = "FILE")]
         tuned: Option<PathBuf>,
-        /// Where they go.
+        /// Output directory
         out: PathBuf,
-        /// A configuration of tests/shapes, or a path to another, and formats.
+        /// Configuration in tests/shapes, or path to one, and weight formats
         #[arg(required = true, value_name = "NAME=FORMAT,FORMAT")]
         shapes: Vec<String>,
     },
-    /// Write the Cargo.lock that generated crates are shipped with.
+    /// Write the Cargo.lock of generated crates
     Lock,
-    /// Write docs/models.md: what forge compiles, told by the architectures' own files.
+    /// Write docs/models.md, the list of supported models
     Models,
-    /// Write which configuration keys Hugging Face transformers reads, from the sources of an installed package.
+    /// Write the list of configuration keys that Hugging Face transformers reads.
     ///
-    /// The compiler accepts keys that transformers never reads, and refuses those that it reads and forge does not. Needs Python 3
-    /// and `pip install transformers`; no torch.
+    /// Parses the sources of an installed package. The compiler ignores keys that transformers never reads, and rejects keys that
+    /// transformers reads but forge does not support. Needs Python 3 and `pip install transformers`, but no torch.
     ReferenceKeys {
-        /// The Python that has the package.
+        /// Python interpreter with the transformers package
         #[arg(long, default_value = "python3", value_name = "PROGRAM")]
         python: String,
     },
-    /// Write a checkpoint with random weights: the same bytes every time.
+    /// Write a checkpoint with reproducible random weights
     RandomModel {
-        /// A config.json to write weights for; without it, a Llama of 1.1 billion parameters.
+        /// config.json of the model [default: a Llama with 1.1B parameters]
         #[arg(long)]
         config: Option<PathBuf>,
-        /// Start a new file after so many bytes of weights.
+        /// Maximum bytes of weights per file
         #[arg(long, value_name = "BYTES")]
         shard: Option<u64>,
-        /// Have routers prefer some experts to others.
+        /// Skew the routers, so that some experts are selected more often
         #[arg(long)]
         skewed: bool,
-        /// Where it goes.
+        /// Output directory
         out: PathBuf,
     },
-    /// Plan models of real shapes: dispatches, barriers, bytes and predicted times of a token, beside those of others.
+    /// Compare dispatches per token with other engines, for real model shapes.
     ///
-    /// Needs no weights and runs nothing. Others are compared by the dispatches that their sources have, with the bytes and
-    /// kernels of this plan: what fewer launches are worth, not what they take.
+    /// Prints dispatches, barriers, bytes and predicted decode times from the configuration alone. The other engines are modelled
+    /// with the dispatch counts of their sources and the bytes and kernels of this plan. Their times show the value of fewer
+    /// launches; they are not measurements.
     Shapes {
-        /// Apple's chip, m1 to m5-max.
+        /// Apple chip, m1 to m5-max
         #[arg(long, default_value = "m4-max")]
         chip: String,
-        /// Number format of matrices.
+        /// Weight format of matrices
         #[arg(long, default_value = "q4_0", value_name = "FORMAT")]
         quant: String,
-        /// Positions of the conversation, the token's own included.
+        /// Context length in tokens, including the decoded token
         #[arg(long, default_value_t = 64, value_name = "POSITIONS")]
         length: u64,
-        /// Print JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Configurations, each a config.json; without any, those of tests/shapes.
+        /// config.json files [default: those in tests/shapes]
         configs: Vec<PathBuf>,
     },
-    /// Measure programs beside llama.cpp, in turns, on this machine; docs/performance.md has what it takes.
+    /// Benchmark programs against llama.cpp on this machine, in alternating runs.
+    ///
+    /// See docs/performance.md for the setup.
     BenchPeers {
-        /// Where llama.cpp was built: the folder with bin/llama-bench.
+        /// Build directory of llama.cpp, with bin/llama-bench
         #[arg(long, value_name = "DIR")]
         llama_cpp: PathBuf,
-        /// Ids of a prompt; 0 measures none.
+        /// Prompt tokens; 0 skips prefill
         #[arg(long, default_value_t = 512, value_name = "N")]
         prompt: u32,
-        /// Ids that are generated; 0 measures none.
+        /// Tokens to generate; 0 skips decode
         #[arg(long, default_value_t = 64, value_name = "N")]
         count: u32,
-        /// How many turns each side has.
+        /// Number of runs of each program
         #[arg(long, default_value_t = 5, value_name = "N")]
         turns: usize,
-        /// Threads of both.
+        /// CPU threads of both programs
         #[arg(long, default_value_t = 2, value_name = "N")]
         threads: usize,
-        /// Print JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// A program that forge compiled, and a GGUF file of the same checkpoint in the same format.
+        /// Compiled program, and GGUF file of the same checkpoint in the same format
         #[arg(required = true, value_name = "PROGRAM=FILE.gguf")]
         pairs: Vec<String>,
     },
-    /// Lint and link every model's program as for a Mac, on any system: nothing of it runs.
+    /// Lint and link the programs of all models for macOS, on any system, without running them
     Darwin,
-    /// Run the CPU device's tests under ThreadSanitizer: needs rustup's rust-src, and Linux on x86-64.
+    /// Run the CPU device's tests under ThreadSanitizer.
+    ///
+    /// Needs Linux on x86-64 and rustup's rust-src component.
     Races,
-    /// Run the CPU device's kernels as 64-bit ARM does, in an emulator: needs qemu-user, gcc-aarch64-linux-gnu and Rust's library for that.
+    /// Run the CPU device's tests for 64-bit ARM in QEMU.
+    ///
+    /// Needs qemu-user, gcc-aarch64-linux-gnu and the Rust target aarch64-unknown-linux-gnu.
     Arm,
-    /// On a Mac: feed a kernels.metal to Apple's compiler, warnings as errors.
+    /// Compile kernels.metal with Apple's compiler, warnings as errors (macOS only)
     Validate {
-        /// The files; every crate that forge writes has one in src/.
+        /// kernels.metal files, from src/ of generated crates
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().chore {
-        Chore::Test => test::test(),
-        Chore::Gpu { models, kernels, out } => {
+    let result = match Arguments::parse().task {
+        Task::Test => test::test(),
+        Task::Gpu { models, kernels, out } => {
             gpu::pack(&out, (!kernels).then_some(&models), kernels || models.is_empty())
         }
-        Chore::GpuTimes { tunable, tuned, out, shapes } => {
+        Task::GpuTimes { tunable, tuned, out, shapes } => {
             gpu::times::pack(&out, &shapes, tunable, tuned.as_deref())
         }
-        Chore::Lock => lock::write(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")),
-        Chore::Models => models::write(),
-        Chore::ReferenceKeys { python } => reference_keys::write(&python),
-        Chore::RandomModel { config, shard, skewed, out } => {
+        Task::Lock => lock::write(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")),
+        Task::Models => models::write(),
+        Task::ReferenceKeys { python } => reference_keys::write(&python),
+        Task::RandomModel { config, shard, skewed, out } => {
             random_model::write_from(config.as_deref(), shard, skewed, &out)
         }
-        Chore::Shapes { chip, quant, length, json, configs } => {
+        Task::Shapes { chip, quant, length, json, configs } => {
             shapes::shapes(&Question { configs: &configs, chip: &chip, quant: &quant, length, json })
         }
-        Chore::BenchPeers { llama_cpp, prompt, count, turns, threads, json, pairs } => {
+        Task::BenchPeers { llama_cpp, prompt, count, turns, threads, json, pairs } => {
             bench_peers::bench_peers(&bench_peers::Question {
                 llama_cpp: &llama_cpp,
                 pairs: &pairs,
@@ -167,12 +178,12 @@ fn main() -> ExitCode {
                 json,
             })
         }
-        Chore::Darwin => darwin::darwin(),
-        Chore::Races => races::races(),
-        Chore::Arm => arm::arm(),
-        Chore::Validate { files } => validate::validate(&files),
+        Task::Darwin => darwin::darwin(),
+        Task::Races => races::races(),
+        Task::Arm => arm::arm(),
+        Task::Validate { files } => validate::validate(&files),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("xtask: {message}");

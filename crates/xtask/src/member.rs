@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-/// Makes a crate that forge wrote, which is a workspace of its own, a member of the one that it is in, with or without the server.
+/// Turns a generated crate, which is its own workspace, into a member of the enclosing workspace, with or without the server.
 pub fn make_member(directory: &Path, has_server: bool) -> Result<(), String> {
     let file = directory.join("Cargo.toml");
     let trouble = |error: std::io::Error| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(&file).map_err(trouble)?;
-    // Profiles and the lock file are those of the workspace.
+    // Profiles and the lock file come from the workspace.
     let (member, _) = text
-        .split_once("# CPU kernels are far slower without optimization.")
+        .split_once("# CPU kernels are very slow without optimization.")
         .ok_or_else(|| format!("{}: unexpected content: {text}", file.display()))?;
     let member = match has_server {
         true => member.to_owned(),

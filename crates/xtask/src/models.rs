@@ -1,8 +1,8 @@
-//! `cargo xtask models`: docs/models.md, the page of what forge compiles.
+//! `cargo xtask models`: writes docs/models.md, the list of supported models.
 //!
-//! Nothing in it is written by hand twice: an architecture's sentence is the first of its own file, its keys and kinds of
-//! positions are what its reader answers, and what its models have is read from the graphs of the models that are compared
-//! with transformers. A class is listed where the planner plans a published configuration of it, in `tests/published`.
+//! All content is derived from the sources. The description of an architecture is the header of its module; its config keys and
+//! RoPE types come from its config reader; the features come from the graphs of the models that are compared with transformers.
+//! A class is listed if the planner can plan a published configuration of it, in `tests/published`.
 
 use forge_frontend::{DummyWeights, Family, Memory, Options, families, read_model};
 use forge_ir::{Activation, Format, Gating, Graph, Op, Pairing};
@@ -11,13 +11,13 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the page is called, and how it comes about.
+/// Path of the page.
 pub const PAGE: &str = "docs/models.md";
 
 /// Writes the page.
 ///
 /// # Errors
-/// What cannot be read or written.
+/// A file cannot be read or written.
 pub fn write() -> Result<(), String> {
     let path = root().join(PAGE);
     fs::write(&path, page()?).map_err(|error| format!("{}: {error}", path.display()))
@@ -27,27 +27,27 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A model that is compared with transformers.
+/// A test model that is compared with transformers.
 struct Oracle {
     name: String,
     class: String,
     has: BTreeSet<String>,
-    /// Whether the program is compared too, and not the reference alone.
+    /// Whether the compiled program is compared too, not only the reference implementation.
     is_whole: bool,
-    /// Whether there are kernels for all that it computes.
+    /// Whether it can be planned: kernels exist for all operations.
     is_planned: bool,
 }
 
-/// Where published configurations are.
+/// Directory of published configurations.
 const PUBLISHED: &str = "tests/published";
 
-/// Where such models are; of the first of these the program is compared.
+/// Directories of test models. The compiled program is only compared for the first.
 const FOLDERS: [&str; 3] = ["tests/models", "crates/forge-reference/tests/models", "tests/odd"];
 
-/// The page's text.
+/// Renders the page.
 ///
 /// # Errors
-/// What cannot be read.
+/// A file cannot be read.
 pub fn page() -> Result<String, String> {
     let (families, oracles, published) = (families(), oracles()?, published()?);
     let usual = usual_keys(&families);
@@ -59,7 +59,7 @@ pub fn page() -> Result<String, String> {
         let proof = of_class(family.class).filter(|oracle| oracle.is_whole && oracle.is_planned);
         let names: Vec<String> = proof.map(|oracle| code(&oracle.name)).collect();
         let scalings = family.scalings.as_deref().unwrap_or("learned");
-        let proof = if names.is_empty() { "none of its own".to_owned() } else { names.join(", ") };
+        let proof = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let (class, kind) = (code(family.class), code(family.model_type));
         let name = &published[family.class];
         let _ = writeln!(text, "| {class} | {kind} | {scalings} | {name} | {proof} |");
@@ -77,9 +77,9 @@ pub fn page() -> Result<String, String> {
     let usual_list: Vec<String> = usual.iter().map(code).collect();
     let _ = write!(
         text,
-        "\nAny of them is stored in any number format: {}, or affine (see [formats](reference/formats.md#number-formats)); \
-         and as converters for MLX write it ([checkpoints](guide/checkpoints.md#mlx-conversions)).\n\n\
-         Almost all of them read {}.\n",
+        "\nEvery model supports every weight format: {}, and affine (see [formats](reference/formats.md#number-formats)). \
+         MLX conversions are supported too ([checkpoints](guide/checkpoints.md#mlx-conversions)).\n\n\
+         Most classes read these config keys: {}.\n",
         formats.join(", "),
         usual_list.join(", ")
     );
@@ -92,42 +92,42 @@ pub fn page() -> Result<String, String> {
             .collect();
         if !has.is_empty() {
             let has: Vec<&str> = has.into_iter().collect();
-            let _ = writeln!(text, "- compared with transformers: {}", has.join(", "));
+            let _ = writeln!(text, "- features compared with transformers: {}", has.join(", "));
         }
         let own: Vec<String> = family.keys.iter().filter(|key| !usual.contains(*key)).map(code).collect();
         if !own.is_empty() {
-            let _ = writeln!(text, "- keys of its own: {}", own.join(", "));
+            let _ = writeln!(text, "- additional config keys: {}", own.join(", "));
         }
         let hub: Vec<String> =
             family.hub.iter().map(|name| format!("[{name}](https://huggingface.co/{name})")).collect();
         if !hub.is_empty() {
-            let _ = writeln!(text, "- on the hub: {}", hub.join(", "));
+            let _ = writeln!(text, "- on the Hugging Face Hub: {}", hub.join(", "));
         }
     }
     Ok(text)
 }
 
-const HEAD: &str = "<!-- Written by `cargo xtask models` from the architectures' own files; a test fails when it is stale. -->
+const HEAD: &str = "<!-- Generated by `cargo xtask models`; a test fails when it is stale. -->
 
 # Models
 
-What forge compiles. The class that a configuration names decides. A key of the configuration that transformers never reads
-for this class has no effect and is listed by `forge compile -v`; one that transformers reads and forge does not stops the
-compiler, unless it has its default. For a class that is not listed the compiler says which one is nearest. How to add one:
+Supported models, by the class in `architectures` of config.json. Config keys that transformers never reads for a class are
+ignored; `forge compile -v` lists them. A key that transformers reads and forge does not is an error, unless it has its
+default value. For an unsupported class the compiler names the nearest supported one. To add a class, see
 [adding a model](contributing/adding-a-model.md).
 
-The models in the last column are in `tests/models`, a hundred thousand parameters each, with logits that Hugging Face
-transformers computed; the program, the reference and the emulated Metal kernels are compared with them. A published
-configuration of each class in this table is in `tests/published`; a test plans a program of each, without its weights.
+The models in the last column are in `tests/models`, with 100K parameters each and logits computed by Hugging Face
+transformers. The compiled program, the reference implementation and the emulated Metal kernels are compared with these
+logits. `tests/published` has a published configuration of each class in this table; a test plans each without weights.
 
-| class | `model_type` | scaled positions | published configuration | compared with transformers |
+| class | `model_type` | RoPE types | published configuration | compared with transformers |
 |---|---|---|---|---|
 ";
 
 const READ: &str = "
-## Compiled, without a published configuration
+## Supported, without a published configuration
 
-No published configuration of these classes is among the tests. Their models in `tests/models` or `tests/odd` are compared with
+The tests have no published configuration of these classes. Their models in `tests/models` or `tests/odd` are compared with
 transformers like all others.
 
 | class | `model_type` | compared with transformers |
@@ -138,7 +138,7 @@ fn code(text: impl AsRef<str>) -> String {
     format!("`{}`", text.as_ref())
 }
 
-/// The keys that most classes read.
+/// Config keys that most classes read.
 fn usual_keys(families: &[Family]) -> BTreeSet<String> {
     let mut readers: BTreeMap<&String, usize> = BTreeMap::new();
     for key in families.iter().flat_map(|family| &family.keys) {
@@ -148,7 +148,7 @@ fn usual_keys(families: &[Family]) -> BTreeSet<String> {
     most.map(|(key, _)| key.clone()).collect()
 }
 
-/// A published configuration of each class, by its repository: those of which a program is planned.
+/// The published configurations that can be planned, by class and repository.
 fn published() -> Result<BTreeMap<String, String>, String> {
     let folder = root().join(PUBLISHED);
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -160,7 +160,7 @@ fn published() -> Result<BTreeMap<String, String>, String> {
         let name = file["name"].as_str().unwrap_or_default().to_owned();
         let faults = |faults: Vec<forge_ir::Diagnostic>| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            format!("{name} is not compiled: {}", faults.join("; "))
+            format!("{name} cannot be planned: {}", faults.join("; "))
         };
         let options = Options { name: name.clone(), ..Options::default() };
         let shapes = DummyWeights::new(&file["config"].to_string(), &options).map_err(faults)?;
@@ -172,7 +172,7 @@ fn published() -> Result<BTreeMap<String, String>, String> {
     Ok(published)
 }
 
-/// What an architecture's own file says of it first.
+/// The description of an architecture: the header of its module.
 fn sentence(class: &str) -> Result<String, String> {
     let folder = root().join("crates/forge-frontend/src/architectures");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -183,10 +183,10 @@ fn sentence(class: &str) -> Result<String, String> {
             return Ok(lines.map(str::trim).collect::<Vec<_>>().join("\n"));
         }
     }
-    Err(format!("no architecture's file names {class}"))
+    Err(format!("no architecture module mentions {class}"))
 }
 
-/// Every model that is compared with transformers, and what it has.
+/// All test models with their features.
 fn oracles() -> Result<Vec<Oracle>, String> {
     let mut oracles = Vec::new();
     for folder in FOLDERS {
@@ -203,7 +203,7 @@ fn oracles() -> Result<Vec<Oracle>, String> {
     Ok(oracles)
 }
 
-/// The model of a folder.
+/// The test model in a directory.
 fn oracle(path: &Path, is_whole: bool) -> Result<Oracle, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut files = BTreeMap::new();
@@ -222,7 +222,7 @@ fn oracle(path: &Path, is_whole: bool) -> Result<Oracle, String> {
     Ok(Oracle { name, class, has, is_whole, is_planned })
 }
 
-/// What a graph has that the standard decoder lacks.
+/// Features of a graph beyond a standard decoder.
 fn has(graph: &Graph) -> BTreeSet<String> {
     let mut has = BTreeSet::new();
     for body in &graph.bodies {
@@ -233,47 +233,47 @@ fn has(graph: &Graph) -> BTreeSet<String> {
             && !any(|op| matches!(op, Op::Rotate { .. }))
             && !is_placed
         {
-            has.insert("layers without rotation");
+            has.insert("layers without RoPE");
         }
         body.nodes.iter().for_each(|node| has.extend(of(&node.op)));
     }
     has.into_iter().map(str::to_owned).collect()
 }
 
-/// What of it an operation is.
+/// The features of one operation.
 fn of(op: &Op) -> Vec<&'static str> {
     let found = match op {
         Op::Place { .. } => vec![(true, "learned positions")],
-        Op::Embed { scale, .. } => vec![(*scale != 1.0, "factors")],
-        Op::Scale(_) => vec![(true, "factors")],
-        Op::RmsNorm { parts, .. } => vec![(*parts > 1, "norms of heads")],
-        Op::LayerNorm { .. } => vec![(true, "norms that take the mean off")],
+        Op::Embed { scale, .. } => vec![(*scale != 1.0, "scaling factors")],
+        Op::Scale(_) => vec![(true, "scaling factors")],
+        Op::RmsNorm { parts, .. } => vec![(*parts > 1, "QK norm")],
+        Op::LayerNorm { .. } => vec![(true, "LayerNorm")],
         Op::Linear { bias, .. } => vec![(bias.is_some(), "biases")],
-        Op::Softcap(_) => vec![(true, "capped logits")],
+        Op::Softcap(_) => vec![(true, "logit softcapping")],
         Op::Rotate { rotation, width, .. } => vec![
-            (rotation.pairing == Pairing::Interleaved, "neighbouring channels that turn together"),
-            (2 * rotation.frequencies.len() < *width, "heads that turn in part"),
-            (rotation.long.is_some(), "frequencies that depend on the context"),
+            (rotation.pairing == Pairing::Interleaved, "interleaved RoPE"),
+            (2 * rotation.frequencies.len() < *width, "partial RoPE"),
+            (rotation.long.is_some(), "long-context RoPE frequencies"),
         ],
-        Op::ScaleBy { .. } => vec![(true, "factors of layers")],
-        Op::Leave => vec![(true, "inputs of each layer's own")],
+        Op::ScaleBy { .. } => vec![(true, "layer scalars")],
+        Op::Leave => vec![(true, "per-layer inputs")],
         Op::Attention { window, softcap, sinks, .. } => vec![
-            (window.is_some(), "windows"),
-            (softcap.is_some(), "capped scores"),
-            (sinks.is_some(), "sinks of attention"),
+            (window.is_some(), "sliding windows"),
+            (softcap.is_some(), "attention softcapping"),
+            (sinks.is_some(), "attention sinks"),
         ],
-        Op::LatentAttention { .. } => vec![(true, "latents in the place of keys and values")],
-        Op::Convolve { .. } => vec![(true, "convolutions")],
-        Op::DeltaRule { .. } => vec![(true, "memories that learn by the delta rule")],
-        Op::Activate(Activation::Sigmoid) => vec![(true, "gates")],
+        Op::LatentAttention { .. } => vec![(true, "MLA")],
+        Op::Convolve { .. } => vec![(true, "causal convolutions")],
+        Op::DeltaRule { .. } => vec![(true, "Gated DeltaNet")],
+        Op::Activate(Activation::Sigmoid) => vec![(true, "sigmoid gates")],
         Op::Route(routing) => vec![
-            (true, "experts"),
-            (routing.correction.is_some(), "corrected scores of experts"),
-            (routing.groups.is_some(), "groups of experts"),
+            (true, "mixture of experts"),
+            (routing.correction.is_some(), "router score correction"),
+            (routing.groups.is_some(), "expert groups"),
         ],
         Op::Experts(experts) => vec![
-            (experts.biases.is_some(), "biases of experts"),
-            (matches!(experts.gating, Gating::Clamped { .. }), "clamped gates"),
+            (experts.biases.is_some(), "expert biases"),
+            (matches!(experts.gating, Gating::Clamped { .. }), "clamped SwiGLU"),
         ],
         Op::Take { .. } | Op::EachHead { .. } => Vec::new(),
         Op::Activate(_) | Op::Multiply | Op::Add => Vec::new(),
@@ -281,12 +281,12 @@ fn of(op: &Op) -> Vec<&'static str> {
     found.into_iter().filter_map(|(is, name)| is.then_some(name)).collect()
 }
 
-/// The kind of scaled positions that a configuration asks for.
+/// The RoPE scaling type of a configuration.
 fn scaled(config: &[u8]) -> Option<String> {
     let config: serde_json::Value = serde_json::from_slice(config).ok()?;
     let scaling = ["rope_parameters", "rope_scaling"].into_iter().find_map(|key| config[key].as_object())?;
     let kind = scaling.get("rope_type").or(scaling.get("type"))?.as_str()?;
-    (kind != "default").then(|| format!("{kind} positions"))
+    (kind != "default").then(|| format!("{kind} RoPE"))
 }
 
 #[cfg(test)]
@@ -299,7 +299,7 @@ mod tests {
         assert!(written == page().unwrap(), "{PAGE} is stale: cargo xtask models");
     }
 
-    /// The page lists a class by the name of its file's configuration.
+    /// Every listed class has a published configuration.
     #[test]
     fn published_configurations_are_planned_and_named_by_their_class() {
         let published = published().unwrap();
@@ -314,8 +314,7 @@ mod tests {
         for Family { class, .. } in families() {
             let of_class = || oracles.iter().filter(|oracle| oracle.class == class);
             assert!(of_class().count() > 0, "no model of {class} is compared");
-            // Beside what sees pictures these are themselves with other names of tensors: the frontend's tests want the same
-            // graph of both.
+            // Multimodal classes whose text model equals another class; the frontend's tests compare the graphs.
             let is_other = [
                 "Gemma3ForConditionalGeneration",
                 "Gemma4ForConditionalGeneration",

@@ -1,8 +1,8 @@
-//! `cargo xtask random-model`: a checkpoint of random weights, for measuring at real sizes without a download.
+//! `cargo xtask random-model`: writes a checkpoint with random weights, for benchmarks of real sizes without a download.
 //!
-//! The configuration may be of any architecture that forge knows: which tensors there are is what the frontend asks for.
-//! Every tensor has its own stream of numbers, seeded by its name, so the bytes depend on neither the order of tensors
-//! nor the number of shards. Values are bf16, spread so that activations neither vanish nor grow with depth.
+//! Any supported architecture works: the frontend determines the tensors. Each tensor has its own random stream, seeded by its
+//! name, so the values depend neither on the order of tensors nor on the number of shards. Values are bf16, scaled so that
+//! activations neither vanish nor grow with depth.
 
 use forge_frontend::{DummyWeights, Options, read_model};
 use forge_ir::{Diagnostic, Experts, Op, ParamId, Weight};
@@ -12,21 +12,21 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Names, shapes and spreads of one model's tensors.
+/// Name, shape and value distribution of a tensor.
 struct Tensor {
     name: String,
     shape: Vec<usize>,
     mean: f32,
     deviation: f32,
-    /// Whether rows are the smaller the later they come: then experts are not equally likely.
+    /// Whether later rows have smaller values, so that experts are not equally likely.
     is_skewed: bool,
 }
 
-/// What the numbers of a skewed tensor's last row are multiplied with; those of the first are as they are.
+/// Factor of the last row of a skewed tensor; the factor of the first row is 1.
 const LEAST: f32 = 0.1;
 
 impl Tensor {
-    /// The deviation of the numbers of a row.
+    /// The standard deviation of a row.
     fn deviation_of(&self, row: usize) -> f32 {
         let last = (self.shape[0] - 1).max(1) as f32;
         if self.is_skewed {
@@ -37,8 +37,8 @@ impl Tensor {
     }
 }
 
-/// Writes a checkpoint for the configuration in a file; without one, of a Llama of 1.1 billion parameters. Where it is skewed,
-/// routers prefer some experts to others.
+/// Writes a checkpoint for a configuration file, or for a Llama with 1.1B parameters. With `skewed`, routers select some
+/// experts more often.
 pub fn write_from(
     config: Option<&Path>,
     shard: Option<u64>,
@@ -52,7 +52,7 @@ pub fn write_from(
     write(&config)
 }
 
-/// Writes a checkpoint for a configuration, a new file after every `shard` bytes of weights.
+/// Writes a checkpoint for a configuration, with files of at most `shard` bytes of weights.
 pub fn write(config: &Value, shard: Option<u64>, out: &Path) -> Result<(), String> {
     write_tensors(config, tensors(config, false)?, shard, out)
 }
@@ -86,7 +86,7 @@ fn write_tensors(config: &Value, tensors: Vec<Tensor>, shard: Option<u64>, out: 
     Ok(())
 }
 
-/// A Llama of 1,104,218,112 parameters.
+/// Configuration of a Llama with 1,104,218,112 parameters.
 fn billion() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
@@ -97,8 +97,7 @@ fn billion() -> Value {
     })
 }
 
-/// The tensors that the frontend asks for, whatever the architecture, with numbers that fit what the graph does with
-/// them.
+/// The tensors that the frontend requests, with distributions that depend on their use in the graph.
 fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
     let told = |faults: Vec<Diagnostic>| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -112,7 +111,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
     for apply in graph.applications() {
         let body = graph.body(apply);
         for route in body.nodes.iter().filter(|node| is_skewed && matches!(node.op, Op::Route(_))) {
-            // What flows in comes before what nodes make of it.
+            // Inputs precede node outputs.
             let logits = route.inputs[0].0.checked_sub(1).map(|node| &body.nodes[node].op);
             if let Some(Op::Linear { weight, .. }) = logits {
                 routers.extend(apply.weight(body, *weight).map(|id| id.0));
@@ -159,7 +158,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
             };
             for (param, spread) in used {
                 if let Some(id) = apply.weight(body, param) {
-                    // The first use counts: a tied head is a table.
+                    // The first use counts: a tied head is an embedding.
                     spreads[id.0].get_or_insert(spread);
                 }
             }
@@ -172,7 +171,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
         let tensor = |name| Tensor { name, shape: weight.tensor_shape(), mean, deviation, is_skewed };
         weight.tensors().map(tensor).collect()
     };
-    // Of a tensor that several weights are parts of, the first says what it holds.
+    // The first weight of a fused tensor determines its distribution.
     let mut told = BTreeSet::new();
     let weights = graph.weights.iter().enumerate();
     Ok(weights.flat_map(tensors).filter(|tensor| told.insert(tensor.name.clone())).collect())
@@ -182,7 +181,7 @@ fn bytes(tensor: &Tensor) -> u64 {
     tensor.shape.iter().product::<usize>() as u64 * 2
 }
 
-/// Tensors in order, a new group once one holds `most` bytes.
+/// Splits tensors into groups of at most `most` bytes, in order.
 fn shards(tensors: &[Tensor], most: u64) -> Vec<&[Tensor]> {
     let mut groups = Vec::new();
     let (mut first, mut size) = (0, 0);
@@ -226,11 +225,11 @@ fn write_file(path: &Path, tensors: &[Tensor]) -> std::io::Result<()> {
     file.flush()
 }
 
-/// Splitmix64.
+/// A SplitMix64 random number generator.
 struct Random(u64);
 
 impl Random {
-    /// Seeded by FNV-1a of a name.
+    /// Creates a generator, seeded by the FNV-1a hash of a name.
     fn named(name: &str) -> Random {
         Random(
             name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -247,7 +246,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Near normal, mean 0 and deviation 1: the sum of four uniform numbers.
+    /// An approximately normal number, mean 0 and standard deviation 1: the sum of four uniform numbers.
     fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: u32 = (0..4).map(|part| ((bits >> (16 * part)) & 0xffff) as u32).sum();
@@ -255,10 +254,10 @@ impl Random {
     }
 }
 
-/// A tokenizer for any vocabulary: one token a byte, two specials, and made-up words that no text encodes to.
+/// A tokenizer of any vocabulary size: one token per byte, two special tokens, and filler words.
 fn tokenizer(config: &Value) -> Value {
     let size = config["vocab_size"].as_u64().unwrap_or(512) as usize;
-    // Byte-level tokenizers spell each byte as a printable character.
+    // Byte-level tokenizers represent each byte as a printable character.
     let printable = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let mut spare = 256;
     let mut vocabulary = Map::new();
@@ -290,7 +289,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every configuration of the repository: those of the test models, and those of real ones.
+    /// All configurations of the repository: of test models and of real shapes.
     fn configurations() -> Vec<(String, Value)> {
         let tests = format!("{}/../../tests", env!("CARGO_MANIFEST_DIR"));
         let folder =
@@ -306,14 +305,13 @@ mod tests {
     #[test]
     fn every_architecture_can_be_written() {
         for (path, config) in configurations() {
-            // GPT-2 has names of its own, and its matrices lie the other way.
+            // GPT-2 has its own tensor names and transposed matrices.
             let is_gpt2 = path.contains("gpt2");
             let tensors = tensors(&config, false).unwrap_or_else(|faults| panic!("{path}: {faults}"));
             let names: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
             assert_eq!(names.len(), tensors.len(), "{path}");
             for tensor in &tensors {
-                // The gains of Gemma 2 and 3 are kept less 1, and so are those of Qwen 3.5 and Qwen3-Next but for those of
-                // memories.
+                // Gemma 2 and 3 store norm weights minus 1. So do Qwen 3.5 and Qwen3-Next, except in DeltaNet layers.
                 let less_one =
                     ["gemma2", "gemma3", "qwen3_5", "qwen3_next"].iter().any(|name| path.contains(name))
                         && !tensor.name.ends_with(".linear_attn.norm.weight");
@@ -343,7 +341,7 @@ mod tests {
                     _ if tensor.name == "transformer.wte.weight" => 1.0,
                     _ if tensor.name == "transformer.wpe.weight" => 0.1,
                     _ if tensor.name.ends_with("_bias") => 0.1,
-                    // Matrices of experts; those of gpt-oss lie the other way too.
+                    // Expert matrices; those of gpt-oss are transposed too.
                     [_, rows, _] if path.contains("gpt_oss") => 1.0 / (rows as f32).sqrt(),
                     [_, _, columns] => 1.0 / (columns as f32).sqrt(),
                     [rows, _] if is_gpt2 => 1.0 / (rows as f32).sqrt(),

@@ -1,8 +1,7 @@
-//! `cargo xtask reference-keys`: the configuration keys that the reference implementation reads, from its sources.
+//! `cargo xtask reference-keys`: extracts the configuration keys that Hugging Face transformers reads.
 //!
-//! The sources are Python's, so what reads them is a Python script of this folder, which needs nothing but Python's own `ast`. It
-//! parses an installed transformers package and runs none of it. The result is committed; the frontend decides by it which unread
-//! keys of a checkpoint have no effect.
+//! A Python script in this directory parses the sources of an installed package with `ast`, without executing them. The result
+//! is committed. The frontend uses it to decide which unread keys of a checkpoint have no effect.
 
 use forge_frontend::families;
 use serde_json::Value;
@@ -10,15 +9,15 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the result is.
+/// Path of the result.
 pub const FILE: &str = "crates/forge-frontend/src/reference_keys.json";
 
 const SCRIPT: &str = include_str!("reference_keys.py");
 
-/// Reads the transformers package that `python` imports, and writes [`FILE`].
+/// Extracts the keys from the transformers package of `python` and writes [`FILE`].
 ///
 /// # Errors
-/// What cannot be run, found or written.
+/// Python or the package cannot be run or found, or the file cannot be written.
 pub fn write(python: &str) -> Result<(), String> {
     let [folder, release] = installed(python)?;
     let types: Vec<String> =
@@ -30,21 +29,21 @@ pub fn write(python: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The folder and the release of the transformers package that `python` imports.
+/// Directory and version of the transformers package of `python`.
 fn installed(python: &str) -> Result<[String; 2], String> {
     const QUESTION: &str = "import importlib.util, importlib.metadata as m; print(importlib.util.find_spec('transformers').submodule_search_locations[0]); print(m.version('transformers'))";
     let answer = run(Command::new(python).args(["-c", QUESTION])).map_err(|_| {
-        format!("{python} has no transformers package: {python} -m pip install transformers, or name another Python with --python")
+        format!("{python} has no transformers package: run `{python} -m pip install transformers`, or pass another interpreter with --python")
     })?;
     let mut lines = answer.lines().map(str::to_owned);
-    let mut next = || lines.next().ok_or_else(|| format!("{python} does not say where transformers is"));
+    let mut next = || lines.next().ok_or_else(|| format!("{python}: cannot locate the transformers package"));
     Ok([next()?, next()?])
 }
 
-/// What the script makes of a package's sources, for these `TYPE=CLASS`.
+/// Runs the script on a package's sources, for these `TYPE=CLASS`.
 ///
 /// # Errors
-/// What the script says of sources that it cannot read.
+/// The script's message if it cannot parse the sources.
 pub fn read(python: &str, folder: &Path, release: &str, types: &[String]) -> Result<Value, String> {
     let answer = run(Command::new(python).args(["-c", SCRIPT]).arg(folder).arg(release).args(types))?;
     serde_json::from_str(&answer).map_err(|error| error.to_string())
@@ -60,7 +59,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|error| error.to_string())
 }
 
-/// The result as text: a key on each line, so that the next release's changes can be read.
+/// Formats the result with one key per line, so that diffs between versions are readable.
 fn laid_out(found: &Value) -> String {
     let mut text = format!("{{\n  \"transformers\": {},\n  \"models\": {{\n", found["transformers"]);
     let models = found["models"].as_object().into_iter().flatten();

@@ -1,8 +1,7 @@
-//! `cargo xtask shapes`: what the planner makes of models of real shapes, beside what is known of others.
+//! `cargo xtask shapes`: compares the planner's dispatches per token with other engines, for real model shapes.
 //!
-//! Nothing is downloaded and nothing is run: a configuration is enough for a plan, and a plan for its dispatches, barriers
-//! and bytes. Times are predicted. Others are compared by their dispatches alone, as if they moved the same bytes with
-//! kernels as good: what is left is what fewer launches are worth.
+//! Only configurations are needed; nothing is downloaded or executed. Times are predicted. Other engines are modelled with their
+//! dispatch counts and the bytes and kernels of this plan, which isolates the value of fewer launches.
 
 use forge_frontend::{DummyWeights, Options as Reading, read_model};
 use forge_ir::{Format, Graph, Op};
@@ -10,23 +9,23 @@ use forge_planner::{Chip, Options, Plan, Prediction, Quant, Workload, plan, pred
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Somebody else's dispatches of one decoded token.
+/// Dispatches of another engine for one decoded token.
 struct Peer {
     name: &'static str,
-    /// A layer of a dense decoder, from fewest to most.
+    /// Minimum and maximum dispatches per layer of a dense decoder.
     layer: [u64; 2],
-    /// More of them where heads are normed.
+    /// Additional dispatches with QK norm.
     head_norms: u64,
-    /// More of them where projections have biases.
+    /// Additional dispatches with biases.
     biases: u64,
-    /// Whether one that joins a split cache is among them already.
+    /// Whether the count includes the combine kernel of split-KV attention.
     joins: bool,
-    /// What they are.
+    /// The list of dispatches.
     composition: &'static str,
 }
 
-/// Counted from lists of operations and tables of fusions in their sources, snapshots of August 2026, for short contexts.
-/// Outside the layers each is taken to have three: embedding, final norm, head.
+/// Counted from the sources of the other engines in August 2026, for short contexts. Each is assumed to have three dispatches
+/// outside the layers: embedding, final norm, head.
 const PEERS: [Peer; 4] = [
     Peer {
         name: "uzu",
@@ -65,28 +64,32 @@ const PEERS: [Peer; 4] = [
 /// Dispatches outside the layers.
 const OUTSIDE: u64 = 3;
 
-/// What is asked.
+/// Options of the comparison.
 pub struct Question<'a> {
-    /// Configurations; none: those of tests/shapes.
+    /// Configurations; empty selects those in tests/shapes.
     pub configs: &'a [PathBuf],
-    /// Apple's chip.
+    /// Apple chip.
     pub chip: &'a str,
-    /// Number format of matrices.
+    /// Weight format of matrices.
     pub quant: &'a str,
-    /// Positions of the conversation, the token's own included.
+    /// Context length in tokens, including the decoded token.
     pub length: u64,
     /// Print JSON.
     pub json: bool,
 }
 
-/// Prints the answer.
+/// Prints the comparison.
 pub fn shapes(question: &Question<'_>) -> Result<(), String> {
     let chip = Chip::from_name(question.chip).ok_or_else(|| {
         let known: Vec<&str> = Chip::known().map(|chip| chip.name).collect();
-        format!("{}: no such chip; there are {}", question.chip, known.join(", "))
+        format!("{}: unknown chip; expected one of {}", question.chip, known.join(", "))
     })?;
     let format = Format::from_name(question.quant).ok_or_else(|| {
-        format!("{}: no such format; there are {}", question.quant, Format::ALL.map(Format::name).join(", "))
+        format!(
+            "{}: unknown format; expected one of {}",
+            question.quant,
+            Format::ALL.map(Format::name).join(", ")
+        )
     })?;
     let configs = match question.configs {
         [] => own_configs()?,
@@ -159,7 +162,7 @@ impl Row {
         }
     }
 
-    /// A peer's dispatches a layer and a token, fewest and most.
+    /// Minimum and maximum dispatches of a peer, per layer and per token.
     fn dispatches(&self, peer: &Peer) -> ([u64; 2], [u64; 2]) {
         let split = self.token.load.splits > 1 && !peer.joins;
         let more = if self.head_norms { peer.head_norms } else { 0 }
@@ -169,7 +172,7 @@ impl Row {
         (layer, layer.map(|count| count * self.layers + OUTSIDE))
     }
 
-    /// Seconds of this token with so many dispatches in place of its own, each of which waits for the one before it.
+    /// Predicted seconds of this token with another number of dispatches, each of which waits for the previous one.
     fn seconds_with(&self, dispatches: u64) -> f64 {
         let time = self.token.time;
         time.seconds() - time.launches + Chip::SUBMISSION + dispatches as f64 * self.dispatch_seconds
@@ -178,13 +181,13 @@ impl Row {
 
 fn to_text(rows: &[Row], chip: &Chip, format: Format) -> String {
     let mut text = format!(
-        "A decoded token on {} ({} GB/s, {} cores) in {format}: predicted, nothing was measured.\n",
+        "A decoded token on {} ({} GB/s, {} cores) in {format}: all times are predicted.\n",
         chip.name, chip.bandwidth, chip.cores
     );
     for row in rows {
         let token = &row.token;
         text += &format!(
-            "\n{} · {} layers · {:.2} B parameters · {} positions · {:.1} MB read and written · bound by {}\n",
+            "\n{} · {} layers · {:.2}B parameters · {} tokens of context · {:.1} MB read and written · bound by {}\n",
             row.name,
             row.layers,
             row.parameters as f64 / 1e9,
@@ -194,7 +197,7 @@ fn to_text(rows: &[Row], chip: &Chip, format: Format) -> String {
         );
         text += &format!(
             "  {:<10} {:>18} {:>11} {:>9} {:>13} {:>13}\n",
-            "", "dispatches a layer", "a token", "barriers", "ms", "tokens/s"
+            "", "dispatches/layer", "/token", "barriers", "ms", "tok/s"
         );
         let layer = range(ends(&row.dispatches_per_layer), |count| count.to_string());
         let seconds = token.time.seconds();
@@ -220,25 +223,25 @@ fn to_text(rows: &[Row], chip: &Chip, format: Format) -> String {
             );
         }
     }
-    text += "\nOthers: their dispatches with the bytes and the kernels of this plan, each dispatch waiting for the one before it, at\n";
+    text += "\nOther engines: their dispatch counts with the bytes and kernels of this plan, all dispatches serialized, at\n";
     text += &format!(
-        "{} µs. Not what they take. Counted from their sources of August 2026, for short contexts:\n",
+        "{} µs each. Not measured. Counted from their sources of August 2026, for short contexts:\n",
         chip.dispatch
     );
     for peer in &PEERS {
         text += &format!("  {:<10} {}\n", peer.name, peer.composition);
     }
-    text += "  and 3 outside the layers. Where heads are normed llama.cpp has 2 more; those of the rest are counted as for a model\n";
-    text += "  without. ForgeLLM has 1 more where projections have biases; all but llama.cpp 1 more where the cache is split.\n";
+    text += "  and 3 outside the layers. With QK norm llama.cpp has 2 more per layer; the others are counted as for a model without.\n";
+    text += "  With biases ForgeLLM has 1 more; with split-KV attention all but llama.cpp have 1 more.\n";
     text
 }
 
-/// The fewest and the most.
+/// Minimum and maximum.
 fn ends(counts: &[usize]) -> [usize; 2] {
     [counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0)]
 }
 
-/// `18-19`, or one of them where they are equal.
+/// A range such as `18-19`, or a single value.
 fn range<T: Copy>([first, last]: [T; 2], text: impl Fn(T) -> String) -> String {
     let (first, last) = (text(first), text(last));
     if first == last { first } else { format!("{first}-{last}") }
@@ -324,7 +327,7 @@ mod tests {
         for row in rows(64) {
             let own = row.seconds_with(row.token.dispatches);
             let difference = own - row.token.time.seconds();
-            // Of its own dispatches the first need not wait.
+            // The first dispatch does not wait.
             assert!((0.0..3e-6).contains(&difference), "{}: {difference}", row.name);
             assert!(row.seconds_with(row.token.dispatches + 1) > own);
         }

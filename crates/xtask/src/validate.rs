@@ -1,13 +1,13 @@
-//! `cargo xtask validate`: Apple's own compiler over rendered kernels. Only a Mac has it.
+//! `cargo xtask validate`: compiles generated kernels with Apple's Metal compiler, on macOS.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Compiles each file with `xcrun metal` as the version of the language that the host code asks for, warnings as errors.
+/// Compiles each file with `xcrun metal`, with the language version of the host code, warnings as errors.
 pub(crate) fn validate(files: &[PathBuf]) -> Result<(), String> {
     if !cfg!(target_os = "macos") {
         return Err(
-            "Apple's Metal compiler runs on a Mac only; here, `forge verify` executes the kernels".to_owned()
+            "Apple's Metal compiler needs macOS; use `forge verify` to check the kernels here".to_owned()
         );
     }
     for file in files {

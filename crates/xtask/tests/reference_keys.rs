@@ -1,4 +1,4 @@
-//! What `cargo xtask reference-keys` finds in sources, on a small invented package.
+//! `cargo xtask reference-keys` on a small invented package.
 
 use std::fs;
 use std::path::Path;
@@ -95,8 +95,8 @@ fn a_key_is_read_where_it_reaches_the_logits() {
     assert_eq!(found["transformers"], "1.2.3");
     let mist = &found["models"]["mist"];
     let keys: Vec<&String> = mist["keys"].as_object().unwrap().keys().collect();
-    // Through a function that is called, an alias, and what the configuration class computes of others; not what initializes
-    // weights, trains, drops out, validates or classifies.
+    // Keys read through a called function, an alias, and a derived attribute of the configuration class; not those for initialization,
+    // training, dropout, validation or classification.
     let expected = [
         "attention_bias",
         "hidden_size",

@@ -1,4 +1,4 @@
-//! Empty libraries in the place of the Objective-C runtime's, Foundation's and libdispatch's, which the emulation is itself.
+//! Empty libraries in place of the Objective-C runtime, Foundation and libdispatch, which the emulator implements.
 
 use std::path::Path;
 

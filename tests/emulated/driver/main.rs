@@ -1,8 +1,7 @@
-//! Runs compiled models through the host code for Metal, over the emulation. Its argument is a [`Job`] as JSON, and it
-//! prints what came of it as JSON.
+//! Runs compiled models through the Metal host code, in the emulator. Takes a [`Job`] as JSON and prints its result as JSON.
 //!
-//! Models and hosts are beside it, in `models.rs` and `hosts.rs`, which the tests write: the models are crates that forge
-//! wrote, as libraries, and the hosts the runtime's `metal` as it is and with faults planted in it.
+//! The tests generate `models.rs` and `hosts.rs`: the models are generated crates as libraries, and the hosts are the runtime's
+//! Metal backend, unmodified and with injected faults.
 
 // Hosts name the runtime's modules as the runtime itself does.
 #[allow(unused_imports)]
@@ -38,14 +37,14 @@ use std::path::{Path, PathBuf};
 pub type Make =
     fn(&Program, &WeightFile, &Layout, Option<&Path>, Option<Streamed>) -> Result<Box<dyn Device>, String>;
 
-/// What is to be done.
+/// A job for the driver.
 #[derive(Deserialize)]
 pub struct Job {
     /// The crate.
     model: String,
-    /// `whole`, or what is wrong with the host.
+    /// The host code: `whole`, or the name of a fault.
     host: String,
-    /// What is wrong with passes, if anything is.
+    /// The fault injected into passes, if any.
     skew: Option<String>,
     /// Whether kernels were compiled when the program was built.
     metallib: bool,
@@ -66,46 +65,46 @@ pub struct Job {
 /// How layouts are chosen.
 #[derive(Deserialize)]
 struct Tune {
-    /// Kernels that may stand in, and what of the text of each is something else.
+    /// Candidate kernels to modify, with the replacement in the source of each.
     planted: Vec<[String; 3]>,
     /// After how many questions whether to go on the answer is no, if it ever is.
     until: Option<usize>,
 }
 
-/// A text to be written: a device is made for it, and is gone after it.
+/// A generation request. It gets a device of its own.
 #[derive(Deserialize)]
 struct Text {
     ids: Vec<u32>,
-    /// How many ids are to follow.
+    /// Number of tokens to generate.
     count: usize,
     context: u32,
-    /// How far the device is ahead: ids of a pass, and passes.
+    /// Run-ahead of the device: tokens per pass, and passes in flight.
     lead: (u32, usize),
-    /// How ids are drawn, as words of which the number is that of the first; none takes the most probable.
+    /// Sampling parameters as words, with the number of the first token's draw; `None` for greedy.
     draw: Option<[u32; DeviceSampling::WORDS]>,
-    /// Draws of what the last id was drawn of, when that is there.
+    /// Further draws from the logits of the last token.
     draws: Vec<[u32; DeviceSampling::WORDS]>,
-    /// Whether the host draws them, of logits that it is told after each.
+    /// Whether the host samples from logits that it reads after each pass.
     on_host: bool,
-    /// Whether the device is one that is watched, and told the text in parts.
+    /// Whether to use the watched device, and process the prompt in parts.
     watched: bool,
-    /// Whether the host leaves at the end while a pass is on its way.
+    /// Whether the host drops the device while a pass is in flight.
     left: bool,
-    /// Whether kernels are executed. If not, nobody knows what ids follow, and those beyond the context begin it anew.
+    /// Whether kernels are executed. Otherwise the tokens are unknown, and those beyond the context start a new one.
     executed: bool,
 }
 
-/// What came of a text.
+/// The result of a generation request.
 #[derive(Default)]
 struct Come {
     ids: Vec<u32>,
-    /// What was committed for its beginning and for each id, and what objects there were after it.
+    /// Committed commands for the prompt and for each token, and the live objects after it.
     passes: Vec<Value>,
-    /// What the device's kernels are made of.
+    /// The source of the device's pipelines.
     kernels: Option<String>,
-    /// What the host and the device choose by each of the text's draws.
+    /// The tokens that host and device draw for each of the further draws.
     drawn: Vec<[u32; 2]>,
-    /// Experts that were asked for, and those of them that were foreseen, where they are streamed.
+    /// Requested and prefetched experts, if they are streamed.
     experts: Option<[u64; 2]>,
 }
 
@@ -130,7 +129,7 @@ pub fn work(program: &Program, job: &Job) -> Value {
     json!({ "texts": texts, "living": living(), "profiles": profiles, "tuned": tuned })
 }
 
-/// A model on a device that is listened to, with room for so many positions.
+/// A model on a device with complaints enabled, with this context length.
 fn listened(
     program: &Program,
     job: &Job,
@@ -143,7 +142,7 @@ fn listened(
     Ok((Engine::new(loaded.model, CapturingDevice::new(device), positions, 1), loaded.weights))
 }
 
-/// What the steps of an id and of a prompt take.
+/// Profiles the steps of decode and prefill.
 fn profiled(program: &Program, job: &Job) -> Result<Value, Error> {
     let (mut engine, weights) = listened(program, job, 20)?;
     let subjects = [Subject::id(&mut engine, 9)?, Subject::prompt(&mut engine, 20)?];
@@ -155,7 +154,7 @@ fn profiled(program: &Program, job: &Job) -> Result<Value, Error> {
     Ok(json!({ "profiles": profiles, "complaints": complaints() }))
 }
 
-/// What comes of choosing layouts.
+/// Tunes the kernel layouts.
 fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Error> {
     let tunable = program.tunable.ok_or_else(|| Error::usage("it was not compiled for choosing"))?;
     let mut text = tunable.metal.to_owned();
@@ -196,8 +195,8 @@ fn write(program: &Program, job: &Job, text: &Text) -> Value {
     })
 }
 
-/// Writes a text; gives the logits after its beginning. Of it and of each id that follows it notes what was committed for it,
-/// and what objects there are after it.
+/// Generates tokens and returns the logits after the prompt. Records the committed commands and live objects after the prompt
+/// and after each token.
 fn written(
     program: &Program,
     job: &Job,

@@ -1,11 +1,11 @@
-//! Many draws of the same logits: the dispatch that drew the last id is submitted again and again, each time with another draw in its
-//! place.
+//! Repeated sampling from the same logits: the dispatch that sampled the last token is submitted repeatedly, with other random
+//! numbers.
 
 use forge_runtime::device::{Binding, Device, Program};
 use forge_runtime::sampling::device_sampling::{DeviceSampling, Weights};
 use forge_runtime::measure::capture::CapturingDevice;
 
-/// What the host and what the device choose by each of these draws, of the logits that the device drew of last.
+/// The tokens that host and device select for each draw, from the logits of the last token.
 pub fn redraw(noted: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampling]) -> Result<Vec<[u32; 2]>, String> {
     let notes = noted.take().into_iter().flat_map(|pass| pass.notes);
     let drawing = notes.filter(|note| note.kernel.buffers.contains(&"draws")).last();

@@ -1,8 +1,8 @@
-//! Passes of several ids with a fault: what the engine has a device do, changed on its way there.
+//! Multi-token passes with injected faults: a wrapper modifies the engine's device commands.
 
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
 
-/// A device that is told something else than the engine says.
+/// A device that modifies the engine's commands.
 pub struct Skewed {
     device: Box<dyn Device>,
     fault: Fault,
@@ -10,9 +10,9 @@ pub struct Skewed {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// No barrier stands between a row and the next.
+    /// Omits the barrier between two rows.
     NoBarrier,
-    /// A row's choice lies a place too far.
+    /// Shifts the result of a row by one element.
     NextPlace,
     /// A row's place is that of the row before it.
     SamePosition,
@@ -62,7 +62,7 @@ impl Device for Skewed {
     }
 }
 
-/// A pass on its way.
+/// A pass in flight.
 struct Skew<'a> {
     pass: &'a mut dyn Pass,
     fault: Fault,

@@ -1,8 +1,8 @@
-//! A device that is there to be watched: what takes long texts is done with short ones.
+//! A device for tests, which uses long-context code paths at short contexts.
 
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 
-/// A device on which shares of caches are short, and as few rows as are not a few have keys and values made of latents.
+/// A device with short KV splits, which expands latents (MLA) from the smallest prefill batch on.
 pub struct Watched(pub Box<dyn Device>);
 
 /// The fewest rows that are many.
@@ -26,7 +26,7 @@ impl Device for Watched {
     }
 }
 
-/// A pass on its way.
+/// A pass in flight.
 struct Short<'a>(&'a mut dyn Pass);
 
 impl Pass for Short<'_> {

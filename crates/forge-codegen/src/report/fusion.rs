@@ -1,7 +1,7 @@
-//! The graph before and after fusion: which nodes of a body each dispatch computes.
+//! Fusion diagram: the nodes of the graph and the dispatch that computes each.
 //!
-//! The plan does not remember where a step came from, and need not: a step is known by the weights that it is bound to,
-//! by its kernel's family, and by its name. What has neither is computed by whoever makes its input.
+//! The plan does not record which nodes a step was fused from. The diagram matches them by weight, kernel family and
+//! name. A node without a match is drawn as part of the step that computes its input.
 
 use crate::report::svg::{Anchor, Canvas, fitted, spread};
 use forge_ir::{Apply, Body, Graph, Node, Op, ParamId, WeightId};
@@ -9,25 +9,25 @@ use forge_kernels::Spec;
 use forge_kernels::spec::Epilogue;
 use forge_planner::{Application, Condition, Operand, Plan, Schedule, Section, Step};
 
-/// Rows of boxes are so far apart.
+/// Distance between two rows of boxes.
 const ROW: f64 = 28.0;
 /// Height of a box.
 const BOX: f64 = 22.0;
-/// Where columns of boxes are, and how wide: dispatches of one row, nodes, dispatches of more rows.
+/// Position and width of the columns: decode dispatches, nodes, dispatches of several rows.
 const COLUMNS: [(f64, f64); 3] = [(10.0, 240.0), (350.0, 260.0), (710.0, 240.0)];
 const WIDTH: f64 = 960.0;
-/// Room for the heads of the columns.
+/// Height of the column headings.
 const HEAD: f64 = 34.0;
 
-/// A section's picture, and what it says.
+/// The diagram of one section, with its counts.
 pub(crate) struct Picture {
     pub(crate) svg: String,
     pub(crate) nodes: usize,
-    /// Dispatches of one row and of more, where no cache is split.
+    /// Dispatches of one row and of several rows, without split-KV attention.
     pub(crate) dispatches: [usize; 2],
 }
 
-/// Draws a section, by the first application of it.
+/// Draws the section of this application.
 pub(crate) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<Picture> {
     let apply = graph.applications().nth(application)?;
     let bound = Bound::of(graph, plan, apply, &plan.applications[application]);
@@ -41,12 +41,12 @@ pub(crate) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
     let heads = [
         format!("one row: {}", counted(dispatches[0], "dispatch", "dispatches")),
         format!("graph: {}", counted(nodes, "node", "nodes")),
-        format!("more rows: {}", counted(dispatches[1], "dispatch", "dispatches")),
+        format!("several rows: {}", counted(dispatches[1], "dispatch", "dispatches")),
     ];
     for ((x, width), head) in COLUMNS.into_iter().zip(&heads) {
         canvas.text((x + width / 2.0, 14.0), Anchor::Middle, "quiet", head);
     }
-    // Nodes stand in their order, in the middle of the height.
+    // Nodes are in order, vertically centred.
     let first = HEAD + (rows - nodes) as f64 * ROW / 2.0 + BOX / 2.0;
     let middle = |node: usize| first + node as f64 * ROW;
     for (side, steps) in steps.into_iter().enumerate() {
@@ -65,12 +65,12 @@ pub(crate) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
     Some(Picture { svg: canvas.finish(&label), nodes, dispatches })
 }
 
-/// Whether a step is one of a pass without anything special: of rows that are not many, of no split cache.
+/// Whether a step runs in the simplest pass: a small batch, greedy sampling, no split-KV attention.
 fn is_plain(step: &Step) -> bool {
     matches!(step.condition, Condition::Always | Condition::Folded | Condition::Greedy)
 }
 
-/// One schedule's steps beside the nodes, with lines to those that they compute.
+/// Draws the steps of one schedule next to the nodes, with lines to the nodes that they compute.
 fn draw_steps(
     canvas: &mut Canvas,
     bound: &Bound<'_>,
@@ -79,7 +79,7 @@ fn draw_steps(
     height: f64,
 ) {
     let nodes = bound.steps_of_nodes(steps);
-    // Where a step would like to stand: beside its nodes, or after the step before it.
+    // The preferred position of a step: next to its nodes, or after the previous step.
     let mut wanted = Vec::new();
     for step in 0..steps.len() {
         let own: Vec<f64> =
@@ -106,9 +106,9 @@ fn draw_steps(
         let name = match step.condition {
             Condition::Always | Condition::Folded | Condition::Greedy => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
-            Condition::Many => format!("{} if many", step.name),
-            Condition::Unfolded => format!("{} if unfolded", step.name),
-            Condition::Drawn => format!("{} if drawn", step.name),
+            Condition::Many => format!("{} in prefill", step.name),
+            Condition::Unfolded => format!("{} if expanded", step.name),
+            Condition::Drawn => format!("{} if sampled", step.name),
         };
         canvas.text((x + 8.0, *y), Anchor::Start, "", &fitted(&name, width - 16.0));
     }
@@ -119,7 +119,7 @@ pub(crate) fn counted(count: usize, one: &str, more: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
 }
 
-/// What a node is, in a word: the name of its operation.
+/// The name of an operation.
 fn kind(op: &Op) -> String {
     let value = serde_json::to_value(op).unwrap_or_default();
     let name = value.as_object().and_then(|object| object.keys().next()).map(String::as_str);
@@ -130,7 +130,7 @@ fn about(node: &Node) -> String {
     format!("{} = {}", node.name, kind(&node.op))
 }
 
-/// A section with the weights of one application.
+/// A section bound to the weights of one application.
 struct Bound<'a> {
     plan: &'a Plan,
     section: &'a Section,
@@ -150,7 +150,7 @@ impl<'a> Bound<'a> {
         Some(&self.plan.kernels[variant.kernel].spec)
     }
 
-    /// How a step is coloured.
+    /// The CSS class of a step.
     fn class(&self, step: &Step) -> &'static str {
         match self.spec(step) {
             Some(
@@ -167,19 +167,19 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// For each node, the steps that compute it.
+    /// The steps that compute each node.
     fn steps_of_nodes(&self, steps: &[Step]) -> Vec<Vec<usize>> {
         let mut found: Vec<Vec<usize>> = Vec::new();
         for (index, node) in self.body.nodes.iter().enumerate() {
             let own = self.own_steps(steps, index, node);
-            // Without a step of its own a node is part of whoever makes its input, the last of them.
+            // A node without a step of its own belongs to the last step that computes one of its inputs.
             let of_inputs = || {
                 let made = |value: &forge_ir::ValueId| value.0.checked_sub(1).map(|input| &found[input]);
                 node.inputs.iter().filter_map(made).flatten().max().copied().into_iter().collect()
             };
             found.push(if own.is_empty() { of_inputs() } else { own });
         }
-        // A norm that is divided out at the end is part of the projections that read it.
+        // A norm applied in the epilogue is part of the projections that read it.
         for (index, node) in self.body.nodes.iter().enumerate().rev() {
             let own = || self.own_steps(steps, index, node);
             if matches!(node.op, Op::RmsNorm { .. }) && own().is_empty() {
@@ -197,7 +197,7 @@ impl<'a> Bound<'a> {
         found
     }
 
-    /// The steps that are known to compute a node by its weights, its family or its name.
+    /// The steps that match a node by weight, kernel family or name.
     fn own_steps(&self, steps: &[Step], index: usize, node: &Node) -> Vec<usize> {
         let wanted = |step: &Step| match (&node.op, self.spec(step)) {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
@@ -247,7 +247,7 @@ impl<'a> Bound<'a> {
                 Op::Attention { .. },
                 Some(Spec::Append(_) | Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_)),
             ) => true,
-            // Several nodes may have one name: the n-th step of it is the n-th node's.
+            // Several nodes may have the same name: the n-th step of that name computes the n-th node.
             (_, Some(Spec::Elementwise(_))) if step.name == node.name => {
                 let twins = self.body.nodes[..index].iter().filter(|other| other.name == node.name).count();
                 let named = |step: &&Step| step.name == node.name;
@@ -258,7 +258,7 @@ impl<'a> Bound<'a> {
         (0..steps.len()).filter(|step| wanted(&steps[*step])).collect()
     }
 
-    /// Whether a step is bound to a weight of this section that was made of a parameter.
+    /// Whether a step reads a weight of this section that contains the parameter.
     fn takes(&self, step: &Step, param: ParamId) -> bool {
         let Some(weight) = self.apply.weight(self.body, param) else { return false };
         let made_of = |argument: &forge_planner::Argument| match argument.operand {

@@ -1,54 +1,54 @@
-//! What the referee measured, in a page that was written before anything could be measured.
+//! Kernel checker results, inserted into an existing report page.
 
 use crate::names;
 use crate::report::svg::escaped;
 use std::fmt::Write;
 
-/// Between these stands what was measured.
+/// The markers around the results.
 const BEGIN: &str = "<!-- measured -->";
 const END: &str = "<!-- end of measured -->";
 
-/// What the referee counted of one kernel, all dispatches together.
+/// Memory traffic of one kernel, summed over all dispatches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
-    /// Times it was dispatched.
+    /// Number of dispatches.
     pub dispatches: u64,
-    /// Bytes loaded from device memory, and the distinct ones among those of each dispatch.
+    /// Bytes loaded from device memory, and the distinct bytes per dispatch among them.
     pub loaded: (u64, u64),
-    /// Bytes stored to device memory, and the distinct ones among those of each dispatch.
+    /// Bytes stored to device memory, and the distinct bytes per dispatch among them.
     pub stored: (u64, u64),
-    /// Lines of 128 bytes that simdgroups touch together, and those that their bytes would fill.
+    /// 128-byte cache lines accessed by simdgroups, and the minimum for the same bytes.
     pub lines: (u64, u64),
-    /// Bytes of threadgroup memory loaded and stored.
+    /// Bytes loaded from and stored to threadgroup memory.
     pub threadgroup: u64,
-    /// Barriers that threadgroups passed, and threadgroups.
+    /// Threadgroup barriers executed, summed over threadgroups, and the number of threadgroups.
     pub barriers: (u64, u64),
 }
 
-/// What the referee found.
+/// The summary of a kernel checker run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// Dispatches that were executed.
+    /// Number of executed dispatches.
     pub dispatches: usize,
-    /// Barriers of model.rs, and how many of them were needed.
+    /// Number of barriers in model.rs, and how many of them are required.
     pub barriers: (usize, usize),
-    /// Faults.
+    /// Number of faults found.
     pub faults: usize,
-    /// How far logits were from the reference's, in their standard deviations, and how far they may be.
+    /// Maximum difference of the logits from the reference, in standard deviations of the logits, and its tolerance.
     pub distance: (f64, f64),
 }
 
-/// What stands there before.
+/// The section of a page without results.
 pub(crate) fn nothing() -> String {
     format!(
-        "{BEGIN}<p>Nothing yet. <code>forge verify --report</code> executes this crate's kernels under a referee, and writes \
-         here what they asked of memory.</p>{END}"
+        "{BEGIN}<p>No measurements yet. <code>forge verify --report</code> runs this crate's kernels in the kernel checker and \
+         adds their memory traffic here.</p>{END}"
     )
 }
 
-/// The page with these measurements in place of those that it had; `None` if it has no place for them.
+/// Replaces the measurements of a page; `None` if the page has no section for them.
 pub fn with_measurements(page: &str, verdict: &Verdict, measurements: &[Measurement]) -> Option<String> {
     let begin = page.find(BEGIN)? + BEGIN.len();
     let end = begin + page[begin..].find(END)?;
@@ -57,17 +57,17 @@ pub fn with_measurements(page: &str, verdict: &Verdict, measurements: &[Measurem
 
 fn text(verdict: &Verdict, measurements: &[Measurement]) -> String {
     let faults = match verdict.faults {
-        0 => "no fault".to_owned(),
+        0 => "no faults found".to_owned(),
         1 => "1 fault".to_owned(),
         count => format!("{count} faults"),
     };
     let (barriers, needed) = verdict.barriers;
     let (distance, bound) = verdict.distance;
     let mut text = format!(
-        "<p>Executed from kernels.metal on a CPU: {} dispatches, {barriers} barriers of which {needed} were needed, {faults}. \
-         Logits differ from the reference's by {distance:.1e} of their deviation; {bound:e} is allowed.</p>\n\
-         <div class=\"wide\"><table><thead><tr><th>kernel</th><th>dispatches</th><th>loaded</th><th>of least</th><th>stored</th>\
-         <th>of least</th><th>lines of least</th><th>threadgroup memory</th><th>barriers a threadgroup</th></tr></thead>\n<tbody>\n",
+        "<p>kernels.metal, executed on a CPU: {} dispatches, {barriers} barriers of which {needed} are required, {faults}. \
+         Maximum logit error {distance:.1e} standard deviations; tolerance {bound:e}.</p>\n\
+         <div class=\"wide\"><table><thead><tr><th>kernel</th><th>dispatches</th><th>loaded</th><th>× minimum</th><th>stored</th>\
+         <th>× minimum</th><th>cache lines × minimum</th><th>threadgroup memory</th><th>barriers per threadgroup</th></tr></thead>\n<tbody>\n",
         verdict.dispatches
     );
     for measurement in measurements {
@@ -89,7 +89,7 @@ fn text(verdict: &Verdict, measurements: &[Measurement]) -> String {
     text
 }
 
-/// How many times the least something is.
+/// The ratio of a count to its minimum.
 fn times((found, least): (u64, u64)) -> String {
     if least == 0 { "–".to_owned() } else { format!("{:.2}", found as f64 / least as f64) }
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measurements_take_the_place_of_earlier_ones() {
+    fn new_measurements_replace_earlier_ones() {
         let page = format!("<p>before</p>{}<p>after</p>", nothing());
         let row = Measurement { kernel: "qkv_<one>".to_owned(), loaded: (30, 10), ..Measurement::default() };
         let once = with_measurements(&page, &Verdict::default(), &[row]).expect("it has a place");
@@ -107,7 +107,7 @@ mod tests {
         assert!(
             once.contains("qkv_&lt;one&gt;")
                 && once.contains("<td>3.00</td>")
-                && !once.contains("Nothing yet")
+                && !once.contains("No measurements yet")
         );
         let twice =
             with_measurements(&once, &Verdict { faults: 2, ..Verdict::default() }, &[]).expect("still");

@@ -1,4 +1,4 @@
-//! Where memory goes: weights by role, the whole at each length of a conversation, and the arena with what is alive in it.
+//! Memory plots: weights by role, total by context length, and the scratch arena with the lifetimes of its buffers.
 
 use crate::names;
 use crate::report::svg::{Anchor, Canvas, FONT, fitted, spread};
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 const WIDTH: f64 = 960.0;
 const ROW: f64 = 22.0;
-/// Where bars begin and end; what they are is left of them, how much right.
+/// Start and end of the bars. The label is on the left, the size on the right.
 const BARS: (f64, f64) = (220.0, 700.0);
 
-/// Weights of one role over all layers.
+/// The weights of one role in all layers.
 struct Group {
     name: String,
     formats: Vec<&'static str>,
@@ -21,7 +21,7 @@ struct Group {
 fn groups(plan: &Plan) -> Vec<Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for weight in &plan.weights {
-        // `layers.12.qkv` is one of the layers' qkv.
+        // `layers.12.qkv` has the role `qkv`.
         let role = weight.name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
         let name = role.map_or(weight.name.as_str(), |(_, role)| role);
         let group = groups.entry(name.to_owned()).or_insert_with(|| Group {
@@ -41,7 +41,7 @@ fn groups(plan: &Plan) -> Vec<Group> {
     groups
 }
 
-/// Draws weights by role.
+/// Plots the weights by role.
 pub(crate) fn weights(plan: &Plan) -> String {
     let groups = groups(plan);
     let most = groups.iter().map(|group| group.bytes).max().unwrap_or(1).max(1) as f64;
@@ -66,7 +66,7 @@ pub(crate) fn weights(plan: &Plan) -> String {
     canvas.finish("Bytes of weights by role")
 }
 
-/// Draws all memory at each length of a conversation.
+/// Plots the total memory by context length.
 pub(crate) fn totals(plan: &Plan) -> String {
     let context = plan.context as u64;
     let mut lengths: Vec<u64> = LENGTHS.into_iter().filter(|length| *length < context).collect();
@@ -77,7 +77,7 @@ pub(crate) fn totals(plan: &Plan) -> String {
     let mut canvas = Canvas::new(WIDTH, 8.0 + ROW * lengths.len() as f64);
     for (index, length) in lengths.into_iter().enumerate() {
         let y = 4.0 + ROW * (index as f64 + 0.5);
-        let positions = if length == 1 { "1 position" } else { "positions" };
+        let positions = if length == 1 { "1 token" } else { "tokens" };
         let label = if length == 1 {
             positions.to_owned()
         } else {
@@ -96,13 +96,13 @@ pub(crate) fn totals(plan: &Plan) -> String {
             x += width;
         }
         let all = weights + scratch + cache(length);
-        let text = format!("{}, cache {}", names::size(all), names::size(cache(length)));
+        let text = format!("{}, KV cache {}", names::size(all), names::size(cache(length)));
         canvas.text((x + 8.0, y), Anchor::Start, "quiet", &text);
     }
-    canvas.finish("Bytes of weights, cache and scratch by the length of a conversation")
+    canvas.finish("Bytes of weights, KV cache and scratch by context length")
 }
 
-/// Draws the arena in one schedule: steps from left to right, bytes upwards, a rectangle for each life of a buffer.
+/// Plots the arena of one schedule: steps from left to right, bytes upwards, one rectangle per live range of a buffer.
 pub(crate) fn arena(plan: &Plan, schedule: Schedule) -> String {
     const TOP: f64 = 10.0;
     const LEFT: f64 = 10.0;
@@ -110,18 +110,18 @@ pub(crate) fn arena(plan: &Plan, schedule: Schedule) -> String {
     let here = |scratch: &Scratch| {
         scratch.lifetimes.is_empty() || scratch.lifetimes.iter().any(|life| life.schedule == schedule)
     };
-    // A buffer has one colour in both pictures.
+    // A buffer has the same colour in both plots.
     let buffers: Vec<(usize, &Scratch)> =
         plan.scratch.iter().enumerate().filter(|(_, scratch)| here(scratch)).collect();
     let height = (buffers.len() as f64 * 16.0).max(220.0);
-    // Sections stand side by side, a column a step.
+    // Sections are side by side, with one column per step.
     let mut columns: Vec<String> = Vec::new();
     let mut first_of = Vec::new();
     for section in &plan.sections {
         first_of.push(columns.len());
         columns.extend(section.steps(schedule).iter().map(|step| step.name.clone()));
     }
-    // Names read upwards under the columns.
+    // Step names are vertical, under the columns.
     let longest = columns.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(24);
     let foot = 20.0 + longest as f64 * FONT * 0.62;
     let wide = ((RIGHT - LEFT) / columns.len().max(1) as f64).min(60.0);
@@ -132,7 +132,7 @@ pub(crate) fn arena(plan: &Plan, schedule: Schedule) -> String {
         let x = LEFT + wide * index as f64;
         let class = if first_of.contains(&index) { "edge" } else { "grid" };
         canvas.line((x, TOP), (x, TOP + height), class);
-        // A column narrower than a letter is high has no room for a name.
+        // A column narrower than the text height has no label.
         if wide >= 14.0 {
             canvas.upright((x + wide / 2.0, TOP + height + 8.0), &fitted(name, foot - 12.0));
         }

@@ -1,11 +1,10 @@
-//! `report.html`: what was compiled, as pictures on one page that needs nothing but itself.
+//! `report.html`: a self-contained visual report of a compiled model.
 //!
-//! The graph and what became of it; a decoded token in time and the roofline, for several chips; all chips in a table;
-//! where memory goes; what storing weights changed; what was checked. Each picture is a file here, `canvas` is what they
-//! are drawn on, and the page is `templates/report/report.html.jinja`.
+//! It shows fusion, the decode timeline and roofline of several chips, predicted tok/s of all chips, memory, quantization
+//! error, and kernel checker results. Each plot is a module here, drawn on `canvas`; the page is
+//! `templates/report/report.html.jinja`.
 //!
-//! Times are predicted, and the page says so. What the referee measures comes later: [`with_measurements`] puts it in a
-//! page that is already there.
+//! All times are predicted, and the page says so. [`with_measurements`] adds kernel checker results to an existing page.
 
 pub(crate) mod fusion;
 pub(crate) mod measured;
@@ -26,17 +25,17 @@ use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.jinja");
 
-/// Chips whose tokens are drawn, one of each size and most generations; that which was asked for comes first.
+/// Chips with plots of their own: one of each size, and most generations. The chip of the compilation precedes them.
 const DRAWN: [&str; 6] = ["m1", "m2-ultra", "m3-max", "m4", "m4-max", "m5-max"];
 
-/// What the page says besides what the plan does.
+/// Facts of the report that are not part of the plan.
 #[derive(Clone, Debug, Default)]
 pub struct ReportFacts {
-    /// Of each stored weight by its name: the root mean square of what storing changed, over that of its numbers.
+    /// Relative RMS quantization error of each stored weight, by name.
     pub errors: Vec<(String, f64)>,
-    /// The same of every layer's matrices together, and of those outside the layers.
+    /// Relative RMS quantization error of each layer's matrices together, and of those outside the layers.
     pub layers: Vec<(String, f64)>,
-    /// Texts whose reference logits the crate carries, and their tokens.
+    /// Number of sequences and tokens with reference logits in the crate.
     pub golden: Option<(usize, usize)>,
 }
 
@@ -88,7 +87,7 @@ struct StepText {
     bytes: String,
     operations: String,
     waits: bool,
-    /// For each chip.
+    /// Predicted time on each chip.
     microseconds: Vec<String>,
 }
 
@@ -105,7 +104,7 @@ struct ArenaText {
     svg: String,
 }
 
-/// Renders the page. `chip` is the one that is shown first.
+/// Renders the page. `chip` is selected first.
 pub fn report(
     graph: &Graph,
     plan: &Plan,
@@ -148,7 +147,7 @@ fn context(
         weights: crate::report::memory::weights(plan),
         totals: crate::report::memory::totals(plan),
         arena: format!(
-            "{} bytes for {} rows, and none could be below {}",
+            "{} bytes for {} rows; lower bound {} bytes",
             names::grouped(plan.arena_bytes as u64),
             plan.chunk,
             names::grouped(plan.arena_floor as u64)
@@ -158,9 +157,9 @@ fn context(
         worst: crate::report::quantization_error::worst(&facts.layers, &facts.errors),
         golden: facts.golden.map(|(texts, tokens)| {
             format!(
-                "{} of {} have logits of the reference in golden.json, computed from the very weights of this crate",
-                crate::report::fusion::counted(texts, "text", "texts"),
-                crate::report::fusion::counted(tokens, "token", "tokens")
+                "golden.json has reference logits of {} in {}, computed from this crate's weights",
+                crate::report::fusion::counted(tokens, "token", "tokens"),
+                crate::report::fusion::counted(texts, "sequence", "sequences")
             )
         }),
         measured: crate::report::measured::nothing(),
@@ -172,19 +171,18 @@ fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static 
     let layers = plan.applications.len() - 2;
     let of_layers: usize = counts.dispatches_per_layer.iter().sum();
     let a_layer = match &counts.dispatches_per_layer[..] {
-        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} a layer"),
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} per layer"),
         _ => format!("{of_layers} in layers"),
     };
     let formats = plan.bytes_by_format().into_iter();
     let formats: Vec<String> =
         formats.map(|(format, bytes)| format!("{} {}", names::size(bytes), format.name())).collect();
-    // What the timeline shows is a longer text, whose attention may be split.
+    // The timeline shows a longer context, where attention may be split.
     let shown = typical(plan, chip).dispatches;
     let more = match shown.checked_sub(counts.dispatches as u64) {
         None | Some(0) => String::new(),
         Some(more) => format!(
-            "; {shown} at position {} on {}, as the timeline shows: attention is split among threadgroups there, and \
-             {more} more dispatches join its parts",
+            "; {shown} at position {} on {}, as in the timeline: {more} more combine the KV splits of attention",
             names::grouped(shown_position(plan)),
             chip.name
         ),
@@ -193,38 +191,39 @@ fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static 
         ("layers", layers.to_string()),
         ("parameters", names::grouped(options.parameters)),
         (
-            "a decoded token",
+            "one decoded token",
             format!(
-                "{} dispatches: {a_layer} and {}{more}",
+                "{} dispatches: {a_layer} and {} outside{more}",
                 counts.dispatches,
                 counts.dispatches - of_layers
             ),
         ),
         ("barriers", counts.barriers.to_string()),
         ("weights", formats.join(", ")),
-        ("cache", format!("{}, in {}", cache_phrase(plan), plan.cache)),
+        ("KV cache", format!("{}, in {}", cache_phrase(plan), plan.cache)),
         ("kernels", plan.kernels.len().to_string()),
     ]
 }
 
-/// `1.5 KB a position`, or with rings `256 B a position and 1.3 KB for each of the last 320`.
+/// The size of the cache, for display: `1.5 KB per token`, or with sliding windows
+/// `256 B per token and 1.3 KB per token of the last 320`.
 pub(crate) fn cache_phrase(plan: &Plan) -> String {
     let size = |bytes: usize| names::size(bytes as u64);
     let rings = plan.rings();
     let mut parts: Vec<String> = rings
         .iter()
-        .map(|(ring, bytes)| format!("{} for each of the last {}", size(*bytes), ring.positions))
+        .map(|(ring, bytes)| format!("{} per token of the last {}", size(*bytes), ring.positions))
         .collect();
     if rings.is_empty() || plan.kept_bytes_per_position() > 0 {
-        parts.insert(0, format!("{} a position", size(plan.kept_bytes_per_position())));
+        parts.insert(0, format!("{} per token", size(plan.kept_bytes_per_position())));
     }
     if plan.memory_bytes() > 0 {
-        parts.push(format!("{} of memories", size(plan.memory_bytes())));
+        parts.push(format!("{} of recurrent state per sequence", size(plan.memory_bytes())));
     }
     parts.join(" and ")
 }
 
-/// A picture for each kind of section, in the order in which they first come.
+/// The fusion diagram of each section, in the order of first use.
 fn sections(graph: &Graph, plan: &Plan) -> Vec<SectionText> {
     let mut texts = Vec::new();
     for section in 0..plan.sections.len() {
@@ -237,7 +236,7 @@ fn sections(graph: &Graph, plan: &Plan) -> Vec<SectionText> {
         let nodes = crate::report::fusion::counted(picture.nodes, "node becomes", "nodes become");
         let one = crate::report::fusion::counted(one, "dispatch", "dispatches");
         texts.push(SectionText {
-            title: format!("{name}{times}: {nodes} {one} for one row, {more} for more"),
+            title: format!("{name}{times}: {nodes} {one} for one row, {more} for several"),
             svg: picture.svg,
         });
     }
@@ -252,7 +251,7 @@ fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
         name: chip.name,
         chosen,
         about: format!(
-            "{} · {} GPU cores · {} GB/s · {:.1} TFLOPS · {} µs a dispatch · a token at {} positions takes {:.3} ms, bound by {}",
+            "{} · {} GPU cores · {} GB/s · {:.1} TFLOP/s · {} µs per dispatch · decode at {} tokens of context: {:.3} ms, bound by {}",
             chip.family.name(),
             chip.cores,
             chip.bandwidth,
@@ -267,18 +266,18 @@ fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
     }
 }
 
-/// The position of the token whose steps are shown.
+/// The context length of the plotted token.
 fn shown_position(plan: &Plan) -> u64 {
     plan.context.min(1024) as u64
 }
 
-/// The token whose steps are shown.
+/// The prediction of the plotted token.
 fn typical(plan: &Plan, chip: &Chip) -> Prediction {
     predict(plan, chip, Workload::decode(shown_position(plan)))
 }
 
-/// The steps of a token with their times on each chip. How often a cache is split depends on the chip; of a step that
-/// joins splits a chip may have none.
+/// The steps of a token with their times on each chip. The number of KV splits depends on the chip, so a chip may lack the
+/// step that combines them.
 fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
     let tokens: Vec<Prediction> = chips.iter().map(|chip| typical(plan, chip)).collect();
     let Some(token) = tokens.first() else { return Vec::new() };
@@ -301,9 +300,10 @@ fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
 }
 
 fn heads(forecast: &Forecast) -> Vec<String> {
-    let tokens = forecast.decode.iter().map(|token| format!("at {}", names::grouped(token.load.length)));
+    let tokens =
+        forecast.decode.iter().map(|token| format!("decode at {}", names::grouped(token.load.length)));
     let prompts =
-        forecast.prefill.iter().map(|prompt| format!("prompt of {}", names::grouped(prompt.load.rows)));
+        forecast.prefill.iter().map(|prompt| format!("prefill {}", names::grouped(prompt.load.rows)));
     tokens.chain(prompts).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What storing weights in fewer bits changed, layer by layer.
+//! Quantization error plot: one cell per weight role and layer.
 
 use crate::report::svg::{Anchor, Canvas, fitted};
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ const ROW: f64 = 22.0;
 const LEFT: f64 = 160.0;
 const RIGHT: f64 = 800.0;
 
-/// Draws a row for each role and a cell for each layer, darker where more was lost; nothing where nothing was. Errors are
-/// those of stored weights by name, as shares of the size of their numbers.
+/// Plots one row per role and one cell per layer; a darker cell has a larger error. `errors` are the relative errors of the
+/// stored weights by name. `None` if no weight has an error.
 pub(crate) fn picture(errors: &[(String, f64)]) -> Option<String> {
     let lossy = errors.iter().filter(|(_, error)| *error > 0.0);
     let mut roles: BTreeMap<&str, BTreeMap<usize, f64>> = BTreeMap::new();
@@ -32,7 +32,7 @@ pub(crate) fn picture(errors: &[(String, f64)]) -> Option<String> {
         let y = 4.0 + ROW * (index as f64 + 0.5);
         canvas.text((LEFT - 10.0, y), Anchor::End, "", &fitted(role, LEFT - 20.0));
         for (layer, error) in cells {
-            // Nine shades: as many as anybody tells apart.
+            // Nine shades; more are not distinguishable.
             let class = format!("loss e{}", (error / most * 9.0).ceil() as u32);
             let title = format!("{role} {layer}: {:.2}%", error * 100.0);
             let width = if cells.len() == 1 { (RIGHT - LEFT).min(40.0) } else { wide };
@@ -40,19 +40,19 @@ pub(crate) fn picture(errors: &[(String, f64)]) -> Option<String> {
             canvas.rect((x, y - 8.0), ((width - 1.0).max(1.0), 16.0), &class, &title);
         }
         let worst = cells.values().fold(0.0, |most: f64, error| most.max(*error));
-        let text = format!("{:.2}% at most", worst * 100.0);
+        let text = format!("max {:.2}%", worst * 100.0);
         canvas.text((RIGHT + 10.0, y), Anchor::Start, "quiet", &text);
     }
-    Some(canvas.finish("Errors of stored weights by role and layer"))
+    Some(canvas.finish("Quantization error by role and layer"))
 }
 
-/// Where most was lost, in words.
+/// A sentence with the largest errors of layers and of single weights.
 pub(crate) fn worst(layers: &[(String, f64)], weights: &[(String, f64)]) -> String {
-    let told = |errors: &[(String, f64)]| {
+    let largest = |errors: &[(String, f64)]| {
         let mut errors: Vec<&(String, f64)> = errors.iter().filter(|(_, error)| *error > 0.0).collect();
         errors.sort_by(|a, b| b.1.total_cmp(&a.1));
         let text = |(name, error): &&(String, f64)| format!("{name} {:.2}%", error * 100.0);
         errors.iter().take(3).map(text).collect::<Vec<_>>().join(", ")
     };
-    format!("Most was lost in {}. Of single weights, in {}.", told(layers), told(weights))
+    format!("Largest errors by layer: {}; by weight: {}.", largest(layers), largest(weights))
 }

@@ -1,19 +1,19 @@
-//! The roofline of a chip: operations a second against operations a byte, both in decades. A step can be nowhere above
-//! the roof; how far it is below is what its launch, its tail and the chip's efficiency cost. Predicted.
+//! Roofline plot of a chip: FLOP/s over FLOP/byte, both logarithmic. No step is above the roof; its distance below is
+//! the cost of its launch, its tail and the chip's efficiency. All values are predicted.
 
 use crate::names;
 use crate::report::svg::{Anchor, Canvas, fitted, spread};
 use forge_planner::{Chip, Prediction, StepTime};
 
 const WIDTH: f64 = 960.0;
-/// The plot.
+/// Horizontal and vertical extent of the plot.
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 770.0;
 const TOP: f64 = 14.0;
-/// Room for a label.
+/// Distance between two labels.
 const LABEL: f64 = 16.0;
 
-/// Decades along an axis, and the pixels that they are drawn on.
+/// A logarithmic axis: its decades and its extent in pixels.
 struct Axis {
     first: f64,
     last: f64,
@@ -22,7 +22,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whole decades that hold all of these.
+    /// The smallest range of whole decades that contains all values.
     fn of(values: impl Iterator<Item = f64>, (from, to): (f64, f64)) -> Axis {
         let (mut first, mut last) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {
@@ -42,7 +42,7 @@ impl Axis {
     }
 }
 
-/// A step as a point.
+/// One step as a point of the plot.
 struct Point<'a> {
     step: &'a StepTime,
     intensity: f64,
@@ -60,7 +60,7 @@ fn points(prediction: &Prediction) -> Vec<Point<'_>> {
         .collect()
 }
 
-/// Draws a chip's roof, the steps of a token to the left and those of a prompt's pass to the right.
+/// Plots a chip's roof with the decode steps, labelled on the left, and the prefill steps, labelled on the right.
 pub(crate) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> String {
     let sides = [points(token), points(prompt)];
     let most = sides.iter().map(Vec::len).max().unwrap_or(0) as f64;
@@ -88,7 +88,7 @@ pub(crate) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
             };
             leaders.push(((end, place), spot));
             let title = format!(
-                "{}: {:.2} operations a byte, {:.0} GFLOP/s, bound by {}",
+                "{}: {:.2} FLOP/byte, {:.0} GFLOP/s, bound by {}",
                 point.step.step,
                 point.intensity,
                 point.rate / 1e9,
@@ -100,7 +100,7 @@ pub(crate) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
         canvas.dots(&dots, class[side]);
         canvas.lines(&leaders, "leader");
     }
-    canvas.finish(&format!("Roofline of {}: the steps of a token and of a prompt", chip.name))
+    canvas.finish(&format!("Roofline of {}: decode and prefill steps", chip.name))
 }
 
 fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
@@ -110,8 +110,8 @@ fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
     for decade in x.decades() {
         canvas.text((x.at(decade), y.from + 12.0), Anchor::Middle, "quiet", &short(decade));
     }
-    canvas.text(((x.from + x.to) / 2.0, y.from + 34.0), Anchor::Middle, "quiet", "operations a byte");
-    // The ends alone are named: labels of steps stand where the others would.
+    canvas.text(((x.from + x.to) / 2.0, y.from + 34.0), Anchor::Middle, "quiet", "FLOP/byte");
+    // Only the ends of the axis have labels: step labels take the space of the others.
     let rate = |decade: f64| match decade {
         1e12.. => format!("{} TFLOP/s", short(decade / 1e12)),
         1e9.. => format!("{} GFLOP/s", short(decade / 1e9)),
@@ -124,7 +124,7 @@ fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
 
 fn roofs(canvas: &mut Canvas, chip: &Chip, x: &Axis, y: &Axis) {
     let (bandwidth, f32_rate, matrix_rate) = (chip.bandwidth * 1e9, chip.f32_rate(), chip.matrix_rate());
-    // From where the slope enters the plot.
+    // The point where the slope enters the plot.
     let slope = |share: f64, roof: f64| {
         let begin = 10f64.powf(x.first).max(10f64.powf(y.first) / (share * bandwidth));
         ((x.at(begin), y.at(begin * share * bandwidth)), (x.at(roof / (share * bandwidth)), y.at(roof)))
@@ -139,7 +139,7 @@ fn roofs(canvas: &mut Canvas, chip: &Chip, x: &Axis, y: &Axis) {
     canvas.text((x.to - 4.0, y.at(f32_rate) - 10.0), Anchor::End, "quiet", &text);
 }
 
-/// A power of ten.
+/// Formats a power of ten.
 fn short(value: f64) -> String {
     if value >= 1.0 { names::grouped(value.round() as u64) } else { format!("{value}") }
 }

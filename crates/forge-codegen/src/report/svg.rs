@@ -1,25 +1,25 @@
-//! What pictures are drawn on: SVG as text, with the few shapes that they need, and labels that keep apart.
+//! A minimal SVG canvas: a few shapes, and placement of labels without overlaps.
 //!
-//! Letters are all of one width, so that a label's room is known here and does not depend on who looks.
+//! The font is monospace, so the width of a label is known when the page is rendered.
 
 use std::fmt::Write;
 
-/// Width of a letter, in sizes of the font.
+/// Width of a letter relative to the font size.
 const LETTER: f64 = 0.61;
-/// Size of the font.
+/// Font size in pixels.
 pub(crate) const FONT: f64 = 12.0;
 
-/// A place: from the left, from the top.
+/// A point: distance from the left and from the top.
 pub(crate) type Place = (f64, f64);
 
-/// A picture.
+/// An SVG image under construction.
 pub(crate) struct Canvas {
     width: f64,
     height: f64,
     body: String,
 }
 
-/// Which end of a text its place is.
+/// The part of a text that its position refers to.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Anchor {
     Start,
@@ -49,7 +49,7 @@ impl Canvas {
         self.titled(&shape, "rect", title);
     }
 
-    /// Many dots of one class, each with its title.
+    /// Dots of one class, each with its title.
     pub(crate) fn dots(&mut self, dots: &[(Place, String)], class: &str) {
         let _ = writeln!(self.body, "<g class=\"{class}\">");
         for ((x, y), title) in dots {
@@ -63,7 +63,7 @@ impl Canvas {
         self.lines(&[(from, to)], class);
     }
 
-    /// Many lines as one shape.
+    /// Lines as one path element.
     pub(crate) fn lines(&mut self, lines: &[(Place, Place)], class: &str) {
         let _ = write!(self.body, "<path class=\"{class}\" d=\"");
         for ((x1, y1), (x2, y2)) in lines {
@@ -73,7 +73,7 @@ impl Canvas {
         self.body.push_str("\"/>\n");
     }
 
-    /// A line that leaves and arrives level.
+    /// A curve that is horizontal at both ends.
     pub(crate) fn curve(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let middle = place((x1 + x2) / 2.0);
         let (x1, y1, x2, y2) = (place(x1), place(y1), place(x2), place(y2));
@@ -88,12 +88,12 @@ impl Canvas {
         let _ = writeln!(self.body, "<g><title>{}</title>", escaped(title));
     }
 
-    /// Ends it.
+    /// Ends the group.
     pub(crate) fn close(&mut self) {
         self.body.push_str("</g>\n");
     }
 
-    /// Triangles that point down to these places.
+    /// Triangles that point down to these points.
     pub(crate) fn marks(&mut self, places: &[Place]) {
         self.body.push_str("<path class=\"mark\" d=\"");
         for (x, y) in places {
@@ -102,7 +102,7 @@ impl Canvas {
         self.body.push_str("\"/>\n");
     }
 
-    /// A text whose middle line is at y.
+    /// A text, vertically centred at y.
     pub(crate) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &str, text: &str) {
         let (x, y) = (place(x), place(y + FONT * 0.35));
         let anchor = match anchor {
@@ -113,7 +113,7 @@ impl Canvas {
         let _ = writeln!(self.body, "<text{class} x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", escaped(text));
     }
 
-    /// Many texts of one class, each in the middle of its place.
+    /// Texts of one class, each centred at its point.
     pub(crate) fn labels(&mut self, labels: &[(Place, String)], class: &str) {
         let anchor = Anchor::Middle.name();
         let _ = writeln!(self.body, "<g class=\"{class}\" text-anchor=\"{anchor}\">");
@@ -123,18 +123,18 @@ impl Canvas {
         self.close();
     }
 
-    /// A text that reads upwards and ends at this place.
+    /// A vertical text that reads upwards and ends at this point.
     pub(crate) fn upright(&mut self, (x, y): (f64, f64), text: &str) {
         let (x, y) = (place(x + FONT * 0.35), place(y));
         let text = escaped(text);
-        let turn = format!("rotate(-90 {x} {y})");
+        let rotation = format!("rotate(-90 {x} {y})");
         let _ = writeln!(
             self.body,
-            "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\" transform=\"{turn}\">{text}</text>"
+            "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\" transform=\"{rotation}\">{text}</text>"
         );
     }
 
-    /// The picture, with what it shows in words.
+    /// The finished SVG, with a label for screen readers.
     pub(crate) fn finish(self, label: &str) -> String {
         let (width, height) = (place(self.width), place(self.height));
         format!(
@@ -152,14 +152,14 @@ impl Canvas {
     }
 }
 
-/// A coordinate: no more than a tenth of a pixel is ever seen.
+/// A coordinate, rounded to a tenth of a pixel.
 fn place(value: f64) -> String {
     debug_assert!(value.is_finite(), "a coordinate is a number");
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// A text as XML has it.
+/// A text with XML special characters escaped.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -174,22 +174,22 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// As much of a text as has room, with a sign that something is missing.
-pub(crate) fn fitted(text: &str, room: f64) -> String {
-    let most = (room / (FONT * LETTER)) as usize;
-    if text.chars().count() <= most {
+/// The text cut to a width in pixels, with an ellipsis where it is cut.
+pub(crate) fn fitted(text: &str, width: f64) -> String {
+    let max_chars = (width / (FONT * LETTER)) as usize;
+    if text.chars().count() <= max_chars {
         return text.to_owned();
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    text.chars().take(max_chars.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Places as near as can be to those that are wanted, at least `gap` apart, from `low` on. They may go beyond `high` only
-/// where there are too many.
+/// Positions close to the wanted ones, at least `gap` apart and not below `low`. They exceed `high` only if there are too
+/// many to fit.
 pub(crate) fn spread(wanted: &[f64], gap: f64, (low, high): (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| wanted[*a].total_cmp(&wanted[*b]));
     let mut places = vec![0.0; wanted.len()];
-    // Each as low as the one before it allows, then the last ones back from the end.
+    // First push each position up past the previous one, then the last ones back from the end.
     let mut next = low;
     for &index in &order {
         places[index] = wanted[index].max(next);
@@ -213,12 +213,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_keep_apart() {
+    fn labels_do_not_overlap() {
         assert_eq!(spread(&[5.0, 5.0, 5.0], 10.0, (0.0, 100.0)), [5.0, 15.0, 25.0]);
         assert_eq!(spread(&[99.0, 98.0, 10.0], 10.0, (0.0, 100.0)), [100.0, 90.0, 10.0]);
         assert_eq!(spread(&[50.0, 20.0], 10.0, (0.0, 100.0)), [50.0, 20.0]);
         let crowded = spread(&[0.0; 5], 10.0, (0.0, 20.0));
-        assert_eq!(crowded, [0.0, 10.0, 20.0, 30.0, 40.0], "too many go on beyond the end");
+        assert_eq!(crowded, [0.0, 10.0, 20.0, 30.0, 40.0], "too many labels exceed the end");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A decoded token in time: all of it, and each kind of layer enlarged, with its dispatches and barriers. Predicted.
+//! Timeline of one decoded token: the whole token, and one layer of each kind with its dispatches and barriers. All
+//! times are predicted.
 
 use crate::names;
 use crate::report::shown_position;
@@ -7,19 +8,19 @@ use forge_planner::{Plan, Prediction, StepTime, Time};
 use std::collections::BTreeMap;
 
 const WIDTH: f64 = 960.0;
-/// Left and right of the bars.
+/// Margin left and right of the bars.
 const MARGIN: f64 = 10.0;
 /// Height of a bar.
 const BAR: f64 = 30.0;
-/// From a bar's top to the next.
+/// Distance between the tops of two bars.
 const STRIP: f64 = 104.0;
-/// Letters of a step's label beside each other: two digits and a gap.
+/// Width of a step label: two digits and a gap.
 const LABEL: f64 = 22.0;
 
 /// A part of a step's time.
 type Part = fn(&Time) -> f64;
 
-/// Its parts, in the order in which they are drawn.
+/// The parts in drawing order.
 const PARTS: [(&str, Part); 4] = [
     ("launches", |time| time.launches),
     ("memory", |time| time.memory),
@@ -27,7 +28,7 @@ const PARTS: [(&str, Part); 4] = [
     ("tail", |time| time.tail),
 ];
 
-/// Draws a token. Steps are numbered as they come in the prediction, from 1.
+/// Plots one token. Steps are numbered from 1, in the order of the prediction.
 pub(crate) fn picture(plan: &Plan, token: &Prediction) -> String {
     let strips = strips(plan, token);
     let mut canvas = Canvas::new(WIDTH, 70.0 + STRIP * strips.len() as f64);
@@ -35,10 +36,10 @@ pub(crate) fn picture(plan: &Plan, token: &Prediction) -> String {
     for (index, strip) in strips.iter().enumerate() {
         draw(&mut canvas, strip, 70.0 + STRIP * index as f64);
     }
-    canvas.finish("A decoded token in time: its layers, and the dispatches of a layer")
+    canvas.finish("Decode timeline: the layers of a token, and the dispatches of a layer")
 }
 
-/// The token from end to end, an application after another.
+/// Plots the whole token, one section after another.
 fn whole(canvas: &mut Canvas, plan: &Plan, token: &Prediction) {
     let mut of_section: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for step in &token.steps {
@@ -56,7 +57,7 @@ fn whole(canvas: &mut Canvas, plan: &Plan, token: &Prediction) {
     canvas.text((MARGIN, 10.0), Anchor::Start, "", &text);
     let scale = (WIDTH - 2.0 * MARGIN) / seconds;
     let (mut x, mut edges, mut index) = (MARGIN, Vec::new(), 0);
-    // Neighbours that are alike are one bar, cut by lines: a page does not grow with them.
+    // Consecutive layers of one kind are one rectangle divided by lines, which keeps the page small.
     for run in plan.applications.chunk_by(|one, next| one.section == next.section) {
         let (first, last) = (index, index + run.len() - 1);
         index += run.len();
@@ -78,13 +79,13 @@ fn whole(canvas: &mut Canvas, plan: &Plan, token: &Prediction) {
     canvas.rect((x, 22.0), ((WIDTH - MARGIN - x).max(0.5), BAR), "launches", "submission");
 }
 
-/// Steps that are drawn on one scale.
+/// Steps plotted on one scale.
 struct Strip<'a> {
     title: String,
     steps: Vec<(usize, &'a StepTime)>,
 }
 
-/// A strip for each kind of layer, and one for what runs once.
+/// One strip per kind of layer, and one for the prologue and epilogue.
 fn strips<'a>(plan: &Plan, token: &'a Prediction) -> Vec<Strip<'a>> {
     let numbered = || token.steps.iter().enumerate().map(|(index, step)| (index + 1, step));
     let outer =
@@ -110,7 +111,7 @@ fn strips<'a>(plan: &Plan, token: &'a Prediction) -> Vec<Strip<'a>> {
 fn draw(canvas: &mut Canvas, strip: &Strip<'_>, top: f64) {
     let seconds: f64 = strip.steps.iter().map(|(_, step)| step.time.seconds()).sum();
     let text =
-        format!("{}: {} dispatches in {:.1} µs; ▾ a barrier", strip.title, strip.steps.len(), seconds * 1e6);
+        format!("{}: {} dispatches in {:.1} µs; ▾ barrier", strip.title, strip.steps.len(), seconds * 1e6);
     canvas.text((MARGIN, top + 8.0), Anchor::Start, "", &fitted(&text, WIDTH - 2.0 * MARGIN));
     let scale = (WIDTH - 2.0 * MARGIN) / seconds.max(1e-12);
     let (bar, mut x) = (top + 46.0, MARGIN);
@@ -127,7 +128,7 @@ fn draw(canvas: &mut Canvas, strip: &Strip<'_>, top: f64) {
         canvas.open(&title);
         for (class, part) in PARTS {
             let width = part(&step.time) * scale;
-            // Nobody sees less than a tenth of a pixel.
+            // Less than a tenth of a pixel is not visible.
             if width >= 0.1 {
                 canvas.rect((x, bar), (width, BAR), class, "");
                 x += width;

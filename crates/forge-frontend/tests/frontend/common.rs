@@ -1,4 +1,4 @@
-//! Models of tests/models in memory, and ways to change them.
+//! Test models loaded into memory, and helpers that modify them.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
 use forge_ir::{Diagnostic, Graph};
@@ -25,7 +25,7 @@ pub(crate) fn model(name: &str) -> Memory {
     Memory(files.collect())
 }
 
-/// What the frontend makes of it.
+/// The frontend's result for this model.
 pub(crate) fn read(files: &Memory) -> Result<Opened, Vec<Diagnostic>> {
     read_model(files, &Options { name: "test".to_owned(), ..Options::default() })
 }
@@ -44,7 +44,7 @@ pub(crate) fn edit(files: &mut Memory, file: &str, change: impl FnOnce(&mut Valu
     files.0.insert(file.to_owned(), format!("{value:#}").into_bytes());
 }
 
-/// A tensor that is to be written: a type, a shape and bytes that need not fit each other.
+/// A tensor to write: type, shape and bytes, which may be inconsistent.
 #[derive(Clone)]
 pub(crate) struct Raw {
     pub(crate) name: String,
@@ -94,7 +94,7 @@ pub(crate) fn edit_weights(files: &mut Memory, change: impl FnOnce(&mut Vec<Raw>
     files.0.insert("model.safetensors".to_owned(), file(&all));
 }
 
-/// Cuts the weights of a model into shards, the tensors going to them in turn.
+/// Splits the weights of a model into shards, round robin.
 pub(crate) fn shard(files: &mut Memory, shards: usize) {
     let all = tensors(&files.0.remove("model.safetensors").unwrap());
     let name = |shard: usize| format!("model-{:05}-of-{shards:05}.safetensors", shard + 1);

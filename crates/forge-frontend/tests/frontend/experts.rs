@@ -1,4 +1,4 @@
-//! Models with experts: their graphs, what other spellings and absent keys mean, and every way to store the experts of a layer.
+//! Mixture-of-experts models: their graphs, alternative and missing config keys, and every storage layout of expert weights.
 
 use crate::common::{Raw, edit_weights, model, read};
 use forge_frontend::{DummyWeights, Options, read_model};
@@ -57,7 +57,7 @@ fn a_published_model_has_its_published_size() {
         "output_router_logits": false, "router_aux_loss_coef": 0.001,
     }));
     assert_eq!((parameters(&graph), graph.bodies.len()), (30_532_122_624, 3));
-    // What its file leaves out is what the class takes it to be.
+    // Keys absent from the file have the defaults of the class.
     let graph = self::graph(&json!({
         "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201_088,
         "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
@@ -130,7 +130,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
 }
 
 #[test]
-fn layers_have_experts_as_the_configuration_says() {
+fn the_configuration_selects_the_layers_with_experts() {
     let with = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
         let has = |layer: &forge_ir::Apply| {
@@ -159,7 +159,7 @@ fn layers_have_experts_as_the_configuration_says() {
 }
 
 #[test]
-fn mixtral_shares_and_qwen_is_asked() {
+fn mixtral_normalizes_weights_and_qwen_has_a_key() {
     let shares = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
         routings(&graph).iter().map(|routing| routing.shares).collect::<Vec<bool>>()
@@ -170,7 +170,7 @@ fn mixtral_shares_and_qwen_is_asked() {
     assert_eq!(shares("qwen3_moe", own(false)), [false; 4]);
 }
 
-/// The tensors of the experts of one projection of one layer, in order of their numbers, taken out.
+/// Removes and returns the expert tensors of one projection of one layer, in order of expert index.
 fn taken(all: &mut Vec<Raw>, layer: usize, projection: &str) -> Vec<Raw> {
     let experts = (0..4).map(|expert| {
         let name = format!("model.layers.{layer}.mlp.experts.{expert}.{projection}.weight");

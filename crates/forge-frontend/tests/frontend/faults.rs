@@ -1,4 +1,4 @@
-//! What the frontend says of checkpoints that are broken, each in one way.
+//! Diagnostics for broken checkpoints, one fault each.
 
 use crate::common::{Raw, edit, edit_weights, file, model, raw_file, read, shard, tensors};
 use forge_frontend::Memory;
@@ -50,7 +50,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
             "hidden_act": "quick_gelu"
         ),
     ),
-    ("unknown architecture that nobody is near", |files| {
+    ("unknown architecture without a similar name", |files| {
         text(files, CONFIG, r#"{"architectures": ["FogModel"], "a": 1, "b": 2, "c": {"d": 3}}"#)
     }),
     ("unknown type", set!("architectures": "REMOVE", "model_type": "mystery")),
@@ -250,7 +250,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         ),
     ),
     (
-        "Gemma4: keys and values that nobody keeps",
+        "Gemma4: shared keys and values without a source layer",
         set!(
             "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE", "hidden_size_per_layer_input": 0,
             "num_kv_shared_layers": 1
@@ -511,7 +511,7 @@ const FILES: &[(&str, Change)] = &[
     }),
 ];
 
-/// The faults of a model as text: what, where with the marked text, why and ways out.
+/// The diagnostics of a model as text: message, location with the marked source, notes and help.
 fn faults(change: Change) -> String {
     let mut files = model("llama");
     change(&mut files);

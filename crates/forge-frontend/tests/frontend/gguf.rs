@@ -1,4 +1,4 @@
-//! GGUF files: what their vocabularies make of texts, what is refused, and that nothing breaks the reader.
+//! GGUF files: vocabularies and tokenizers, rejected files, and robustness against malformed input.
 
 use crate::common::read;
 use crate::gguf_file::File;
@@ -12,7 +12,7 @@ use tokenizers::Tokenizer;
 
 const FILE: &str = "model.gguf";
 
-/// Files that llama.cpp's converter made, and the model of tests/models whose tokenizer they have.
+/// Files written by llama.cpp's converter, and the model of tests/models with the same tokenizer.
 const FILES: [(&str, &str); 12] = [
     ("tiny-f32", "llama"),
     ("tiny-f16", "llama"),
@@ -109,12 +109,12 @@ fn templates_and_special_tokens_are_those_of_the_model() {
     }
 }
 
-/// What is said of a file that is changed.
-fn said(file: &File, options: &Options) -> String {
-    told(read_model(&memory(file.write()), options))
+/// The diagnostics of a modified file.
+fn diagnostics(file: &File, options: &Options) -> String {
+    messages(read_model(&memory(file.write()), options))
 }
 
-fn told(read: Result<Opened, Vec<Diagnostic>>) -> String {
+fn messages(read: Result<Opened, Vec<Diagnostic>>) -> String {
     match read {
         Ok(_) => "nothing\n".to_owned(),
         Err(faults) => faults.iter().map(|fault| format!("{fault}\n")).collect(),
@@ -169,7 +169,7 @@ const CHANGES: &[(&str, Change)] = &[
         let tensor = file.tensor("blk.0.ffn_down.weight");
         (tensor.2, tensor.3) = (20, vec![0; 64 * 2 * 18]);
     }),
-    ("a type that nobody knows", |file| file.tensor("blk.0.ffn_down.weight").2 = 99),
+    ("an unknown tensor type", |file| file.tensor("blk.0.ffn_down.weight").2 = 99),
     ("a vector in blocks", |file| {
         let tensor = file.tensor("blk.0.ffn_norm.weight");
         (tensor.2, tensor.3) = (8, vec![0; 2 * 34]);
@@ -187,21 +187,21 @@ fn what_is_not_understood_is_refused() {
     for (name, change) in CHANGES {
         let mut changed = file.clone();
         change(&mut changed);
-        writeln!(all, "== {name}\n{}", said(&changed, &Options::default())).unwrap();
+        writeln!(all, "== {name}\n{}", diagnostics(&changed, &Options::default())).unwrap();
     }
     insta::assert_snapshot!(all);
 }
 
 #[test]
-fn a_key_may_be_there_unknown_if_the_user_says_so() {
+fn an_unknown_key_can_be_allowed() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     let key = "llama.attention.temperature_scale";
     file.set(key, 6, &0.1_f32.to_le_bytes());
     let allow_unknown = vec![key.to_owned()];
-    assert_eq!(said(&file, &Options { allow_unknown, ..Options::default() }), "nothing\n");
+    assert_eq!(diagnostics(&file, &Options { allow_unknown, ..Options::default() }), "nothing\n");
     let allow_unknown = vec![key.to_owned(), "llama.attention.frog".to_owned()];
-    let said = said(&file, &Options { allow_unknown, ..Options::default() });
-    assert!(said.contains("--ignore-config-key llama.attention.frog: "), "{said}");
+    let diagnostics = diagnostics(&file, &Options { allow_unknown, ..Options::default() });
+    assert!(diagnostics.contains("--ignore-config-key llama.attention.frog: "), "{diagnostics}");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn every_listed_token_ends_an_answer() {
     assert!(end.contains(&5) && end.contains(&9), "{end:?}");
 }
 
-/// What a file of bytes' merges cuts a text into, with another name of how it is cut.
+/// The pre-tokenization of a text by a byte-level BPE file with another `tokenizer.ggml.pre`.
 fn pieces(pre: Option<&str>, text: &str) -> Vec<String> {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     match pre {
@@ -298,8 +298,11 @@ fn pieces_that_all_have_one_score_have_no_order() {
     let scores = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.scores").unwrap();
     // The kind and the count of the list stay.
     scores.2[12..].as_chunks_mut::<4>().0.iter_mut().for_each(|score| *score = (-1000.0_f32).to_le_bytes());
-    let said = said(&file, &Options::default());
-    assert!(said.contains("all pieces have the same score") && said.contains("tokenizer.model"), "{said}");
+    let diagnostics = diagnostics(&file, &Options::default());
+    assert!(
+        diagnostics.contains("all pieces have the same score") && diagnostics.contains("tokenizer.model"),
+        "{diagnostics}"
+    );
 }
 
 #[test]
@@ -336,7 +339,7 @@ fn broken_headers_are_refused() {
     ];
     let mut all = String::new();
     for (name, file) in cases {
-        writeln!(all, "== {name}\n{}", told(read(&memory(file)))).unwrap();
+        writeln!(all, "== {name}\n{}", messages(read(&memory(file)))).unwrap();
     }
     insta::assert_snapshot!(all);
 }
@@ -370,8 +373,8 @@ fn a_file_in_parts_is_the_file() {
         assert!(read(&split, &files) == read(&one, &file), "{}", tensor.name);
     }
     files.0.remove(&name(2));
-    let said = told(read(&files));
-    assert!(said.contains("are not parts of one model"), "{said}");
+    let diagnostics = messages(read(&files));
+    assert!(diagnostics.contains("are not parts of one model"), "{diagnostics}");
 }
 
 /// A change of a file's bytes, mostly of its header.
@@ -399,7 +402,7 @@ proptest! {
     fn whatever_the_bytes_are_there_is_a_graph_or_a_fault(mutations in prop::collection::vec(mutation(), 1..4)) {
         let mut file = bytes("gguf/tiny-f32.gguf");
         for (how, at, bytes) in mutations {
-            // Most of the file are numbers, which nothing depends on.
+            // Most bytes of the file are weights, whose values do not matter.
             let among = if how == 0 { file.len() } else { file.len().min(40_000) };
             let at = (at % among.max(1) as u64) as usize;
             match how {

@@ -1,4 +1,4 @@
-//! GGUF files for tests: taken apart and put together again, plainly, so that one thing of them can be changed.
+//! A simple reader and writer of GGUF files, to change one detail of a file in tests.
 
 /// A file: values by name, each of a kind and its bytes; tensors with their dimensions, type and bytes.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! Snapshots of the graphs of the test models, and spellings that make the same graph.
+//! Snapshots of the graphs of the test models, and config variants that give the same graph.
 
 use crate::common::{Raw, configured, edit, edit_weights, model, models, read, shard};
 use forge_frontend::{Memory, Options, read_model};
@@ -250,7 +250,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
     );
 }
 
-/// What every layer sees.
+/// The attention window of every layer.
 fn windows(graph: &Graph) -> Vec<Option<usize>> {
     let window = |op: &Op| match op {
         Op::Attention { window, .. } => Some(*window),
@@ -544,7 +544,7 @@ fn unknown_keys_may_be_allowed() {
         read_model(&files, &Options { name: "test".to_owned(), allow_unknown })
     };
     allowing(&["attention_chunk_size", "rope_scaling.beta_fast"]).unwrap();
-    // One that is not there is a slip of the pen, and what was meant is another.
+    // Allowing a key that the file does not have is an error: probably a typo.
     let faults = allowing(&["attention_chunk_size", "rope_scaling.beta_fast", "rope_scaling.frog", "nope"])
         .unwrap_err();
     let said: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The frontend from outside: what it makes of models, of other spellings of them, and of broken ones.
+//! Tests of the frontend's public API: graphs of models, config variants, and diagnostics of broken models.
 
 mod common;
 mod experts;

@@ -1,4 +1,4 @@
-//! How queries and keys are turned: every kind of scaled positions, and every way to spell it.
+//! RoPE: every type of scaling, and every way to configure it.
 
 use crate::common::configured;
 use forge_ir::{Graph, Op, Rotation};
@@ -27,8 +27,7 @@ fn positions_are_scaled() {
     assert_eq!(linear(json!({"type": "linear", "factor": 4})), quarter);
     assert_eq!(linear(json!({"rope_type": "linear", "factor": 4.0})), quarter);
 
-    // Half of the positions it was made for are the original ones unless the file says so: the longest wave that is
-    // kept and the shortest that is stretched move with them.
+    // The original context length defaults to half of the maximum. The longest kept and the shortest scaled wavelength depend on it.
     let llama3 = |original: Option<usize>| {
         let mut scaling =
             json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4});
@@ -99,7 +98,7 @@ fn kinds_of_scaling_are_what_transformers_computes() {
         }
     }
 
-    // Two of eight pairs turn, as they would if all did.
+    // Two of eight pairs rotate, with the frequencies of full RoPE.
     let proportional = |more: Value| {
         let mut scaling = json!({"rope_type": "proportional", "partial_rotary_factor": 0.37});
         scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -1,4 +1,4 @@
-//! What published checkpoints contain beside the tensors of their class: each is accepted, checked or named.
+//! Extra tensors and files in published checkpoints: each is used, ignored or named in a diagnostic.
 
 use crate::common::{Raw, edit, edit_weights, file, model, read, shard, tensors};
 use forge_frontend::{Memory, Opened};

@@ -1,4 +1,4 @@
-//! Models made of their configurations alone.
+//! Models created from configurations without weights.
 
 use crate::common::{model, models, read};
 use forge_frontend::{Checkpoint, DummyWeights, Options, read_model};
@@ -36,7 +36,7 @@ fn published_models_have_their_published_sizes() {
 
 #[test]
 fn a_configuration_alone_makes_the_same_model() {
-    // All numbers are plain then, and codes of 4 bits would have other names.
+    // All weights are then unquantized; 4-bit weights would have other names.
     for name in models().into_iter().filter(|name| name != "gpt_oss_mxfp4") {
         let files = model(&name);
         let whole = read(&files).unwrap().graph;
@@ -107,7 +107,7 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
 
 #[test]
 fn gemma_3_may_leave_out_what_is_usual() {
-    // All that the published wrapper of 4B tells of its text.
+    // The complete text configuration of the published 4B multimodal checkpoint.
     let graph = graph(
         &json!({
             "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",

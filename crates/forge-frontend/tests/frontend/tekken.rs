@@ -1,4 +1,4 @@
-//! `tekken.json`: the converted `tokenizer.json` encodes texts as mistral-common does, and a broken file is named.
+//! `tekken.json`: the converted `tokenizer.json` encodes texts like mistral-common, and broken files have diagnostics.
 
 use crate::common::{edit, model, read};
 use forge_frontend::{Memory, Opened};

@@ -1,4 +1,4 @@
-//! Fetching, from a hub on the loopback that misbehaves.
+//! Downloads from a local hub server that misbehaves.
 
 mod server;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 const MODEL: &str = "model.safetensors";
 const SIZE: usize = 300_000;
 
-/// A checkpoint, with weights beside it that nobody needs.
+/// A checkpoint with additional weight files that are not needed.
 fn checkpoint() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("config.json", b"{\"model_type\": \"llama\"}".to_vec()),
@@ -37,7 +37,7 @@ fn request(text: &str) -> Request {
     Request::parse(text).unwrap()
 }
 
-/// Fetches, and gives what was noted meanwhile.
+/// Fetches a model and returns the log.
 fn fetched(text: &str, settings: &Settings) -> (Result<Fetched, Error>, Vec<String>) {
     let mut notes = Vec::new();
     let outcome = fetch(&request(text), settings, &mut |event| {
@@ -67,16 +67,16 @@ fn names_below(path: &Path) -> Vec<String> {
     names(path).into_iter().map(|name| format!("{folder}/{name}")).collect()
 }
 
-/// What a server does, whether the checkpoint comes nevertheless, and how many bytes of its weights are sent.
+/// A server behaviour, whether the download succeeds nevertheless, and the bytes of weights that are sent.
 struct Case {
     name: &'static str,
     script: fn(&Ask) -> Act,
-    /// What the error says, where there is one.
+    /// The error message, if there is an error.
     error: Option<&'static str>,
     served: Option<usize>,
 }
 
-/// What is done about the first `times` questions for the weights.
+/// The server's response to the first `times` requests for the weights.
 fn first(ask: &Ask, times: usize, act: fn() -> Act) -> Act {
     if ask.file == MODEL && ask.before < times { act() } else { Act::Serve }
 }
@@ -335,7 +335,7 @@ fn what_was_fetched_before_an_interruption_is_not_fetched_again() {
     assert_eq!(server.served(MODEL), SIZE);
     assert_eq!(server.served("config.json"), 23);
 
-    // What is whole is not asked for, and a commit that is whole is not even looked up.
+    // Complete files are not requested, and a complete commit is not looked up.
     let asked = server.asked().len();
     fetched("owner/name", &patient).0.unwrap();
     assert_eq!(server.asked().len(), asked + 1);
@@ -389,7 +389,7 @@ fn the_token_is_for_the_hub_alone() {
 }
 
 #[test]
-fn several_who_fetch_the_same_fetch_it_once() {
+fn concurrent_fetches_of_one_file_download_it_once() {
     let server = Server::start(&checkpoint(), |ask| if ask.file == MODEL { Act::Drip } else { Act::Serve });
     let home = tempfile::tempdir().unwrap();
     let settings = settings(&server, home.path());

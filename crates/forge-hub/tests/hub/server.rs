@@ -1,4 +1,4 @@
-//! A hub on the loopback: it lists and serves one repository, and misbehaves where a test tells it to.
+//! A local hub server: it lists and serves one repository, and misbehaves on request.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -11,32 +11,32 @@ use std::time::Duration;
 /// The commit of everything.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     /// The file, or `list`.
     pub(crate) file: String,
-    /// How often it was asked for before.
+    /// Number of earlier requests for the same path.
     pub(crate) before: usize,
     /// `HEAD` rather than `GET`.
     pub(crate) head: bool,
-    /// Who asks.
+    /// The user agent.
     pub(crate) token: Option<String>,
 }
 
-/// What the server does about it.
+/// The server's response.
 pub(crate) enum Act {
-    /// What a sound one does.
+    /// A correct response.
     Serve,
     /// Answers with a status and these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
     /// Promises everything and hangs up after so many bytes.
     Cut(usize),
-    /// Sends everything, whatever range was asked for.
+    /// Ignores the requested range and sends everything.
     Whole,
-    /// Sends from another byte than it was asked for.
+    /// Sends from another offset than requested.
     From(usize),
-    /// Says that there are so many bytes more, or fewer.
+    /// Announces a length that is wrong by this many bytes.
     Length(isize),
     /// Sends something else.
     Instead(Vec<u8>),
@@ -58,7 +58,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves these files; what each answer is, `script` says.
+    /// Serves these files; `script` selects each response.
     pub(crate) fn start(
         files: &[(&str, Vec<u8>)],
         script: impl Fn(&Ask) -> Act + Send + Sync + 'static,
@@ -86,7 +86,7 @@ impl Server {
         Server { address, asked, served }
     }
 
-    /// Everything that was asked.
+    /// All requests so far.
     pub(crate) fn asked(&self) -> Vec<Ask> {
         self.asked.lock().unwrap().clone()
     }
@@ -225,7 +225,7 @@ fn answer(
         return Ok(());
     }
     let body = &body[..body.len().min(cut)];
-    // Before they are sent: whoever has got them may look at the count at once.
+    // Before sending, because a client may check the count as soon as it has the bytes.
     *served.lock().unwrap().entry(file.clone()).or_default() += body.len();
     match act {
         Act::Drip => {

@@ -1,4 +1,4 @@
-//! Attention over keys and values, and what prepares its rows.
+//! Specs of attention and of the kernels that prepare its inputs.
 
 use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::spec::{
@@ -40,7 +40,7 @@ pub(crate) fn few_on_a_card(attend: Attend) -> Spec {
     Spec::AttendSplit(Attend { knobs, ..attend })
 }
 
-/// What `rotate_append` would do, done by attention.
+/// Attention with a fused `rotate_append`.
 pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
     let RotateAppend { brings, norm, ref rotation, pairing, .. } = *rotate;
     Prologue { brings, norm, rotation: rotation.clone(), pairing }
@@ -164,7 +164,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
             specs.push(Spec::AttendSplit(with(&plain)));
             specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
             specs.push(Spec::RotateAppend(plain));
-            // Normed after they are turned; and turned otherwise in a long context.
+            // QK norm after RoPE; and other RoPE frequencies for a long context.
             let turned = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
             let turned = RotateAppend { norm: norm.map(|norm| HeadNorm { turned: true, ..norm }), ..turned };
             let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
@@ -180,7 +180,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
             }
         }
     }
-    // Values that are normed, or made of the heads that keys are made of; and queries alone.
+    // Values with a norm, or computed from the key heads; and queries only.
     for (cache, pairing) in [(Format::F16, Pairing::Half), (Format::Q8_0, Pairing::Interleaved)] {
         for turned in [None, Some(false), Some(true)] {
             let norm = turned.map(|turned| HeadNorm { epsilon: 1e-6, turned, values: true });

@@ -1,4 +1,4 @@
-//! Experts, and how they are chosen.
+//! Specs of routing and of expert kernels.
 
 use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
 use forge_kernels::Spec;
@@ -49,7 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// Bytes from one expert's matrix to the next one's, where each has another beside it.
+/// Stride in bytes between the matrices of two experts, with another matrix in between.
 fn record(format: Format, matrix: [usize; 2]) -> usize {
     Record::of(&[(format, matrix), (Format::Q8_0, [50, 100])]).bytes
 }

@@ -1,4 +1,4 @@
-//! Attention over latents.
+//! Specs of multi-head latent attention (MLA).
 
 use super::{formats, rotate};
 use forge_ir::{Format, LongContext, Pairing, Rotation};
@@ -70,7 +70,7 @@ pub(crate) fn latents() -> Vec<Spec> {
     specs
 }
 
-/// Nothing to prepare, and rows of every kind: in two buffers and in one, and turned in each way.
+/// Without fused preparation, and with every kind of rows: in two buffers and in one, and with each RoPE pairing.
 fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepare>> {
     let apart = LatentColumns {
         queries_pitch: heads * turned,

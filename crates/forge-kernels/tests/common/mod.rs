@@ -1,4 +1,4 @@
-//! Specs that tests render: every format, epilogue and regime, at sizes that are round and sizes that are not.
+//! Kernel specs for tests: every format, epilogue and batch size, at round and odd sizes.
 
 #![allow(dead_code, unused_imports, reason = "each test takes the specs that it needs")]
 

@@ -1,4 +1,4 @@
-//! Projections, in every format, with each epilogue and in each regime.
+//! Specs of projections, in every format, with every epilogue and batch size.
 
 use super::formats;
 use forge_ir::{Activation, Format};
@@ -80,7 +80,7 @@ fn of_codes() -> impl Iterator<Item = Spec> {
     })
 }
 
-/// Projections of one row with what a decode step asks for: deferred norms, softcaps, squares and candidates left.
+/// Decode projections with all epilogues: deferred norms, softcaps, sums of squares and argmax candidates.
 fn deferred() -> Vec<Spec> {
     let mut specs = Vec::new();
     let norms = [None, Some(96), Some(128), Some(12), Some(7), Some(256)];

@@ -1,4 +1,4 @@
-//! Decoders of real sizes, as graphs without a checkpoint.
+//! Graphs of decoders of real sizes, without a checkpoint.
 
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId,
@@ -30,7 +30,7 @@ pub(crate) const EIGHT: Shape = Shape {
     context: 131_072,
 };
 
-/// A Llama of 1.1 billion parameters: what `cargo xtask random-model` writes.
+/// A Llama with 1.1B parameters, as written by `cargo xtask random-model`.
 pub(crate) const ONE: Shape = Shape {
     hidden: 2048,
     layers: 16,

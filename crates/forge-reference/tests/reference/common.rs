@@ -1,4 +1,4 @@
-//! The models of tests/models with the logits of their authors' implementation, and plans to pack them.
+//! The test models with their reference logits, and plans to pack them.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
 use forge_ir::{Apply, Format, Graph, Layout, Op, Packed, ValueId, Weight, WeightId, WeightRows};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A model and what it ought to compute.
+/// A model with its expected logits.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) files: Memory,
@@ -16,19 +16,19 @@ pub(crate) struct Case {
     pub(crate) golden: Value,
 }
 
-/// Every model of the repository's tests/models, and of ours: what those of the whole pipeline do not reach, such as
-/// weights in f16, shards, widths that nothing divides, and linearly scaled positions.
+/// All models of the repository's tests/models and of this crate. The latter cover features that the end-to-end models lack, such
+/// as f16 weights, shards, odd widths, and linear RoPE scaling.
 pub(crate) fn cases() -> Vec<Case> {
     let folders = [folder("../../tests/models"), folder("tests/models")];
     folders.iter().flat_map(|folder| cases_in(folder)).collect()
 }
 
-/// Every model of the repository's tests/odd, whose logits are those of two texts and of nothing else.
+/// All models of the repository's tests/odd, with the logits of two sequences.
 pub(crate) fn odd_cases() -> Vec<Case> {
     cases_in(&folder("../../tests/odd"))
 }
 
-/// A folder, by its path from this crate's.
+/// A directory, relative to this crate.
 pub(crate) fn folder(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -99,13 +99,13 @@ impl Case {
         tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect()
     }
 
-    /// The texts in golden.safetensors: two or three.
+    /// The sequences in golden.safetensors: two or three.
     pub(crate) fn texts(&self) -> std::ops::Range<usize> {
         let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
         0..file.names().iter().filter(|name| name.starts_with("last_")).count()
     }
 
-    /// The tokens of a text, which are in golden.json, or beside the logits where there is none.
+    /// The tokens of a sequence, from golden.json or golden.safetensors.
     pub(crate) fn ids(&self, text: usize) -> Vec<u32> {
         if !self.golden.is_null() {
             return self.tokens(text, "ids");
@@ -137,7 +137,7 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
         if parts.is_empty() || plan.iter().any(|packed| packed.parts == parts) {
             return;
         }
-        // What has no other alternates with nothing.
+        // Without a second weight, alternates with zeros.
         let layout = if parts.len() == 1 { Layout::Rows } else { layout };
         let weights = || parts.iter().map(|part| &graph.weights[part.0]);
         let is_matrix = weights().any(Weight::is_matrix);
@@ -171,8 +171,7 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
     plan
 }
 
-/// A plan with the gains of norms folded into the matrices that read what is normed, wherever nothing else reads it and
-/// the matrices are nobody else's.
+/// A plan with norm weights folded into the following matrices, where these are the only readers and are not shared.
 pub(crate) fn folded(graph: &Graph, mut plan: Vec<Packed>) -> Vec<Packed> {
     let bindings = |weight: WeightId| {
         graph.applications().flat_map(|apply| &apply.weights).filter(|bound| **bound == weight).count()
@@ -233,7 +232,7 @@ pub(crate) fn deviation(logits: &[f32]) -> f64 {
     (squares / logits.len() as f64).sqrt()
 }
 
-/// The largest difference; what is no number is the largest.
+/// The largest difference; infinite for NaN.
 pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let differences = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs()));

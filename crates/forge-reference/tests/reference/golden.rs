@@ -1,4 +1,4 @@
-//! The texts that travel with a model, and faults of whoever asks.
+//! The reference logits of a compiled crate, and errors of invalid requests.
 
 use crate::common::cases;
 use forge_ir::{Format, Graph, Op, Rotation};
@@ -40,10 +40,10 @@ fn texts_evaluated_together_are_those_evaluated_alone() {
         for (text, golden) in texts.iter().zip(together) {
             let alone = evaluate(graph, &numbers, &text.ids, Want::Last).unwrap().remove(0);
             assert_eq!((&golden.ids, &golden.chunks), (&text.ids, &text.chunks));
-            // All have slots of one size: where a long context turns heads differently, it is the longest that decides.
+            // All slots have the same size; with long-context RoPE frequencies the longest sequence decides.
             let length = text.ids.len();
             let turned_alike = rotations(graph).all(|it| it.within(longest) == it.within(length));
-            // One position alone does not turn at all.
+            // RoPE has no effect on a single position.
             assert_eq!(
                 golden.logits == alone,
                 turned_alike || length == 1,

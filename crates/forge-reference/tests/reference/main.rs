@@ -1,4 +1,4 @@
-//! The reference from outside: judged by the models' authors' logits, and by definitions written out.
+//! Tests of the reference implementation, against the logits of transformers and against written-out definitions.
 
 mod common;
 mod golden;

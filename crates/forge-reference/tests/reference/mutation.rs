@@ -1,11 +1,10 @@
-//! No key of a configuration and no tensor is silent: whatever is changed changes what the model computes, or is refused,
-//! or is known to have no effect. A key that is read and then forgotten would show here, and so would a tensor that is
-//! bound and not used.
+//! Every config key and every tensor has an effect: a change changes the logits, is rejected, or is known to have no effect. This
+//! detects keys that are read but ignored, and tensors that are bound but unused.
 //!
-//! Every model of tests/models and tests/odd has each key changed that its architecture asks for, whether the file has it or
-//! not, to several other values. In one of an architecture's models at least, one of them has to be seen, or all are refused.
-//! What has no effect is listed in the frontend's `inert.rs`, or passed over where another key decides that; here it is
-//! printed, and has to have none. Then every tensor has half of its numbers negated.
+//! For every model of tests/models and tests/odd, each key that its architecture reads is set to several other values, even if it
+//! is absent from the file. In at least one model of the architecture, one value must change the logits, or all must be rejected.
+//! Keys without effect are listed in the frontend's `inert.rs`, or disabled by another key; the test prints them and checks that
+//! they have none. Then half of the elements of every tensor are negated.
 
 use crate::common::{Case, cases, deviation, distance, odd_cases};
 use forge_frontend::{Memory, Opened, Options, read_model};
@@ -19,14 +18,14 @@ fn read(files: &Memory) -> Option<Opened> {
     read_model(files, &Options { name: "changed".to_owned(), ..Options::default() }).ok()
 }
 
-/// The logits of a text's ids.
+/// The logits of a sequence.
 fn logits(opened: &Opened, files: &Memory, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
     let read = |tensor: &str, offset, out: &mut [u8]| opened.tensors.read(files, tensor, offset, out);
     evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
 
-/// Whether other files compute what the case does not, beyond the noise of arithmetic: after any id of a short text, as no
-/// two need have the same experts, or after the last of a long one.
+/// Whether modified files give other logits than the original, beyond rounding: at any position of a short sequence, because tokens
+/// may use different experts, or at the last position of a long one.
 fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
@@ -43,7 +42,7 @@ fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
     })
 }
 
-/// What became of a change.
+/// The effect of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Effect {
     /// The model is as it was.
@@ -90,7 +89,7 @@ fn others(value: &Value) -> Vec<Value> {
                 values.iter().map(|value| value.as_f64().map_or(value.clone(), |it| json!(it * 1.5)));
             vec![json!(reversed), larger.collect(), json!(["sliding_attention", "full_attention"])]
         }
-        // Of a kind that is not told: a key that is not there may be of any.
+        // The type is unknown: an absent key may have any type.
         _ => vec![
             json!(true),
             json!(false),
@@ -128,7 +127,7 @@ fn get<'a>(config: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(config, |value, key| &value[key])
 }
 
-/// What became of changes to the key under a path.
+/// The effects of changes to the key at a path.
 fn changes(case: &Case, path: &str) -> Vec<Effect> {
     let config: Value = serde_json::from_slice(&case.files.0["config.json"]).unwrap();
     let effects = others(get(&config, path)).into_iter().map(|value| {
@@ -139,7 +138,7 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
         effect(case, &files)
     });
     let effects = effects.collect::<Vec<_>>();
-    // Where the key is not there, one value is what that means.
+    // For an absent key, one of the values is the default.
     let usual = usize::from(get(&config, path).is_null());
     let unseen = effects.iter().filter(|effect| **effect == Effect::None).count();
     let only_refused = effects.iter().max() == Some(&Effect::Refused);
@@ -147,7 +146,7 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
 }
 
 #[test]
-fn every_key_says_something() {
+fn every_config_key_has_an_effect() {
     // By architecture and path: the most that came of a change in any of its models.
     let mut best: BTreeMap<(String, String), Effect> = BTreeMap::new();
     let mut inert: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -230,7 +229,7 @@ fn what_the_reference_reads_changes_the_logits_or_is_refused() {
 }
 
 #[test]
-fn every_tensor_says_something() {
+fn every_tensor_has_an_effect() {
     for case in cases() {
         let mut files = case.files.clone();
         for tensor in case.opened.tensors.iter() {
@@ -238,7 +237,7 @@ fn every_tensor_says_something() {
             let range = tensor.offset as usize..(tensor.offset + tensor.bytes) as usize;
             let whole = files.0[&tensor.file][range.clone()].to_vec();
             let is_ignored = case.opened.ignored.contains(&tensor.name);
-            // What only has a say in who is chosen may leave it at that: the other half is tried as well.
+            // Tensors that only affect routing may leave the selection unchanged, so the other half is negated too.
             let is_another = [0, 1].into_iter().any(|first| {
                 let bytes = &mut files.0.get_mut(&tensor.file).unwrap()[range.clone()];
                 // The sign is the highest bit of the last byte; of every second number, since norms undo a factor of all.

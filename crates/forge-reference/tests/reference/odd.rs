@@ -1,5 +1,5 @@
-//! The reference against Hugging Face transformers on models of tests/odd: sizes that nothing divides, and options that
-//! the models of tests/models do not have. `tests/odd/make.py` writes them, and says what each is about.
+//! The reference implementation against Hugging Face transformers, on the models of tests/odd. They have odd sizes, and options
+//! that the models of tests/models lack. `tests/odd/make.py` creates them and describes each.
 
 use crate::common::{deviation, distance, folder, odd_cases};
 use forge_ir::{Format, tolerance};

@@ -1,5 +1,5 @@
-//! The reference against Hugging Face transformers: every model of tests/models, from the checkpoint and from weight
-//! files made of it.
+//! The reference implementation against Hugging Face transformers, on every model of tests/models: from the checkpoint, and from
+//! packed weight files.
 
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
 use forge_ir::{Bits, Body, Diagnostic, Format, Node, Op, ValueId, WeightId, WeightRows, tolerance};
@@ -46,8 +46,8 @@ fn every_model_computes_what_its_authors_compute() {
 fn weight_files_hold_the_model() {
     for case in cases() {
         let graph = &case.opened.graph;
-        // A row whose experts are hardly better than others is given to those by the smallest noise, and becomes another; a
-        // memory that learns what it does not know yet learns the noise of what it was told before, too.
+        // A token whose routing scores are nearly equal may switch experts due to rounding. Recurrent states accumulate rounding errors
+        // too.
         let mut nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
         let magnifies = nodes.any(|node| matches!(node.op, Op::Route(_) | Op::DeltaRule { .. }));
         for format in Format::ALL {
@@ -96,8 +96,8 @@ fn weight_files_hold_the_model() {
             };
             assert!(error <= bound / 10.0 + 1e-8, "{} in {format}: weights by {error:e}", case.name);
             let is_noisy = magnifies && error >= 1e-8;
-            // Gemma 4 norms what is added to its stream, of however small a branch, and so is touchier than others. Then
-            // errors of that size, each to the other side, disturb it as much.
+            // Gemma 4 normalizes the output of each branch, even if it is small, and is therefore more sensitive to rounding. Errors of that
+            // size with the opposite sign must have the same effect.
             let is_touchy = || {
                 case.name.starts_with("gemma4")
                     && distance <= 1.5 * worst(&case, &Opposite { of: &held, around: &case.stored() })
@@ -107,7 +107,7 @@ fn weight_files_hold_the_model() {
     }
 }
 
-/// Numbers that are as far from others as some are, to the other side.
+/// Values with the opposite error: as far from the reference, on the other side.
 struct Opposite<'a> {
     of: &'a dyn WeightRows,
     around: &'a dyn WeightRows,
@@ -123,7 +123,7 @@ impl WeightRows for Opposite<'_> {
     }
 }
 
-/// The numbers of a weight as a format holds them: codes of the checkpoint's own as they are, others each row by itself.
+/// The values of a weight in a format: quantized weights of the checkpoint unchanged, others quantized row by row.
 fn own_numbers(case: &Case, weight: WeightId, format: Format) -> Vec<f32> {
     let of = &case.opened.graph.weights[weight.0];
     let (rows, columns) = (of.rows(), of.columns());
@@ -160,7 +160,7 @@ fn folding_gains_changes_nothing() {
 
 #[test]
 fn the_format_of_a_checkpoint_does_not_matter() {
-    // Scales of codes are numbers of 16 bits and no others.
+    // Only scales in f16 or bf16 can be represented.
     let is_plain = |case: &Case| case.opened.graph.weights.iter().all(|weight| !weight.format.is_quantised());
     for case in cases().into_iter().filter(is_plain) {
         // Every number of a bf16 file is one of f32.

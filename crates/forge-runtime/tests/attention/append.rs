@@ -1,4 +1,4 @@
-//! The way of keys and values to the cache, as they are and with the rotation before it.
+//! KV cache append, with and without RoPE.
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{
@@ -47,7 +47,7 @@ fn append_fills_the_cache() {
     }
 }
 
-/// Rows before rotation, with the gains of heads, and what is to become of them.
+/// Rows before RoPE, with the norm weights of heads, and the expected results.
 pub(crate) struct Raw {
     pub(crate) qkv: Vec<f32>,
     pub(crate) gains: [Vec<f32>; 2],

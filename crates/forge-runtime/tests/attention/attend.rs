@@ -1,4 +1,4 @@
-//! Attention, of rows that are prepared and of rows that it prepares.
+//! Attention, with separate and with fused preparation of queries and keys.
 
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
@@ -6,7 +6,7 @@ use crate::{cache_bytes, cache_numbers, of_size, rotation, rows_of_a_batch, wide
 use forge_runtime::cpu::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
 use half::f16;
 
-/// A cache of two slots, as bytes, in which positions that no row may see are not numbers.
+/// A KV cache of two slots as bytes. Positions that no row may read are NaN.
 struct Cached {
     bytes: Vec<u8>,
     numbers: Vec<f32>,
@@ -29,7 +29,7 @@ fn cached(
     Cached { numbers: cache_numbers(&bytes, cache), bytes }
 }
 
-/// What attention gives for one query head: `scores` of the positions that it sees, and where values of the first begin.
+/// The expected output of one query head: `scores` of the visible positions, and the start of the values of the first.
 fn softmax(scores: &[f64], sink: Option<f64>, values: &[f32], width: usize) -> Vec<f64> {
     let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();

@@ -1,8 +1,8 @@
-//! CPU kernels of norms, rotation, attention and functions element by element, with every set of instructions that this
-//! machine has and different numbers of threads, against plain f64.
+//! CPU kernels of norms, RoPE, attention and elementwise functions against plain f64, for every ISA level of this machine and
+//! different numbers of threads.
 //!
-//! Shapes are what real models have and what nobody expects: odd widths, one row, more rows than a block, windows
-//! shorter and longer than a text. Buffers stand between stretches of NaN, so that reading outside shows.
+//! Shapes are those of real models and edge cases: odd widths, one row, more rows than a block, sliding windows shorter and longer
+//! than the context. NaN around each buffer reveals out-of-bounds reads.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -84,12 +84,12 @@ pub(crate) fn cache_numbers(bytes: &[u8], cache: Format) -> Vec<f32> {
     }
 }
 
-/// What a cached number may be off by: a half is rounded by 2^-11 of itself.
+/// The tolerance of a cached value: f16 has a relative rounding error of 2^-11.
 pub(crate) fn cache_unit(cache: Format) -> f64 {
     if cache == Format::F16 { 600.0 } else { 2.0 }
 }
 
-/// A rotation that contexts of more than so many positions turn at a seventh of the speed.
+/// RoPE whose frequencies are divided by seven for contexts beyond this length.
 pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
     Rotation { long: Some(LongContext::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
 }

@@ -1,4 +1,4 @@
-//! Norms, and functions element by element.
+//! Norms and elementwise functions.
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel, silu};
 use crate::{normed, wide};
@@ -153,7 +153,7 @@ fn layer_norm_takes_the_mean_off() {
             let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
             for (i, y) in normed(&rest, Some(&gains), epsilon).into_iter().enumerate() {
                 let y = y + if bias { f64::from(biases[i]) } else { 0.0 };
-                // What the mean takes off is as large as 4.
+                // The subtracted mean is up to 4.
                 wanted.push((y, 10.0 + 1.0 / f64::from(epsilon).sqrt() * f64::from(u8::from(width == 1))));
             }
         }
@@ -201,7 +201,7 @@ fn elementwise_is_its_function() {
             (Function::ScaleBy, true),
             (Function::Add, true),
         ] {
-            // One number for each row of a, one for all of them, or one for each of its numbers.
+            // One factor per row, one for all rows, or one per element.
             let spread = match function {
                 Function::Times => width,
                 Function::ScaleBy => rows * width,

@@ -1,5 +1,5 @@
-//! A cache of codes: what goes to it is, to the byte, what would go to one of f32, in codes; what comes of it is what comes
-//! of the numbers that they stand for.
+//! The q8_0 KV cache: its contents are bitwise identical to a quantized f32 cache, and attention equals attention over the
+//! dequantized values.
 
 use crate::rotation;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
@@ -26,7 +26,7 @@ fn coded(numbers: &[f32], width: usize) -> Vec<u8> {
     numbers.chunks_exact(width).flat_map(record).collect()
 }
 
-/// The numbers that they stand for.
+/// The dequantized values.
 fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
     let head = |record: &[u8]| -> Vec<f32> {
         let scale = |block: usize| {

@@ -1,4 +1,4 @@
-//! A cache that is a ring gives, to the bit, what one with room for the whole context gives.
+//! A ring buffer for sliding windows gives results bitwise identical to a cache of the whole context.
 
 use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
 use crate::{cache_bytes, rotation};
@@ -8,8 +8,7 @@ const HEADS: usize = 2;
 const WIDTH: usize = 18;
 const CONTEXT: usize = 300;
 
-/// What a cache of one slot with room for the whole context leaves in a ring of so many positions, when it has written
-/// all of them before `end`.
+/// The contents of a ring buffer of this size after all positions before `end` were written, given the full cache of one slot.
 fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
     let position = WIDTH * element;
     let mut bytes = NAN.repeat(HEADS * ring * position / 4);
@@ -22,8 +21,8 @@ fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
     bytes
 }
 
-/// Rows at the last positions before `end` see the same of a ring as of the whole; `ring` positions are too few if a later
-/// row has overwritten what an earlier one sees.
+/// Rows at the last positions before `end` read the same values from a ring as from the full cache. `ring` is too small if a later row
+/// overwrites a position that an earlier one reads.
 #[test]
 fn rows_see_the_same_in_a_ring() {
     kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);

@@ -1,4 +1,4 @@
-//! Rotation of heads by itself.
+//! RoPE without other operations.
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{long, of_size, rotated, rotation, seventh, wide};

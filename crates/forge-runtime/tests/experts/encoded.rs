@@ -1,5 +1,4 @@
-//! Experts that meet encoded rows: what comes of them, and that it is the same to the bit whether rows are few or many and however
-//! matrices lie.
+//! Expert kernels with quantized activations: results, and bitwise identity for any batch size and weight layout.
 
 use super::layer::{Layer, Run};
 use super::sum;
@@ -13,7 +12,7 @@ use forge_runtime::device::Schedule;
 
 const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, Format::Affine { bits: 4, group: 64, bf16: true }];
 
-/// Rows, and experts, chosen, width, inner: some whose matrices are whole strips, and some that are not.
+/// Rows, experts, experts per token, width, intermediate size: with and without whole strips.
 const SHAPES: [(usize, [usize; 4]); 6] = [
     (1, [7, 3, 48, 24]),
     (1, [4, 4, 96, 72]),
@@ -23,7 +22,7 @@ const SHAPES: [(usize, [usize; 4]); 6] = [
     (40, [5, 2, 70, 22]),
 ];
 
-/// What codes of numbers stand for, `width` of them in a row.
+/// The dequantized values of activations, `width` per row.
 fn rounded(numbers: &[f32], width: usize) -> Vec<f32> {
     numbers.chunks(width).flat_map(as_encoded).map(|number| number as f32).collect()
 }

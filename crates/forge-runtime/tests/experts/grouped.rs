@@ -1,4 +1,4 @@
-//! Rows taken expert by expert: grouped in the order that is said, and to the bit what they are row by row.
+//! Rows grouped by expert: their order, and results bitwise identical to row-by-row execution.
 
 use super::layer::{Layer, Run};
 use super::support::{
@@ -16,11 +16,11 @@ fn tiles(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsTiles)) {
     stored!(format, experts_tiles, call, shape);
 }
 
-/// Runs a kernel of a shape on buffers, and gives what it writes.
+/// Runs a kernel of a spec on buffers and returns its output.
 macro_rules! ran {
     ($function:path, $type:ty, $shape:expr, $arguments:expr, $strips:expr, ($rows:expr, $run:expr)) => {{
         kernel_under_test!(SHAPE, $type, $function);
-        // Tests that run at once take turns with a kernel's shape.
+        // Concurrent tests take turns with a kernel's shape.
         static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some($shape);
@@ -34,8 +34,7 @@ macro_rules! ran {
     }};
 }
 
-/// Rows that take turns with few experts, and rows that each have others; experts without rows, and such with more rows than are
-/// taken together.
+/// Rows that share few experts, rows with distinct experts, experts without rows, and experts with more rows than a group holds.
 const GROUPED: [(usize, [usize; 4], usize); 5] = [
     (17, [7, 3, 45, 22], 16),
     (40, [1, 1, 64, 33], 16),

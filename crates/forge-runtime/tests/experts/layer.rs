@@ -1,4 +1,4 @@
-//! A layer of experts, and what it is in f64.
+//! A mixture-of-experts layer, and its definition in f64.
 
 use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
 use forge_runtime::cpu::simd::isa::Isa;
@@ -11,11 +11,11 @@ pub(crate) struct Run {
     pub(crate) threads: usize,
     /// Whether the device rounds nothing of x.
     pub(crate) exact: bool,
-    /// Whether matrices lie in strips.
+    /// Whether matrices are repacked into strips.
     pub(crate) in_strips: bool,
 }
 
-/// Rows with a few of some experts each, and what is computed of them in f64.
+/// Rows with their experts, and the expected results in f64.
 #[derive(Clone)]
 pub(crate) struct Layer {
     pub(crate) experts: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Layer {
     pub(crate) down: Matrix,
     pub(crate) x: Vec<f32>,
     pub(crate) routes: Vec<u32>,
-    /// What is added to the products of each matrix, where something is.
+    /// The biases of each matrix, if any.
     pub(crate) biases: Option<[Vec<f32>; 2]>,
 }
 
@@ -120,7 +120,7 @@ impl Layer {
         self.routes.chunks_exact(2 * self.chosen).enumerate().flat_map(of).collect::<Vec<_>>().into_iter()
     }
 
-    /// A row of a matrix times numbers, with the size of the terms.
+    /// The dot product of a matrix row, with the magnitude of its terms.
     pub(crate) fn product(matrix: &Matrix, row: usize, x: &[f32]) -> (f64, f64) {
         let of_row = &matrix.values[row * matrix.columns..][..matrix.columns];
         let terms = of_row.iter().zip(x).map(|(w, x)| (f64::from(*w) * f64::from(*x), f64::from(x.abs())));
@@ -149,7 +149,7 @@ impl Layer {
         self.pairs().flat_map(of).collect()
     }
 
-    /// What the sum over experts is, of numbers that are given for each pair.
+    /// The expected sum over experts, given the values of each (row, expert) pair.
     pub(crate) fn sum(&self, given: &[f32]) -> Vec<(f64, f64)> {
         let mut sums = vec![(0.0, 0.0); self.rows() * self.width];
         for ((row, expert, weight), x) in self.pairs().zip(given.chunks_exact(self.inner)) {
@@ -188,6 +188,6 @@ impl Layer {
     }
 }
 
-/// Of what layers with biases do with gates and ups; halves and quarters, which are the same in f32.
+/// The gated activation of layers with biases. All values are halves and quarters, which are exact in f32.
 pub(crate) const LIMIT: f64 = 1.25;
 pub(crate) const SHARPNESS: f64 = 1.75;

@@ -1,4 +1,4 @@
-//! CPU kernels of experts, with every set of instructions that this machine has, against plain f64.
+//! CPU kernels of experts against plain f64, for every ISA level of this machine.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -126,7 +126,7 @@ fn sums_over_experts_are_weighed() {
     }
 }
 
-/// Whoever it is computed with, and if there is nobody.
+/// With any batch, and without other rows.
 #[test]
 fn a_row_of_a_batch_comes_to_the_same_bits() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
@@ -159,7 +159,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
     }
 }
 
-/// What a decode step asks: experts that find themselves among the logits, the norm of x deferred, and what follows needs.
+/// Decode: fused routing, the deferred norm of x, and the outputs for the following step.
 #[test]
 fn one_row_chooses_is_normed_late_and_leaves_squares() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
@@ -254,9 +254,9 @@ fn one_row_leaves_squares() {
     }
 }
 
-/// What several conversations at once rest on: what a row becomes does not depend on who comes with it.
+/// Batch invariance: the result of a row does not depend on the batch.
 #[test]
-fn a_row_among_others_is_the_same_to_the_bit_whoever_they_are() {
+fn a_row_is_bitwise_identical_in_any_batch() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(5);

@@ -1,4 +1,4 @@
-//! Who a row's experts are, and how they are weighed: the kernel against the definition.
+//! The routing kernel against its definition: selected experts and their weights.
 
 use super::support::{Argument, NAN, Random, each_level, kernel, run_kernel, words_of};
 use forge_runtime::cpu::{self, Groups, Route, Scores};
@@ -16,8 +16,7 @@ pub(crate) const PLAIN: Route = Route {
     gated: false,
 };
 
-/// Experts and weights by the definition; what is no number comes first, and of equals the lowest. Those that every row has
-/// come last.
+/// Experts and weights by the definition: NaN first, and the lowest index of equal scores. Shared experts come last.
 pub(crate) fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &[f32]) -> Vec<(usize, f64)> {
     let (logits, gate) = logits.split_at(route.experts);
     let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
@@ -80,7 +79,7 @@ fn routes_are_those_of_the_definition_index_for_index() {
         let (rows, experts, chosen) = (5, route.experts, route.chosen + route.shared);
         let of_row = experts + usize::from(route.gated);
         let mut logits: Vec<f32> = random.numbers(rows * of_row).iter().map(|x| 3.0 * x).collect();
-        // A row of equals, one of few values, and one with what is not a number.
+        // A row of equal scores, one with few distinct values, and one with NaN.
         logits[of_row..2 * of_row].fill(0.5);
         logits[2 * of_row..3 * of_row].iter_mut().for_each(|x| *x = x.round());
         logits[4 * of_row + 2] = f32::NAN;

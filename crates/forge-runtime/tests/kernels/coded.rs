@@ -1,4 +1,4 @@
-//! Projections of several rows in whole numbers: what they are the product of, and that every machine gives the same bits.
+//! Projections in int8: results, and bitwise identity on every ISA level.
 
 use super::support::{
     Argument, IN_STRIPS, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips,
@@ -19,7 +19,7 @@ fn encodes(format: Format) -> bool {
     !matches!(format, Format::F32 | Format::F16 | Format::Bf16 | Format::Q6K | Format::Mxfp4)
 }
 
-/// A projection of rows, stored or added to what was there.
+/// A projection of rows, stored or accumulated.
 struct Case {
     format: Format,
     outputs: usize,
@@ -39,7 +39,7 @@ impl Case {
         self.laid_out(false, program, x, level, threads, exact)
     }
 
-    /// The same of a matrix that lies in strips, or row by row.
+    /// The same for a matrix in strips, or row by row.
     fn laid_out(
         &self,
         in_strips: bool,
@@ -67,7 +67,7 @@ impl Case {
         numbers_of(&run_kernel_as(kernel, &arguments, &[rows as u32], program, level, threads, exact)[0])
     }
 
-    /// Every product of rows with these numbers in place of x, and the size of its terms.
+    /// All dot products of rows with these values instead of x, and the magnitude of the terms.
     fn wanted(&self, x: &[f32], numbers: &[f64]) -> Vec<(f64, f64)> {
         let inputs = self.inputs;
         let rows = x.chunks(inputs).zip(numbers.chunks(inputs));
@@ -118,7 +118,7 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
     }
 }
 
-/// Whatever a level adds up codes in has room for the largest of them, of either sign, all of one.
+/// The int8 accumulators of every ISA level hold the largest sums, of either sign.
 #[test]
 fn sums_have_room_for_the_largest_codes() {
     let mut random = Random(16);
@@ -157,8 +157,8 @@ fn what_experts_are_chosen_by_is_never_encoded() {
     }
 }
 
-/// Of rows that are few and many, of parts of strips that threads share: a text depends neither on where a matrix lies nor on when it
-/// was copied there.
+/// For small and large batches, and for parts of strips that threads share: the result depends neither on the layout of a matrix nor on
+/// the time of its repacking.
 #[test]
 fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
     let mut random = Random(14);
@@ -185,7 +185,7 @@ fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
     }
 }
 
-/// Shares of outputs that are no whole strips, or larger than what a thread takes at once, and more shares than outputs.
+/// Partitions of outputs that are not whole strips, larger than one work item, and more partitions than outputs.
 #[test]
 fn strips_leave_what_rows_leave_to_the_bit() {
     let mut random = Random(15);
@@ -278,7 +278,7 @@ fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
     }
 }
 
-/// Largest numbers, smallest and none at all: rows beside them are what they are without.
+/// Largest values, smallest values and NaN do not affect other rows.
 #[test]
 fn what_is_no_number_shows_and_what_is_next_to_nothing_is_nothing() {
     let mut random = Random(13);

@@ -1,7 +1,7 @@
-//! CPU kernels of projections, embedding, argmax and sampling, with every set of instructions that this machine has, against plain f64.
+//! CPU kernels of projections, embedding, argmax and sampling against plain f64, for every ISA level of this machine.
 //!
-//! Shapes are what real models have and what nobody expects: odd widths, one row, more rows than a block, groups
-//! that fill no tile. Buffers stand between stretches of NaN, so that reading outside shows.
+//! Shapes are those of real models and edge cases: odd widths, one row, more rows than a block, groups that fill no tile. NaN
+//! around each buffer reveals out-of-bounds reads.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -71,7 +71,7 @@ fn embed(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, cpu::Embed)) {
     stored!(format, embed, call, shape);
 }
 
-/// What cancels out in a product: a weight with an offset is the difference of that and its scaled code.
+/// The cancellation error of a product: a weight with an offset is the difference of scaled value and offset.
 fn cancelled(format: Format, x: f32) -> f64 {
     if matches!(format, Format::Affine { .. } | Format::Q5K | Format::Q4K) {
         2.0 * f64::from(x).abs()
@@ -90,7 +90,7 @@ fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
     }
 }
 
-/// A projection of which nothing becomes but what the epilogue says.
+/// A projection with this epilogue and no other fusion.
 fn plain(outputs: usize, inputs: usize, epilogue: Epilogue) -> cpu::Linear {
     let (norm, own_norm, each) = (None, None, None);
     cpu::Linear { outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
@@ -171,7 +171,7 @@ fn project_is_a_matrix_product() {
                     for o in 0..width {
                         wanted.push(if gated {
                             let ((gate, a), (up, b)) = (product(row, 2 * o), product(row, 2 * o + 1));
-                            // What an error of the gate does: the slope of silu is at most 1.1.
+                            // The effect of an error of the gate: the slope of SiLU is at most 1.1.
                             (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b)
                         } else {
                             let (v, size) = product(row, o);
@@ -204,7 +204,7 @@ fn project_is_a_matrix_product() {
     }
 }
 
-/// What several conversations at once rest on: what a row becomes does not depend on how many come with it.
+/// Batch invariance: the result of a row does not depend on the number of rows.
 #[test]
 fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
     kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
@@ -319,7 +319,7 @@ fn embed_widens_rows_exactly() {
     }
 }
 
-/// What a decode step asks of a projection: the norm of x deferred, and squares or candidates left for what follows.
+/// Decode projections: the deferred norm of x, and sums of squares or argmax candidates for the following step.
 #[test]
 fn a_row_is_normed_late_and_leaves_what_follows_needs() {
     const FIRST: usize = 3;
@@ -437,7 +437,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                         let pairs = words_of(&left[1]);
                         let found = pairs.chunks(2).map(|pair| (pair[0], u32::MAX - pair[1])).max().unwrap();
                         assert_eq!(u32::MAX - found.1, first, "{what}");
-                        // Every pair is written, and those that no output has are no number.
+                        // All candidates are written; those without an output are NaN.
                         assert!(pairs.chunks(2).all(|pair| pair[0] != u32::MAX), "{what}");
                     }
                     _ => {}
@@ -530,7 +530,7 @@ fn ids_are_those_that_the_sampler_draws() {
     let mut random = Random(12);
     for vocabulary in [1, 17, 500, 32_001] {
         let rows = settings.len();
-        // Many are equal, and some are no numbers.
+        // Many logits are equal, and some are NaN.
         let logit = |random: &mut Random| match random.below(40) {
             0 => f32::NAN,
             1 => f32::NEG_INFINITY,

@@ -1,4 +1,4 @@
-//! Commands that nobody waits for any more: Ctrl-C, and readers that have gone.
+//! Interrupted commands: Ctrl-C and closed output pipes.
 
 use crate::{directory, program, text};
 use std::process::Stdio;
@@ -59,7 +59,7 @@ fn a_profile_that_is_interrupted_has_a_whole_trace_or_none() {
     }
 }
 
-/// Whoever reads the output may stop, and whoever waits may press Ctrl-C: neither is a failure.
+/// A closed output pipe and Ctrl-C are not failures.
 #[test]
 fn generate_can_be_cut_short() {
     let folder = directory(0.0);
@@ -68,7 +68,7 @@ fn generate_can_be_cut_short() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
-    // What is said beside the text may go to a disk that is full.
+    // Messages on stderr may go to a full disk.
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
         assert_eq!(program(&folder, line).stderr(full).output().unwrap().status.code(), Some(0));
     }

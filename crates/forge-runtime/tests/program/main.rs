@@ -1,4 +1,4 @@
-//! The tiny model as a program: every command, what it prints and how it ends.
+//! The program of the tiny model: output and exit code of every command.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -72,7 +72,7 @@ fn generate_continues_ids_and_text() {
     let ids = Reference::new().greedy(&prompt, 12);
     let words: Vec<String> = ids.iter().map(|id| format!("w{id}")).collect();
     assert!(ids.iter().all(|&id| id > 2), "the test wants ids that are words: {ids:?}");
-    // Exactly: the reference rounds nothing, and in a model so small what codes lose decides.
+    // With f32 activations: the reference does not quantize, and in such a small model the difference matters.
     let line = "generate --f32-activations --temperature 0 -n 12 --json";
     let by_text = {
         let mut command = program(&folder, line);
@@ -87,7 +87,7 @@ fn generate_continues_ids_and_text() {
         assert_eq!(result["timings"]["prompt_tokens"], 4);
         assert_eq!(result["timings"]["tokens"], 12);
     }
-    // Streamed, from standard input, ended by a stop string that lies across ids.
+    // Streamed, from standard input, ended by a stop string that spans several tokens.
     let mut command = program(&folder, "generate --f32-activations -p - --temperature 0 -n 12");
     command.args(["--stop", &format!("{} {}", words[4], words[5])]);
     let mut child =
@@ -97,7 +97,7 @@ fn generate_continues_ids_and_text() {
     assert_eq!(text(&output.stdout), format!("{} \n", words[..4].join(" ")));
     let stats = text(&output.stderr);
     assert!(stats.contains("prompt 4 tokens") && stats.contains("stop string"), "{stats}");
-    // Without a tokenizer, ids are all there is.
+    // Without a tokenizer the output consists of token ids.
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     let output = run(&folder, "generate --token-ids 1,5,6,7 --temperature 0 -n 3");
     assert_eq!(text(&output.stdout), format!("{} {} {} \n", ids[0], ids[1], ids[2]));
@@ -109,7 +109,7 @@ fn generate_ends_where_it_must() {
     let full =
         json(&folder, "generate --token-ids 3,4 --temperature 0 -n 100 --ctx-size 10 --ignore-eos --json");
     assert_eq!(full["end"], "context full");
-    // Eight ids fill positions 2 to 9; the ninth comes of the last of them.
+    // Eight tokens fill positions 2 to 9; the ninth is sampled from the last of them.
     assert_eq!(full["ids"].as_array().unwrap().len(), 9);
     // The end of a text: sample until some seed gives id 2.
     let ended = (0..200).find_map(|seed| {
@@ -168,7 +168,7 @@ fn tune_is_for_gpus() {
     assert!(text(&output.stderr).contains("tune is for GPUs"), "{}", text(&output.stderr));
 }
 
-/// A directory whose model holds conversations: every message is `w3` and its text, an answer begins after `w4`.
+/// A directory with a chat model: every message is `w3` and its text, an answer begins after `w4`.
 fn talkative() -> TempDir {
     let folder = directory(0.0);
     let template =
@@ -182,7 +182,7 @@ fn words(ids: &[u32]) -> String {
     ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ")
 }
 
-/// What the program says to lines of standard input.
+/// The program's output for these lines of standard input.
 fn say(folder: &TempDir, line: &str, lines: &str) -> Output {
     let mut command = program(folder, line);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -210,7 +210,7 @@ fn chat_answers_once_or_line_by_line() {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "nobody watched, and two lines were not understood");
+    assert_eq!(output.status.code(), Some(1), "standard input is not a terminal, and two lines were invalid");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&first), words(&second)));
     let said = text(&output.stderr);
     for part in ["generated 4 tokens", "of 64 positions", "/nonsense: unknown command", "nowhere.json: "] {
@@ -221,7 +221,7 @@ fn chat_answers_once_or_line_by_line() {
     let line = format!("chat -n 4 --temperature 0 --load {}", saved.display());
     let output = say(&folder, &line, "/retry\n/reset\nw7 w8\n");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&second), words(&first)));
-    // Commands say what they did. Two slashes begin a message, and a backslash goes on with it in the next line.
+    // Slash commands report their effect. Two slashes begin a message, and a backslash continues it on the next line.
     let mut command = program(&folder, "chat -n 1 --temperature 0");
     command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -254,7 +254,7 @@ fn chat_answers_once_or_line_by_line() {
         text(&output.stderr)
     );
     assert_eq!(text(&output.stdout), format!("{}\n", words(&first)));
-    // What is to be kept in mind comes first.
+    // The system message comes first.
     let output = run(&folder, "chat -p w8 --system w7 -n 4 --temperature 0");
     assert_eq!(text(&output.stdout), format!("{}\n", words(&reference.greedy(&[3, 7, 3, 8, 4], 4))));
 }
@@ -263,7 +263,7 @@ fn chat_answers_once_or_line_by_line() {
 fn perplexity_is_what_the_reference_makes_of_a_text() {
     let folder = directory(0.0);
     let reference = Reference::new();
-    // Of ids that follow a beginning: what each costs.
+    // The loss of each token after the first.
     let costs = |ids: &[u32]| -> Vec<f64> {
         let logits = reference.logits(ids);
         let cost = |row: &Vec<f64>, id: u32| row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[id as usize];
@@ -280,7 +280,7 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
     assert_eq!((found["texts"].as_u64(), found["tokens"].as_u64()), (Some(2), Some(42)));
     assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
     assert_eq!(found["perplexity"].as_f64().unwrap(), found["loss"].as_f64().unwrap().exp());
-    // In windows of 16, which overlap by half: every id once, with at least 8 ids before it but at the beginning.
+    // With windows of 16 that overlap by half: every token once, with at least 8 tokens of context except at the start.
     let ids = [&[1][..], &first].concat();
     let mut expected = costs(&ids[..16]);
     for start in (8..ids.len() - 8).step_by(8) {
@@ -300,7 +300,7 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
 }
 
 #[test]
-fn sampling_is_the_checkpoints_unless_told_otherwise() {
+fn sampling_defaults_come_from_the_checkpoint() {
     let folder = directory(0.0);
     let config = |text: &str| std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
     let ids = |line: &str| {
@@ -325,7 +325,7 @@ fn sampling_is_the_checkpoints_unless_told_otherwise() {
 }
 
 #[test]
-fn verify_says_whether_the_device_computes_the_model() {
+fn verify_compares_the_device_with_the_reference() {
     for (error, code) in [(0.0, 0), (0.25, 1)] {
         let folder = directory(error);
         let output = run(&folder, "verify --json");
@@ -426,7 +426,7 @@ fn bench_measures_prompts_and_generation() {
 }
 
 #[test]
-fn shells_are_told_what_can_be_typed() {
+fn completions_list_all_commands() {
     let folder = directory(0.0);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = text(&run(&folder, &format!("completions {shell}")).stdout);
@@ -470,7 +470,7 @@ fn record_writes_every_pass_of_every_sequence() {
 }
 
 #[test]
-fn where_no_nvidia_gpu_is_the_program_runs_and_says_what_is_missing() {
+fn without_an_nvidia_gpu_the_error_names_what_is_missing() {
     let Err(why) = forge_runtime::gpu::cuda::card(&[]) else { return };
     let folder = directory(0.0);
     let output = run(&folder, "logits --token-ids 3 --device cuda");
@@ -482,7 +482,7 @@ fn where_no_nvidia_gpu_is_the_program_runs_and_says_what_is_missing() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_and_counted() {
+fn errors_are_printed_and_counted() {
     let folder = directory(0.0);
     for (line, code, part) in [
         ("generate", 2, "--prompt"),

@@ -1,14 +1,14 @@
-//! `serve`: how it begins, and how it ends.
+//! `serve`: startup and shutdown.
 
 use crate::support::http::send;
 use crate::{directory, program, run, text};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Runs `serve`, gives what is behind its port to `ask`, and has it end by a signal.
+/// Runs `serve`, calls `ask` with its port, and stops it with a signal.
 #[cfg(unix)]
 #[test]
-fn serve_answers_until_it_is_told_to_stop() {
+fn serve_answers_until_it_is_stopped() {
     let folder = directory(0.0);
     for (signal, key) in [("INT", ""), ("TERM", "secret")] {
         let mut command = program(&folder, "serve --port 0 --slots 2");
@@ -37,7 +37,7 @@ fn serve_answers_until_it_is_told_to_stop() {
             "{}",
             text(&busy.stderr)
         );
-        // An answer does not end with whoever read what the server said.
+        // A response does not end when stderr is closed.
         drop(errors);
         let killed =
             Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();

@@ -1,4 +1,4 @@
-//! What is answered: the model's own text, in pieces or whole, ended and written as asked, whoever else asks.
+//! Responses: text, streaming, stop conditions and sampling options, independent of concurrent requests.
 
 use crate::served::*;
 use crate::support::halving::Halving;
@@ -25,11 +25,11 @@ fn a_greedy_answer_is_the_models() {
     }
 }
 
-/// Many clients at once, prompts of all lengths, some streamed, some that begin alike: what each gets is what it gets
-/// when nobody else is there.
+/// Many concurrent requests with prompts of all lengths, some streamed, some with a common prefix: each gets the same response as
+/// without the others.
 
 #[test]
-fn an_answer_does_not_depend_on_who_else_asks() {
+fn an_answer_does_not_depend_on_concurrent_requests() {
     let questions: Vec<Value> = (0..48)
         .map(|i| {
             let mut prompt = ids(i % 7, 1 + i * 11 % 40);
@@ -80,7 +80,7 @@ fn an_answer_does_not_depend_on_who_else_asks() {
 }
 
 #[test]
-fn a_stream_says_piece_by_piece_what_the_whole_says_at_once() {
+fn a_stream_has_the_same_text_as_a_single_response() {
     let served = serve(&PLAIN);
     let messages = json!([{ "role": "system", "content": "w20" }, { "role": "user", "content": "w21 w22" }]);
     let mut question = json!({ "messages": messages, "max_tokens": 9, "temperature": 0, "ignore_eos": true });
@@ -108,7 +108,7 @@ fn a_stream_says_piece_by_piece_what_the_whole_says_at_once() {
     assert!(
         others.iter().all(|event| event["usage"].is_null() && event["object"] == "chat.completion.chunk")
     );
-    // Without that option nothing is said of usage.
+    // Without that option there is no usage.
     question["stream_options"] = Value::Null;
     assert!(served.post(CHAT, &question).events().iter().all(|event| event.get("usage").is_none()));
     served.end();
@@ -148,7 +148,7 @@ fn texts_end_for_the_reason_that_is_given() {
 }
 
 #[test]
-fn texts_are_written_as_asked() {
+fn generation_follows_the_request_parameters() {
     let served = serve(&PLAIN);
     let question = |more: Value| {
         let mut question =
@@ -162,13 +162,13 @@ fn texts_are_written_as_asked() {
         assert!(choices.iter().enumerate().all(|(index, choice)| choice["index"] == index));
         choices.iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
     };
-    // The same seed gives the same texts, n of them differ, and the first is what it is by itself.
+    // The same seed gives the same choices; the n choices differ, and the first equals a single one.
     let three = texts(json!({ "seed": 5, "n": 3 }));
     assert_eq!(three, texts(json!({ "seed": 5, "n": 3 })));
     assert_eq!(three[..1], texts(json!({ "seed": 5 })));
     assert!(three[0] != three[1] && three[1] != three[2]);
     assert_ne!(texts(json!({})), texts(json!({})), "without a seed texts are new ones");
-    // Several prompts, each with its texts in turn.
+    // Several prompts, each with its choices in order.
     assert_eq!(texts(json!({ "prompt": ["w5 w6", "w7"], "n": 2, "seed": 1 })).len(), 4);
     // A bias that outweighs everything, and one that forbids.
     assert_eq!(texts(json!({ "logit_bias": { "33": 100 } })), [["w33"; 8].join(" ")]);
@@ -180,7 +180,7 @@ fn texts_are_written_as_asked() {
     for strict in [json!({ "top_k": 1 }), json!({ "top_p": 1e-6 }), json!({ "min_p": 1 })] {
         assert_eq!(texts(strict)[0], usual);
     }
-    // Words that were said are not said again.
+    // The penalty prevents repeated words.
     let fresh = texts(
         json!({ "temperature": 0, "presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 5 }),
     );
@@ -194,7 +194,7 @@ fn texts_are_written_as_asked() {
     served.end();
 }
 
-/// Prompts that go round the ring of a layer and ones that do not, memories, more texts than slots and fewer, drawn and greedy.
+/// Prompts that wrap the ring of a layer and ones that do not, recurrent state, more and fewer choices than slots, sampled and greedy.
 #[test]
 fn texts_of_one_prompt_are_those_of_three_requests_and_read_it_once() {
     for (slots, length, temperature) in [(4, 140, 1.2), (4, 30, 1.2), (2, 140, 1.2), (4, 140, 0.0)] {
@@ -233,7 +233,7 @@ fn three_texts(serve: fn(&Setting) -> Served, slots: u32, length: usize, tempera
     served.end();
 }
 
-/// Who comes while a prompt is being read that begins as his own does waits for it, and reads what is left.
+/// A request whose prefix another request is processing waits for it, and processes only the rest.
 #[test]
 fn a_beginning_in_common_is_read_once_however_many_come() {
     let served = serve(&Setting { slots: 4, context: 600, pace: 5, ..PLAIN });
@@ -253,14 +253,14 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
         assert_eq!(text(answer), text(&alone.answer(PLAINLY, &greedy(question, 12))));
         alone.end();
     }
-    // What a text has that is still being written to is copied as well.
+    // The prefix of a running request can be copied too.
     let mut long = greedy(&questions[0], 500);
     long["stream"] = true.into();
     let mut asked = served.ask(PLAINLY, &long);
     asked.event().unwrap();
     let before = served.metric("prompt_tokens_reused_total");
     served.answer(PLAINLY, &greedy(&[questions[0].clone(), ids(8, 3)].concat(), 2));
-    // The first is still written to.
+    // The first request is still running.
     served.becomes("texts_active", 1.0);
     assert_eq!(served.metric("prompt_tokens_reused_total") - before, 89.0);
     while asked.event().is_some() {}

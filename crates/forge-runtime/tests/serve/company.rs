@@ -1,4 +1,4 @@
-//! Several clients at once, and their coming and going.
+//! Concurrent clients, and clients that connect and disconnect.
 
 use crate::served::*;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn who_comes_when_all_places_are_taken_is_told_when_to_come_again() {
+fn a_full_queue_answers_with_retry_after() {
     let served = serve(&Setting { slots: 1, queue: 1, pace: 10, ..PLAIN });
     let mut first = served.ask(PLAINLY, &{
         let mut question = greedy(&ids(1, 3), 40);
@@ -29,7 +29,7 @@ fn who_comes_when_all_places_are_taken_is_told_when_to_come_again() {
 }
 
 #[test]
-fn who_goes_away_leaves_a_slot_behind() {
+fn a_disconnected_client_frees_its_slot() {
     let served = serve(&Setting { slots: 1, pace: 30, ..PLAIN });
     for stream in [true, false] {
         let before = served.metric("texts_cancelled_total");
@@ -48,18 +48,18 @@ fn who_goes_away_leaves_a_slot_behind() {
         served.becomes("texts_cancelled_total", before + 2.0);
         served.becomes("texts_active", 0.0);
         let steps = served.metric("tokens_total") - written;
-        assert!(steps < 20.0, "{steps} tokens were written to nobody in {:?}", start.elapsed());
+        assert!(steps < 20.0, "{steps} tokens were generated after the disconnect, in {:?}", start.elapsed());
     }
-    // What it had read is not lost.
+    // The processed prompt of the disconnected client is reused.
     let answer = served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
     assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
     served.end();
 }
 
-/// A prompt is read beside the rows of those who are written to, in the passes that these have anyway.
+/// Mixed batches: a prompt is processed in the same passes as the decode rows of running requests.
 
 #[test]
-fn a_long_prompt_keeps_nobody_waiting() {
+fn a_long_prompt_does_not_delay_other_requests() {
     let served = serve(&Setting { slots: 2, pace: 15, ..PLAIN });
     let mut question = greedy(&ids(1, 3), 45);
     question["stream"] = true.into();
@@ -68,10 +68,10 @@ fn a_long_prompt_keeps_nobody_waiting() {
     asked.event().unwrap();
     let long = served.answer(PLAINLY, &greedy(&ids(2, 58), 2));
     assert_eq!(long["usage"]["completion_tokens"], 2);
-    // The first is still written to.
+    // The first request is still running.
     served.becomes("texts_active", 1.0);
     while asked.event().is_some() {}
-    // 46 passes for the first text; reading 58 ids by itself would have taken 8 more.
+    // 46 passes for the first request; separate prefill of 58 tokens would take 8 more.
     assert!(served.metric("passes_total") - before <= 48.0);
     served.end();
 }
@@ -99,9 +99,9 @@ fn a_server_that_stops_lets_answers_come_to_their_end() {
     served.thread.take().unwrap().join().unwrap().unwrap();
 }
 
-/// What reads experts from a disk may fail in the middle of a pass, and so in the middle of a text.
+/// Expert streaming may fail in the middle of a pass, and so in the middle of a response.
 #[test]
-fn a_device_that_fails_ends_who_is_written_to_and_the_server_goes_on() {
+fn a_device_failure_ends_running_requests_and_the_server_continues() {
     let broken = Arc::new(AtomicBool::new(false));
     let served = serve(&Setting { slots: 2, pace: 10, broken: Some(broken.clone()), ..PLAIN });
     let question = greedy(&ids(1, 3), 30);
@@ -122,7 +122,7 @@ fn a_device_that_fails_ends_who_is_written_to_and_the_server_goes_on() {
     served.end();
 }
 
-/// What was read before the first text, as the server got ready, was for nobody's.
+/// Reads during the server's warm-up belong to no request.
 #[test]
 fn what_was_read_of_experts_is_counted() {
     let served = serve(&PLAIN);

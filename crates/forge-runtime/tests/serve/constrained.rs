@@ -1,4 +1,4 @@
-//! Text that follows a grammar, and calls of functions.
+//! Grammar-constrained generation and tool calls.
 
 use crate::served::*;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn text_follows_a_grammar() {
         for form in [json!({ "response_format": format }), json!({ "guided_json": schema })] {
             let mut question = asked(form);
             question["seed"] = seed.into();
-            // Who likes blanks best, and may have as many as one likes, writes nothing else.
+            // A model with the highest probability for blanks writes nothing else if the grammar allows any number of them.
             question["logit_bias"] = json!({ "21": 100 });
             let answer = served.answer(PLAINLY, &question);
             assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
@@ -74,7 +74,7 @@ fn text_follows_a_grammar() {
     served.end();
 }
 
-/// As Qwen's template writes calls, and as Llama's does.
+/// Tool calls in the formats of Qwen's and Llama's templates.
 pub(crate) const TAGGED: &str = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls %}<tool_call>\n\
     {\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>\
     {% endfor %}{% endfor %}";
@@ -113,7 +113,7 @@ fn functions_are_called_as_they_are_described() {
             let mut question = json!({
                 "messages": [{ "role": "user", "content": "abc" }], "tools": tools, "seed": seed,
                 "tool_choice": "required", "parallel_tool_calls": false, "temperature": 3,
-                // There is room for little.
+                // The context is short.
                 "logit_bias": { "21": -100 },
             });
             let answer = served.answer(CHAT, &question);
@@ -150,7 +150,7 @@ fn functions_are_called_as_they_are_described() {
             question["tool_choice"] = json!({ "type": "function", "function": { "name": "dice" } });
             let answer = served.answer(CHAT, &question);
             assert_eq!(check(&answer["choices"][0]["message"]["tool_calls"][0]), "dice");
-            // As the model likes: once it opens a call, what follows is one.
+            // tool_choice auto: once the model opens a call, the grammar constrains it.
             question["tool_choice"] = "auto".into();
             question["temperature"] = 2.into();
             if template == TAGGED {
@@ -169,7 +169,7 @@ fn functions_are_called_as_they_are_described() {
         }
         let wanted = if template == TAGGED { 3 } else { 2 };
         assert!(names.len() >= wanted, "{names:?}");
-        // What was called and what came of it goes back into the conversation.
+        // The call and its result are appended to the conversation.
         let call = json!({ "id": "abcdefghi", "type": "function", "function": { "name": "dice", "arguments": "{}" } });
         let messages = json!([
             { "role": "user", "content": "abc" },

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Requests, unless the environment says how long.
+/// Number of requests, unless the environment sets a duration.
 const REQUESTS: u64 = 200;
 /// How long a request may take, whatever it is.
 const TIME: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ impl Process {
         (Process(child), address)
     }
 
-    /// Memory in use, in KiB; none where the system does not say.
+    /// Memory in use in KiB; `None` if the system does not report it.
     fn memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -72,7 +72,7 @@ impl Process {
     }
 }
 
-/// Numbers that follow from a seed.
+/// Pseudorandom numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -188,7 +188,7 @@ fn mutated_requests_are_answered_in_time() {
     let (process, address) = Process::start();
     let corpus = corpus();
     let plain = json!({ "prompt": "abc", "max_tokens": 1 }).to_string();
-    // What the first grammar makes ready is not growth.
+    // Initialization by the first grammar does not count as growth.
     ask(
         address,
         PLAINLY,

@@ -1,10 +1,10 @@
-//! Requests that are made to take the server's stack, time or memory.
+//! Requests that try to exhaust the server's stack, time or memory.
 
 use crate::served::*;
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 
-/// A schema whose definitions refer to one another in a chain.
+/// A schema with a chain of references between definitions.
 fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
     let next = |index: usize| json!({ "$ref": format!("#/$defs/d{}", index + 1) });
     let mut definitions: Map<String, Value> =
@@ -123,7 +123,7 @@ fn other_requests_do_not_wait_for_grammars() {
 
 /// Idle connections and incomplete requests do not block other clients.
 #[test]
-fn idle_connections_lock_nobody_out() {
+fn idle_connections_do_not_block_others() {
     use std::io::{Read, Write};
     let served = serve(&PLAIN);
     let open = || std::net::TcpStream::connect(served.address).unwrap();
@@ -154,7 +154,7 @@ fn idle_connections_lock_nobody_out() {
     served.end();
 }
 
-/// What a head says of its body is enough to refuse it.
+/// The request head is enough to reject a body that is too long.
 #[test]
 fn a_body_that_is_announced_as_too_large_is_refused_at_once() {
     use std::io::{Read, Write};
@@ -187,7 +187,7 @@ fn control_tokens_in_content_are_text() {
     for content in ["a</s><s>b", " <s>", "</s>", "<<s>s>", "\n<s>a</s>\n"] {
         assert_eq!(tokens(TURNS, content), 3, "{content:?}");
     }
-    // What a template changes is not known again.
+    // Text that a template modifies is no longer recognized as message content.
     let upper = "<s>{{ messages[0].content | upper | lower }}";
     assert_eq!(tokens(upper, "a<s>A"), 2);
 }

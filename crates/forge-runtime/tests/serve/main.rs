@@ -1,4 +1,4 @@
-//! The server, asked over sockets: the tiny model, at its own speed or slow enough to interfere with.
+//! The server over sockets, with the tiny model at full speed or slowed down.
 
 #[allow(dead_code, unreachable_pub, missing_docs)]
 #[path = "../../tiny/kernels.rs"]

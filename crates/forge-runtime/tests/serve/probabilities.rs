@@ -1,10 +1,10 @@
-//! Probabilities of what is written, and of what was asked.
+//! Log probabilities of generated and prompt tokens.
 
 use crate::served::*;
 use serde_json::{Value, json};
 
 #[test]
-fn probabilities_are_told_if_asked_for() {
+fn log_probabilities_are_returned_on_request() {
     let served = serve(&PLAIN);
     let messages = json!([{ "role": "user", "content": "w5 w6" }]);
     let mut question = json!({ "messages": messages, "max_tokens": 4, "temperature": 0, "logprobs": true, "top_logprobs": 3 });
@@ -85,15 +85,14 @@ fn the_chosen_token_is_among_the_likeliest() {
     served.end();
 }
 
-/// What is said of a text that is given equals what was said of it when it was written: rows of a batch do not depend on
-/// their company.
+/// Log probabilities of a prompt equal those of the same text when it was generated, because of batch invariance.
 #[test]
 fn a_prompt_is_given_back_as_if_it_had_been_written() {
     let served = serve(&PLAIN);
     let prompt = ids(3, 40);
     let mut question = greedy(&prompt, 9);
     question["logprobs"] = 2.into();
-    // Ids that have text, which says which they are.
+    // Tokens whose text identifies them.
     question["logit_bias"] = json!({ "0": -100, "1": -100, "2": -100 });
     let answer = served.answer(PLAINLY, &question);
     let written = &answer["choices"][0];
@@ -125,7 +124,7 @@ fn a_prompt_is_given_back_as_if_it_had_been_written() {
         let pieces: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
         assert_eq!(pieces, text(&answer));
     }
-    // Without probabilities it is text alone, and what has been read is not read again.
+    // Without log probabilities there is only text, and the prefix is reused.
     let mut question = greedy(&all, 0);
     question["echo"] = true.into();
     let answer = served.answer(PLAINLY, &question);
@@ -137,7 +136,7 @@ fn a_prompt_is_given_back_as_if_it_had_been_written() {
 #[test]
 fn bytes_are_those_of_the_token() {
     let served = serve(&Setting { letters: true, ..PLAIN });
-    // The first is the blank as the tokenizer writes it, the second a special token.
+    // The first token is the tokenizer's blank, the second a special token.
     for (token, shown, bytes) in [(21, " ", json!([32])), (1, "<s>", json!([60, 115, 62]))] {
         let question = json!({
             "messages": [{ "role": "user", "content": "abc" }], "max_tokens": 1, "temperature": 0,

@@ -1,4 +1,4 @@
-//! What is refused, and how; who is let in; the small endpoints.
+//! Rejected requests, authentication, and the small endpoints.
 
 use crate::served::*;
 use crate::support::http::send;
@@ -28,7 +28,7 @@ fn what_is_not_understood_is_refused_by_name() {
             "n",
             "80 texts at once; the server takes 68",
         ),
-        // Before anything is made of them.
+        // Before processing starts.
         (
             PLAINLY,
             json!({ "prompt": vec!["w5"; 50_000], "n": 6, "guided_json": { "type": "object" } }),
@@ -199,7 +199,7 @@ fn the_small_endpoints_answer() {
     let served = serve(&PLAIN);
     let page = served.get("/");
     assert!(page.head.contains("text/html") && page.body.contains("</html>"), "{}", page.head);
-    assert!(!page.body.contains("http"), "the page asks nobody else for anything");
+    assert!(!page.body.contains("http"), "the page makes no external requests");
     assert_eq!(served.get("/health").json(), json!({ "status": "ok" }));
     assert_eq!(served.get("/ready").json(), json!({ "status": "ready" }));
     let models = served.get("/v1/models").json();
@@ -229,7 +229,7 @@ fn the_small_endpoints_answer() {
 }
 
 #[test]
-fn only_who_may_gets_an_answer() {
+fn only_authorized_requests_are_answered() {
     let served = serve(&Setting {
         keys: vec!["first".to_owned(), "second".to_owned()],
         origins: vec!["https://friend.example".to_owned()],
@@ -282,7 +282,7 @@ fn only_who_may_gets_an_answer() {
     );
     assert_eq!(ask("OPTIONS", CHAT, &[("Origin", "https://foe.example")]).status, 403);
     served.end();
-    // Without a key it matters by which name the server is asked: a page may have given this machine another.
+    // Without a key the Host header is checked, because a web page may use another name for this machine (DNS rebinding).
     let served = serve(&Setting { origins: vec!["https://friend.example".to_owned()], ..PLAIN });
     for (host, status) in
         [("localhost:1", 200), ("127.0.0.1", 200), ("friend.example", 200), ("foe.example", 403)]

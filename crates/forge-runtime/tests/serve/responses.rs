@@ -1,4 +1,4 @@
-//! The newer of OpenAI's two shapes.
+//! The Responses API of OpenAI.
 
 use crate::constrained::TAGGED;
 use crate::served::*;
@@ -19,7 +19,7 @@ fn responses_are_the_same_answers_in_another_shape() {
     assert_eq!((&whole["status"], &whole["usage"]["output_tokens"]), (&json!("incomplete"), &json!(9)));
     assert_eq!(whole["output"][0]["status"], "incomplete");
     assert!(whole["id"].as_str().unwrap().starts_with("resp_"), "{whole}");
-    // What was asked for is repeated.
+    // The response repeats the request's parameters.
     assert_eq!((&whole["instructions"], &whole["max_output_tokens"]), (&json!("w20"), &json!(9)));
     assert_eq!((&whole["temperature"], &whole["tools"]), (&json!(0.0), &json!([])));
     question["stream"] = true.into();
@@ -62,7 +62,7 @@ fn responses_are_the_same_answers_in_another_shape() {
         assert_eq!((response.status, response.json()["error"]["param"].as_str()), (400, Some(param)));
     }
     served.end();
-    // Calls, and what came of them.
+    // Calls and their results.
     let served = serve(&Setting { letters: true, template: Some(TAGGED), ..PLAIN });
     let schema = json!({ "type": "object", "properties": { "d": { "enum": ["mon", "tue"] } }, "required": ["d"], "additionalProperties": false });
     let mut question = json!({
@@ -74,7 +74,7 @@ fn responses_are_the_same_answers_in_another_shape() {
     assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("sky")));
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert!(["mon", "tue"].contains(&arguments["d"].as_str().unwrap()));
-    // The call and its result, sent back: no room is left for more than a few letters.
+    // The call and its result are sent back: the context has space for only a few more letters.
     question["input"] = json!([
         { "role": "user", "content": "abc" },
         { "type": "function_call", "call_id": "abcdefghi", "name": "sky", "arguments": "{}" },

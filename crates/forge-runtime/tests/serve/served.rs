@@ -1,4 +1,4 @@
-//! The tiny model being served, and how it is asked.
+//! A server of the tiny model, and a client.
 
 use crate::model::Tiny;
 use crate::runtime::cpu::CpuDevice;
@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A device that takes its time, fails while it is broken, and says that it reads experts from a disk.
+/// A device that is slow, fails while it is broken, and reports expert streaming statistics.
 pub(crate) struct Slow {
     inner: CpuDevice,
     pace: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct Slow {
     passes: u32,
 }
 
-/// What each of its passes reads.
+/// Bytes that each pass reads.
 pub(crate) const OF_PASS: CacheStats = CacheStats {
     asked: 10,
     found: 7,
@@ -59,7 +59,7 @@ impl Device for Slow {
         std::thread::sleep(self.pace);
         self.passes += 1;
         if self.broken.load(Ordering::Relaxed) {
-            // In the middle of a pass, which leaves state half written.
+            // In the middle of a pass, which leaves partly written state.
             self.inner.run(program, &mut |pass| encode(&mut First { pass, left: 5 }))?;
             return Err("experts cannot be read: the disk is broken".to_owned());
         }
@@ -120,9 +120,9 @@ pub(crate) struct Setting {
     pub(crate) broken: Option<Arc<AtomicBool>>,
     pub(crate) keys: Vec<String>,
     pub(crate) origins: Vec<String>,
-    /// Whether ids are letters rather than words.
+    /// Whether tokens are letters instead of words.
     pub(crate) letters: bool,
-    /// In place of the one that knows no tools.
+    /// A chat template with tools, instead of the default one.
     pub(crate) template: Option<&'static str>,
     pub(crate) without_template: bool,
 }
@@ -212,14 +212,14 @@ impl Served {
         response.json()
     }
 
-    /// One of the numbers of `/metrics`.
+    /// Reads a value of `/metrics`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find(|line| line.starts_with(&format!("model_{name} ")));
         line.unwrap_or_else(|| panic!("{name}: {text}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until one of the numbers is what it has to become.
+    /// Waits until a metric has the expected value.
     pub(crate) fn becomes(&self, name: &str, value: f64) {
         let start = Instant::now();
         while self.metric(name) != value {
@@ -232,7 +232,7 @@ impl Served {
         }
     }
 
-    /// Stops it, and wants all to be well.
+    /// Stops the server and asserts a clean exit.
     pub(crate) fn end(mut self) {
         self.stop.stop();
         self.thread.take().unwrap().join().unwrap().unwrap();
@@ -242,7 +242,7 @@ impl Served {
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const PLAINLY: &str = "/v1/completions";
 
-/// Ids of words that make a prompt.
+/// Token ids of the words of a prompt.
 pub(crate) fn ids(seed: usize, count: usize) -> Vec<usize> {
     (0..count).map(|i| 3 + (seed * 17 + i * (seed % 5 + 1) * 7 + i * i) % 47).collect()
 }

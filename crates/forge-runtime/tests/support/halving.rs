@@ -1,5 +1,5 @@
-//! The smallest model that remembers by memories: a slot's memory is one number, which halves and is added the id of each row.
-//! The logit of id 0 is that number, and those of others lie around it, now this one highest and now that.
+//! The smallest model with recurrent state: one number per slot, which is halved and increased by each token id. It is the
+//! logit of token 0; the other logits are near it, so that the largest varies.
 
 use forge_runtime::cpu::KernelArgs;
 use forge_runtime::device::kernel_cost::KernelCost;

@@ -1,4 +1,4 @@
-//! Just enough of HTTP to ask a server like anybody else: over a socket.
+//! A minimal HTTP client over a socket.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ impl Response {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// What the events of a stream carry, up to the one that says that there are no more.
+    /// The data of a stream's events, up to the final `[DONE]`.
     pub fn events(&self) -> Vec<Value> {
         let data: Vec<&str> = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
         let (last, events) = data.split_last().expect("a stream has events");
@@ -25,7 +25,7 @@ impl Response {
     }
 }
 
-/// A request that has been sent, and whose response has not been read.
+/// A sent request, whose response has not been read.
 pub struct Asked(pub BufReader<TcpStream>);
 
 pub fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Asked {

@@ -1,4 +1,4 @@
-//! A gated delta mixer between its projections, in plain f64: what kernels of it, on whatever machine, are compared with.
+//! A Gated DeltaNet mixer without its projections, in plain f64: the expected result of its kernels.
 
 /// Sizes and constants.
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +24,13 @@ impl Shape {
         self.channels() + self.heads * (self.values + 2)
     }
 
-    /// Numbers of a slot's memory.
+    /// Elements of a slot's recurrent state.
     pub(crate) fn memory(&self) -> usize {
         self.heads * self.values * self.keys
     }
 }
 
-/// What all rows share.
+/// Parameters of all rows.
 pub(crate) struct Weights {
     pub(crate) taps: Vec<f32>,
     pub(crate) rate: Vec<f32>,
@@ -38,7 +38,7 @@ pub(crate) struct Weights {
     pub(crate) gain: Vec<f32>,
 }
 
-/// The convolution of a row, whose slot's tail takes it.
+/// The convolution of a row, which also updates the slot's conv state.
 pub(crate) fn convolve(
     shape: &Shape,
     taps: &[f32],
@@ -59,7 +59,7 @@ pub(crate) fn convolve(
         .collect()
 }
 
-/// What each head says, normed and gated, of a row that has been convolved; its slot's memory learns.
+/// The normalized and gated output of each head for a convolved row, which also updates the slot's recurrent state.
 pub(crate) fn learn(
     shape: &Shape,
     weights: &Weights,

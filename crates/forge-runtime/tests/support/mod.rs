@@ -1,4 +1,4 @@
-//! What the tests share: numbers that look random, weight files, one kernel run by itself, and what it should give.
+//! Test helpers: pseudorandom numbers, weight files, execution of one kernel, and expected results.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -62,7 +62,7 @@ pub fn kernel_in_strips(
     }))
 }
 
-/// Checks numbers one by one: `wanted` gives each with the size of the terms that make it up.
+/// Compares values: `wanted` has each expected value with the magnitude of its terms.
 pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
     assert_eq!(got.len(), wanted.len(), "{what}");
     for (index, (got, (wanted, size))) in got.iter().zip(wanted).enumerate() {
@@ -92,7 +92,7 @@ pub fn as_encoded(row: &[f32]) -> Vec<f64> {
     blocks.collect()
 }
 
-/// Numbers that look random and are the same every time.
+/// Reproducible pseudorandom numbers.
 pub struct Random(pub u64);
 
 impl Random {
@@ -116,7 +116,7 @@ impl Random {
     }
 }
 
-/// A stored matrix: its planes as bytes, and what they mean, `[rows, columns]`.
+/// A stored matrix: its planes as bytes, and its values `[rows, columns]`.
 #[derive(Clone)]
 pub struct Matrix {
     pub format: Format,
@@ -130,7 +130,7 @@ pub fn padded(columns: usize) -> usize {
     columns.next_multiple_of(32)
 }
 
-/// Formats whose matrices can lie in strips.
+/// Formats that can be repacked into strips.
 #[allow(dead_code)]
 pub const IN_STRIPS: [Format; 6] = [
     Format::Q8_0,
@@ -223,7 +223,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     Matrix { format, rows, columns, planes, values }
 }
 
-/// A matrix of random codes with offsets. What pads rows is whatever it is: nobody may add it to anything.
+/// A random quantized matrix with offsets. The padding of rows is arbitrary, because kernels must not use it.
 fn affine(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
     let Format::Affine { bits, group, bf16 } = format else { panic!("{format:?} has no offsets") };
     let rounded = |x: f32| if bf16 { bf16::from_f32(x).to_f32() } else { f16::from_f32(x).to_f32() };
@@ -347,7 +347,7 @@ pub fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-/// Writes a weight file as the compiler does: data from a multiple of 16384, tensors on multiples of 64.
+/// Writes a weight file like the compiler: data aligned to 16384, tensors aligned to 64.
 pub fn write_weights(path: &Path, tensors: &[Tensor]) {
     let mut entries = Vec::new();
     let mut data: Vec<u8> = Vec::new();
@@ -378,7 +378,7 @@ pub fn write_weights(path: &Path, tensors: &[Tensor]) {
     std::fs::write(path, file).unwrap();
 }
 
-/// What a test gives a kernel for one of its buffers.
+/// The contents of a kernel's buffer.
 #[derive(Clone)]
 pub enum Argument {
     Bytes(Vec<u8>),
@@ -388,7 +388,7 @@ pub enum Argument {
     Stack(Vec<u8>, [usize; 2]),
     Words(Vec<u32>),
     Numbers(Vec<f32>),
-    /// Written, and read back afterwards: so many bytes, beginning as these.
+    /// A written buffer of this size, with these initial bytes.
     Output(Vec<u8>),
 }
 

@@ -1,4 +1,4 @@
-//! The tiny model in plain f64, and the files that go with it.
+//! The tiny model in plain f64, and its files.
 
 use super::{Matrix, Random, matrix, silu, tensors, vector, write_weights};
 use forge_runtime::cpu::Format;
@@ -124,7 +124,7 @@ impl Reference {
         streams.iter().map(|stream| product(&self.head, &norm(stream, &self.final_gain))).collect()
     }
 
-    /// What greedy choice gives after `ids`.
+    /// The greedy token after `ids`.
     pub fn greedy(&self, ids: &[u32], count: usize) -> Vec<u32> {
         let mut all = ids.to_vec();
         for _ in 0..count {
@@ -151,7 +151,7 @@ impl Reference {
         write_weights(path, &all);
     }
 
-    /// `golden.json`, whose logits are off by `error` standard deviations.
+    /// `golden.json` with logits that are off by `error` standard deviations.
     pub fn write_golden(&self, path: &Path, error: f64) {
         let sequences: Vec<serde_json::Value> =
             [(19, vec![19]), (9, vec![8, 1]), (1, vec![1]), (5, vec![2, 1, 2])]
@@ -178,7 +178,7 @@ impl Reference {
     }
 }
 
-/// `tokenizer.json`: id n is a word of its own, `w0` and so on, but for some that show what can go wrong.
+/// `tokenizer.json`: token n is the word `wN`, except some that test special cases.
 pub fn write_tokenizer(path: &Path) {
     let mut vocabulary = serde_json::Map::new();
     for id in 0..50 {
@@ -213,7 +213,7 @@ pub fn write_tokenizer(path: &Path) {
     std::fs::write(path, tokenizer.to_string()).unwrap();
 }
 
-/// `tokenizer.json` whose ids are letters and signs, as many as JSON needs, and the tags of calls: id 22 is the blank.
+/// `tokenizer.json` with letters and signs, as many as JSON needs, and tool call tags; token 22 is the blank.
 pub fn write_letters(path: &Path) {
     let mut vocabulary = serde_json::Map::new();
     let signs = "{}[]\":,-0123456789\u{120}abcdefghijklmnopqrstuvwxyz";

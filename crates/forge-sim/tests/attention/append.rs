@@ -1,4 +1,4 @@
-//! Rotation, and the way of keys and values to the cache.
+//! RoPE and KV cache append.
 
 use crate::shape::{Batch, Shape, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
@@ -104,7 +104,7 @@ fn appending() {
     }
 }
 
-/// What goes to a cache of codes is, to the byte, what would go to one of f32, in codes.
+/// The contents of a q8_0 KV cache equal the quantized contents of an f32 cache, byte for byte.
 #[test]
 fn codes_are_those_of_what_f32_would_keep() {
     let mut random = Random(8);

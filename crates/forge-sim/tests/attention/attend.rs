@@ -1,4 +1,4 @@
-//! Attention of rows that are prepared and in the cache.
+//! Attention over prepared queries and a filled KV cache.
 
 use crate::shape::{Batch, Shape, cache, laid_out_otherwise, met_by_units, shapes};
 use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
@@ -85,7 +85,7 @@ fn attention_is_right(shapes: &[Shape]) {
                 ],
             );
             compare(shape, &numbers_of(&joined[0], Format::F32), &wanted, loss);
-            // Tiles want rows of a slot to be neighbours.
+            // Tiles need adjacent rows of one sequence.
             if batch.slots.windows(2).filter(|pair| pair[0] != pair[1]).count() < 2 {
                 let tiled = kernels.run(3 * index + 1, &scalars(1), &given(0, heads));
                 compare(shape, &numbers_of(&tiled[0], Format::F32), &wanted, loss);
@@ -94,7 +94,7 @@ fn attention_is_right(shapes: &[Shape]) {
     }
 }
 
-/// What one slot's cache holds must not reach another's rows, though a tile has both: neither NaN nor infinity.
+/// The cache of one slot must not affect rows of another in the same tile, even if it has NaN or infinity.
 #[test]
 fn slots_of_a_tile_do_not_meet() {
     let shape = Shape { sinks: false, ..shapes().swap_remove(1) };
@@ -133,7 +133,7 @@ fn slots_of_a_tile_do_not_meet() {
     }
 }
 
-/// A pass whose last row would overwrite what its first one sees, if the ring had one position less.
+/// A pass whose last row would overwrite a position that the first row reads, if the ring were one position smaller.
 #[test]
 fn a_ring_that_is_too_small_by_one_shows() {
     let (first, rows, window) = (48, 12, 7);
@@ -154,7 +154,7 @@ fn a_ring_that_is_too_small_by_one_shows() {
         let append =
             Append { key_heads: shape.key_heads, width: shape.width, cache: shape.cache, ring: shape.ring };
         let kernels = Kernels::of([Spec::Append(append), shape.split(false), shape.tiled()]);
-        // What the passes before have left, then this one's rows.
+        // The rows of earlier passes, then those of this one.
         let place =
             |at: usize, head, position| [whole.place(1, head, position), shape.place(1, head, position)][at];
         let left = numbers.each_ref().map(|numbers| {

@@ -1,4 +1,4 @@
-//! Attention over latents: what goes to the cache, and what heads get of it, prepared before or by attention itself.
+//! Multi-head latent attention (MLA): the latent cache and attention, with separate and fused preparation.
 
 use crate::{
     CONTEXT, Given, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rotated, rotation,
@@ -19,7 +19,7 @@ struct Shape {
     turned: usize,
     cache: Format,
     rotation: Rotation,
-    /// Whether what is prepared are columns of one buffer, or of three.
+    /// Whether the inputs are columns of one buffer or of three.
     together: bool,
 }
 
@@ -67,7 +67,7 @@ impl Shape {
         Spec::LatentAttend(LatentAttend { heads, width, turned, cache, scale: SCALE, prologue })
     }
 
-    /// What a cached number may be off by.
+    /// The tolerance of a cached value.
     fn unit(&self) -> f64 {
         if self.cache == Format::F32 { 3e-6 } else { 2e-3 }
     }
@@ -76,7 +76,7 @@ impl Shape {
         (slot as usize * CONTEXT + position as usize) * self.record()
     }
 
-    /// A cache of numbers up to where each slot has been; past it they are none.
+    /// A latent cache, filled up to each slot's length and NaN beyond.
     fn lines(&self, random: &mut Random, seen: impl Fn(u32) -> u32) -> Vec<f32> {
         let mut lines = vec![f32::NAN; SLOTS * CONTEXT * self.record()];
         for slot in 0..SLOTS as u32 {
@@ -88,7 +88,7 @@ impl Shape {
         lines
     }
 
-    /// What heads get of a cache.
+    /// The expected attention output.
     fn attended(&self, q: &[f32], turned: &[f64], lines: &[f32], row: (u32, u32)) -> Vec<f64> {
         let mut out = Vec::new();
         for head in 0..self.heads {
@@ -144,7 +144,7 @@ fn column(rows: Rows<'_>, of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
     rows.iter().map(of).collect()
 }
 
-/// Rows to be prepared, and what is to come of them.
+/// Rows before preparation, and their expected results.
 struct Raw {
     queries: Vec<f32>,
     latent: Vec<f32>,
@@ -288,7 +288,7 @@ fn heads_share_latents() {
                 (0..count).flat_map(row).collect()
             };
 
-            // What the cache has already, and queries turned.
+            // The filled cache, and queries after RoPE.
             let reach = |slot: u32| rows.iter().find(|row| row.0 == slot).map_or(0, |row| row.1);
             let lines = shape.lines(&mut random, |slot| reach(slot) + 1);
             let bytes = bytes_of(&lines, shape.cache);
@@ -334,7 +334,7 @@ fn heads_share_latents() {
     }
 }
 
-/// Of rows of a slot, by shares of its positions, what they have of keys and values of their heads' own.
+/// Expanded MLA, tile by tile: the expected attention of rows of one sequence over the keys and values of their heads.
 #[test]
 fn heads_meet_what_is_made_of_latents_share_by_share() {
     let mut random = Random(33);

@@ -1,5 +1,4 @@
-//! What kernels of norms, rotation, attention and functions element by element compute, against plain f64; under the
-//! referee, which must have nothing to say.
+//! Kernels of norms, RoPE, attention and elementwise functions against plain f64. The kernel checker must find no faults.
 
 mod append;
 mod attend;
@@ -19,7 +18,7 @@ pub(crate) const CONTEXT: usize = 160;
 /// Slots of a cache.
 pub(crate) const SLOTS: usize = 2;
 
-/// Numbers that look random and are the same every time, between -1 and 1.
+/// Reproducible pseudorandom numbers between -1 and 1.
 pub(crate) struct Random(u32);
 
 impl Random {
@@ -33,7 +32,7 @@ impl Random {
     }
 }
 
-/// What a buffer is given, or how many bytes a kernel has to write.
+/// The contents of a buffer, or the number of bytes that a kernel writes.
 pub(crate) enum Given<'a> {
     Numbers(&'a [f32]),
     Words(&'a [u32]),
@@ -59,7 +58,7 @@ impl Kernels {
         Kernels { instances, program }
     }
 
-    /// Runs kernel `index`; gives the bytes of what it may write, in order.
+    /// Runs kernel `index` and returns the contents of its writable buffers, in order.
     pub(crate) fn run(
         &self,
         index: usize,
@@ -117,7 +116,7 @@ pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
-/// Compares with numbers of about the size of `size`.
+/// Compares values, with a tolerance relative to `size`.
 pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], wanted: &[f64], error: f64) {
     assert_eq!(found.len(), wanted.len(), "{what:?}");
     for (index, (found, wanted)) in found.iter().zip(wanted).enumerate() {

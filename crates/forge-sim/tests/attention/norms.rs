@@ -1,4 +1,4 @@
-//! Norms, and functions element by element.
+//! Norms and elementwise functions.
 
 use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
 use forge_ir::{Activation, Format};
@@ -50,7 +50,7 @@ fn layer_norms() {
                 normed(&rest, Some(&gain), norm.epsilon).iter().enumerate().map(|(i, y)| y + plus(i)),
             );
         }
-        // What the mean of numbers around 300 loses.
+        // The rounding error of the mean of values around 300.
         compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 1e-4);
     }
 }
@@ -150,7 +150,7 @@ fn norms_and_functions() {
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
     let b = random.numbers(rows * width);
     for (index, function) in functions.iter().enumerate() {
-        // One number for each row of a, one for all of them, or one for each of its numbers.
+        // One factor per row, one for all rows, or one per element.
         let spread = match function {
             Function::Times => width,
             Function::ScaleBy => rows * width,

@@ -1,4 +1,4 @@
-//! Attention that prepares its own row, and appends it.
+//! Attention with a fused prologue, which prepares its row and appends it to the KV cache.
 
 use crate::shape::{Batch, cache, met_by_units, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of};
@@ -62,7 +62,7 @@ fn attention_that_prepares_its_row() {
                 ];
                 heads_bytes = kernels.run(2 * index + 1, &scalars, &given).swap_remove(0);
             }
-            // The cache has the row's key and value, rounded, and what it had.
+            // The cache has the row's rounded key and value, and is otherwise unchanged.
             let after =
                 [0, 1].map(|which| shape.numbers(if appends { &written[which] } else { &before[which] }));
             let loss = shape.turning_loss();

@@ -1,4 +1,4 @@
-//! Convolutions and delta rules: what they give, and what they leave in the slots' memories.
+//! Causal convolutions and delta rules: outputs, and the recurrent state of each slot.
 
 use crate::{Given, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
 use forge_ir::Activation;
@@ -72,7 +72,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
 }
 
 #[test]
-fn memories_learn_row_after_row() {
+fn the_state_is_updated_row_by_row() {
     let mut random = Random(12);
     let shapes = [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11), (2, 2, 20, 16)].map(
         |(key_heads, heads, keys, values)| DeltaRule {
@@ -174,7 +174,7 @@ fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
 }
 
 #[test]
-fn mixers_convolve_learn_and_let_through() {
+fn mixers_convolve_update_and_gate() {
     let mut random = Random(13);
     let convolve = |shape: &mixer::Shape| {
         let (width, taps, pitch) = (shape.channels(), shape.taps, shape.inputs());

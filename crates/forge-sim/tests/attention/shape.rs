@@ -1,4 +1,4 @@
-//! Shapes of attention, and what each of its parts should give.
+//! Attention shapes, and the expected results of their kernels.
 
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
 use forge_ir::{Format, LongContext, Pairing, Rotation};
@@ -9,7 +9,7 @@ use forge_kernels::spec::{
 use forge_sim::Exactness;
 use half::f16;
 
-/// A layer's heads, and what attention does with them.
+/// The heads of an attention layer, and its options.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) query_heads: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Shape {
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: bool,
-    /// Whether what it gives is multiplied by sigmoids of gates.
+    /// Whether the output is multiplied by sigmoid gates.
     pub(crate) gated: bool,
     pub(crate) brings: KvSource,
     pub(crate) norm: Option<HeadNorm>,
@@ -104,7 +104,7 @@ impl Shape {
         })
     }
 
-    /// Positions that a slot has room for.
+    /// Capacity of a slot in positions.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.unwrap_or(CONTEXT).min(CONTEXT)
     }
@@ -119,7 +119,7 @@ impl Shape {
         SLOTS * self.key_heads * self.capacity() * self.width
     }
 
-    /// What a cached number may be off by, of numbers that are hardly larger than 3.
+    /// The tolerance of a cached value, for values up to about 3.
     pub(crate) fn unit(&self) -> f64 {
         match self.cache {
             Format::F32 => 3e-6,
@@ -129,20 +129,19 @@ impl Shape {
         }
     }
 
-    /// What a number that has been turned may lose beside that, where frequencies depend on the context's length: they are computed.
+    /// The additional tolerance of RoPE, if the frequencies depend on the context length and are computed.
     pub(crate) fn turning_loss(&self) -> f64 {
         let is_computed = matches!(self.rotation.long, Some(LongContext::Stretched { .. }));
         if is_computed { Exactness::own().functions_loss(CONTEXT as f64) } else { 0.0 }
     }
 
-    /// What attention may be off by, of values that are not larger than 1. Over a cache of fewer bits than singles have, queries and weights
-    /// are `ranged`.
+    /// The tolerance of attention, for values up to 1. With an f16 or q8_0 KV cache, products may have reduced precision.
     pub(crate) fn attention_loss(&self) -> f64 {
         let ranged = Exactness::own().ranged_loss().filter(|_| self.cache != Format::F32);
         ranged.unwrap_or(3e-6)
     }
 
-    /// Bytes of a cache that is to hold these numbers.
+    /// The bytes of a KV cache with these values.
     pub(crate) fn bytes(&self, numbers: &[f32]) -> Vec<u8> {
         match self.cache {
             Format::Q8_0 => numbers.chunks_exact(self.width).flat_map(record).collect(),
@@ -150,7 +149,7 @@ impl Shape {
         }
     }
 
-    /// What a cache holds.
+    /// The values of a KV cache.
     pub(crate) fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
         let width = self.width;
         let of_record = |record: &[u8]| -> Vec<f32> {
@@ -170,7 +169,7 @@ impl Shape {
         [("rows", rows), ("context", CONTEXT), ("capacity", self.capacity()), ("splits", splits)]
     }
 
-    /// What one row's query heads get.
+    /// The expected output of one row's query heads.
     pub(crate) fn attended(
         &self,
         q: &[f64],
@@ -205,7 +204,7 @@ impl Shape {
         heads
     }
 
-    /// Numbers of a row of qkv.
+    /// Width of a row of qkv.
     pub(crate) fn row_width(&self) -> usize {
         self.brings.row_heads(self.query_heads, self.key_heads) * self.width
     }
@@ -235,7 +234,7 @@ impl Shape {
     }
 }
 
-/// A head of a position in codes of 8 bits, by the definition. What is no number stays none.
+/// One head of one position in q8_0, by the definition. NaN stays NaN.
 pub(crate) fn record(head: &[f32]) -> Vec<u8> {
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
     for block in head.chunks_exact(32) {
@@ -269,7 +268,7 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
     shapes().into_iter().enumerate().flat_map(of_shape).collect()
 }
 
-/// Shapes whose cache matrix units meet: fewer heads than they meet at once, as many, and more; with every option that their text knows.
+/// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their template.
 pub(crate) fn met_by_units() -> Vec<Shape> {
     let by_units = |query_heads, key_heads, width, simdgroups| {
         let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
@@ -313,7 +312,7 @@ fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> S
     }
 }
 
-/// Sizes and options that meet every branch of the templates.
+/// Sizes and options that cover every branch of the templates.
 pub(crate) fn shapes() -> Vec<Shape> {
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
@@ -333,7 +332,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { sinks: true, ..plain(13, 1, 6, Format::F16) },
         Shape { window: Some(1), sinks: true, ..plain(3, 3, 64, Format::F32) },
         plain(2, 2, 96, Format::F16),
-        // Norms of heads that have been turned, as a whole and in part.
+        // QK norm after RoPE, full and partial.
         Shape { norm: turned, ..plain(4, 2, 16, Format::F32) },
         Shape {
             norm: turned,
@@ -362,7 +361,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             rotation: long(CONTEXT - 1),
             ..plain(4, 2, 16, Format::F32)
         },
-        // What is stretched by the context's length, not by the ring's.
+        // The RoPE frequencies depend on the context length, not on the size of the ring.
         Shape {
             window: Some(12),
             ring: Some(72),
@@ -381,7 +380,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { window: Some(40), ..plain(2, 2, 256, Format::Q8_0) },
-        // Values that are normed, and that are made of the heads that keys are made of; queries alone.
+        // Values with a norm, computed from the key heads; and queries only.
         Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
         Shape {
             norm: of_values.map(|norm| HeadNorm { turned: true, ..norm }),
@@ -415,7 +414,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { brings: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
-        // Heads that do not turn.
+        // Heads without RoPE.
         Shape { rotation: Rotation::none(), ..plain(4, 2, 20, Format::F32) },
         Shape { norm, rotation: Rotation::none(), ..plain(5, 1, 96, Format::Q8_0) },
         Shape {
@@ -442,7 +441,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { gated: true, brings: KvSource::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
-        // Heads of two packets a lane: with queries that are prepared, in threadgroup memory and neither; values made of keys.
+        // Heads of two packets per lane: with prepared queries, with queries in threadgroup memory, and with values computed from keys.
         Shape {
             norm: of_values,
             brings: KvSource::Keys,
@@ -475,7 +474,7 @@ impl Batch {
     }
 }
 
-/// A cache, as bytes, and the numbers that it holds. What no row may see is not a number.
+/// A KV cache as bytes, and its values. Positions that no row may read are NaN.
 pub(crate) fn cache(random: &mut Random, shape: &Shape, seen: impl Fn(u32) -> usize) -> (Vec<u8>, Vec<f32>) {
     let mut numbers = random.numbers(shape.cache_count());
     for slot in 0..SLOTS as u32 {

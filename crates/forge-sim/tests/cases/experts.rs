@@ -1,4 +1,4 @@
-//! Experts, and how they are chosen, at sizes that fill nothing.
+//! Specs of experts and routing, at sizes that fill no tile.
 
 use super::{Case, Launch};
 use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
@@ -8,7 +8,7 @@ use forge_kernels::spec::{
     Summed,
 };
 
-/// Bytes from one expert's matrix to the next one's, where each has another beside it.
+/// Stride in bytes between the matrices of two experts, with another matrix in between.
 fn record(format: Format, matrix: [usize; 2]) -> usize {
     Record::of(&[(format, matrix), (Format::F16, [3, 32])]).bytes
 }
@@ -122,7 +122,7 @@ pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
     vec![
         Case { spec: Spec::Route(route.clone()), launches: several() },
         Case { spec: Spec::Route(of_softmax.clone()), launches: several() },
-        // Which groups are kept says what each is worth, in some of a few rows.
+        // Four launches of one row: the selected groups depend on the group scores only in some of them.
         Case {
             spec: Spec::ExpertsInner(inner(norm, route)),
             launches: [one(), one(), one(), one()].concat(),
@@ -167,7 +167,7 @@ pub(crate) fn group(experts: usize, chosen: usize, rows: u32) -> Case {
     }
 }
 
-/// Rows of experts and what these have made of them, at sizes that fill nothing.
+/// Rows of experts and their outputs, at sizes that fill no tile.
 pub(crate) fn grouped() -> Vec<Case> {
     let join = |width, adds| Case {
         spec: Spec::ExpertsJoin(ExpertsJoin { chosen: 3, width, adds }),

@@ -1,5 +1,4 @@
-//! Real kernels and what they are given in tests: for a spec, buffers of exactly the sizes that it needs, with numbers
-//! that make sense ([`given`]), as a recording.
+//! Recordings that dispatch a spec with buffers of exactly the required size and plausible contents ([`given`]).
 
 pub(crate) mod experts;
 mod given;
@@ -23,7 +22,7 @@ pub(crate) struct Launch {
     pub(crate) positions: Vec<u32>,
     pub(crate) others: usize,
     pub(crate) splits: u32,
-    /// The share of the positions that is met, where they are met by shares.
+    /// The tile of positions, for kernels that process positions tile by tile.
     pub(crate) share: [u32; 2],
 }
 
@@ -61,7 +60,7 @@ pub(crate) struct Script {
     pub(crate) weights: Vec<u8>,
 }
 
-/// Dispatches every case as often as it says, each in a pass of its own.
+/// Dispatches every case as often as it requests, each in a separate pass.
 pub(crate) fn script(cases: &[Case]) -> Script {
     let instances: Vec<Instance> = cases
         .iter()

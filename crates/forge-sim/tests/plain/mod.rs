@@ -1,11 +1,11 @@
-//! What tests of results share: numbers that look random, stored matrices whose values are known, and kernels run one by one.
+//! Test helpers: pseudorandom numbers, stored matrices with known values, and execution of one kernel.
 
 use forge_ir::{Bits, Format, SUPERBLOCK, Scales};
 use forge_kernels::{Instance, Spec, assemble, render};
 
 use forge_sim::{Bound, BufferId, Program, Sim};
 
-/// Numbers that look random and are the same every time.
+/// Reproducible pseudorandom numbers.
 pub(crate) struct Random(pub(crate) u32);
 
 impl Random {
@@ -33,7 +33,7 @@ impl Random {
         }
     }
 
-    /// A half between 2^low and 2^(low + 2), as bits and as what it is.
+    /// An f16 value between 2^low and 2^(low + 2), as bits and as f64.
     fn half(&mut self, low: i32, negative: bool) -> ([u8; 2], f32) {
         let (exponent, fraction) = (low + (self.bits() & 1) as i32, self.bits() & 0x3ff);
         let bits = u16::from(negative) << 15 | ((exponent + 15) as u16) << 10 | fraction as u16;
@@ -42,13 +42,13 @@ impl Random {
     }
 }
 
-/// A stored matrix: its planes, and what they mean, `[rows, columns]`.
+/// A stored matrix: its planes, and its values `[rows, columns]`.
 pub(crate) struct Stored {
     pub(crate) planes: Vec<Vec<u8>>,
     pub(crate) values: Vec<f32>,
 }
 
-/// Random weights, at most about 1 each. What pads rows is not zero: nobody may add it to anything.
+/// Random weights of about 1 at most. The padding of rows is not zero, because kernels must not use it.
 pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: usize) -> Stored {
     let group = format.group();
     let (mut first, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -126,7 +126,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     Stored { planes, values }
 }
 
-/// Adds a superblock to its planes; gives what it means.
+/// Appends a superblock to its planes and returns its values.
 fn superblock(random: &mut Random, format: Format, codes: &mut Vec<u8>, scales: &mut Vec<u8>) -> Vec<f32> {
     let bits = format.bits().unwrap_or_else(|| panic!("{format} has codes"));
     let all: Vec<u8> =
@@ -179,7 +179,7 @@ fn packed(bits: Bits, codes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A number that is wanted, and the size of the terms that make it up.
+/// An expected value, and the magnitude of the summed terms.
 pub(crate) type Wanted = (f64, f64);
 
 /// Kernels of one program.
@@ -188,12 +188,12 @@ pub(crate) struct Bench {
     instances: Vec<Instance>,
 }
 
-/// What a kernel is given for a buffer.
+/// The contents of a kernel's buffer.
 pub(crate) enum Given {
     Bytes(Vec<u8>),
     Numbers(Vec<f32>),
     Words(Vec<u32>),
-    /// So many words that nothing has written.
+    /// A number of uninitialized words.
     Unwritten(usize),
 }
 
@@ -210,7 +210,7 @@ impl Bench {
         Bench { program, instances }
     }
 
-    /// Runs kernel `index` by itself; gives what it leaves in the buffers that it may write, as words.
+    /// Runs kernel `index` and returns the contents of its writable buffers as words.
     pub(crate) fn run(
         &self,
         index: usize,
@@ -246,7 +246,7 @@ pub(crate) fn numbers_of(words: &[u32]) -> Vec<f32> {
     words.iter().map(|&word| f32::from_bits(word)).collect()
 }
 
-/// Checks numbers one by one, to `tolerance` of the terms that make them up.
+/// Compares values, with a tolerance relative to the magnitude of their terms.
 pub(crate) fn compare(what: &str, got: &[f32], wanted: &[Wanted], tolerance: f64) {
     assert_eq!(got.len(), wanted.len(), "{what}");
     for (index, (&got, &(wanted, size))) in got.iter().zip(wanted).enumerate() {

@@ -1,4 +1,4 @@
-//! Matrices of heads, both ways, against plain f64.
+//! Per-head matrices in both directions, against plain f64.
 
 use crate::formats;
 use crate::plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};

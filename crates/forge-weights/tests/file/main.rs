@@ -1,4 +1,4 @@
-//! The weight file: read by the format's own library, and read back as what it was packed from.
+//! The weight file: the safetensors library can read it, and it contains the packed weights.
 
 mod refusals;
 
@@ -16,7 +16,7 @@ fn graph(shapes: &[Vec<usize>]) -> Graph {
     graph_plus(shapes, &[])
 }
 
-/// The same, with weights that mean their tensors' numbers and 1.
+/// The same, with weights stored as tensor plus 1.
 fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
     let all: Vec<Vec<usize>> = std::iter::once(vec![4, 4]).chain(shapes.iter().cloned()).collect();
     let param = |(index, shape): (usize, &Vec<usize>)| Param {
@@ -63,7 +63,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
     draft.validate().unwrap()
 }
 
-/// Bytes of a tensor `tensor.N`: numbers that differ from tensor to tensor and place to place.
+/// Bytes of a tensor `tensor.N`, whose values depend on the tensor and the position.
 fn checkpoint(tensor: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
     let seed: usize = tensor.trim_start_matches("tensor.").parse().unwrap();
     for (index, bytes) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -174,7 +174,7 @@ fn parts_of_tensors_are_cut_out_of_them() {
 
 #[test]
 fn stacks_are_one_matrix_wherever_their_parts_lie() {
-    /// Three matrices of 4 rows and 5 columns: numbers say which, and where.
+    /// Three matrices of 4 rows and 5 columns, whose values encode matrix and position.
     fn read(tensor: &str, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         let first = tensor.strip_prefix("apart.").map_or(0.0, |number| 20.0 * number.parse::<f32>().unwrap());
         for (index, out) in out.chunks_exact_mut(4).enumerate() {
@@ -237,7 +237,7 @@ fn a_file_has_the_tensors_of_its_plan() {
     assert_eq!(summary.worst()[0].name, "four");
 }
 
-/// Which part, row and column a number is of, in a checkpoint whose tensors say that.
+/// Part, row and column of a value, in a checkpoint whose values encode them.
 #[test]
 fn pairs_alternate_and_wide_parts_are_cut_in_blocks() {
     let graph = graph(&[vec![2, 2], vec![2, 2], vec![1, 2], vec![1, 2], vec![2, 6]]);
@@ -270,7 +270,7 @@ fn pairs_alternate_and_wide_parts_are_cut_in_blocks() {
     );
 }
 
-/// The checkpoint's own codes, which ours of the same numbers would not be: none is the largest.
+/// The checkpoint's own quantized values, which requantization would change: no block uses the largest value.
 #[test]
 fn codes_that_are_kept_are_cut_in_blocks() {
     let mut draft = Draft::clone(&graph(&[vec![3, 32], vec![3, 96]]));
@@ -328,7 +328,8 @@ fn affine_matrices_have_offsets_beside_their_scales() {
     assert_eq!(tensors(&file), expected.map(|(name, dtype, shape)| (name.to_owned(), dtype, shape)));
     let sizes: Vec<u64> = summary.weights.iter().map(|stat| stat.bytes).collect();
     assert_eq!(sizes, [5 * 3 * 68, 5 * 3 * 36, 5 * 2 * 68, 5 * 5 * 36, 5 * 3 * 28, 5 * 5 * 24]);
-    // Even numbers between -1 and 1, of deviation 0.7: a step of 2 in 255, 15, 7 or 31, off by a step's deviation.
+    // Uniform values between -1 and 1, standard deviation 0.7: a step of 2 in 255, 15, 7 or 31, with the standard deviation of a
+    // uniform error.
     for (stat, steps) in summary.weights.iter().zip([255.0, 15.0, 15.0, 255.0, 7.0, 31.0]) {
         let expected = 2.0 / steps / 12_f64.sqrt() / 0.5_f64.sqrt();
         assert!((0.8..1.1).contains(&(stat.error / expected)), "{}: {} of {expected}", stat.name, stat.error);
@@ -375,7 +376,7 @@ fn gains_are_stored_with_their_one() {
     assert_eq!(read(&back, 1, 3)[..40], products);
 }
 
-/// A matrix times a gain, in two parts, and beside it the same matrix as a graph would have it without the gain.
+/// A matrix times a norm weight, in two parts, and the same matrix of a graph without the norm weight.
 #[test]
 fn a_gain_is_folded_into_the_columns_of_its_matrix() {
     let graph = graph(&[vec![3, 40], vec![2, 40], vec![40], vec![3, 40]]);
@@ -386,7 +387,7 @@ fn a_gain_is_folded_into_the_columns_of_its_matrix() {
     let (_, header) = SafeTensors::read_metadata(&file).unwrap();
     let metadata = header.metadata().as_ref().unwrap();
     assert_eq!((metadata.len(), metadata["folded.gain"].as_str()), (3, "tensor.3"));
-    // What storing changed is told of the product.
+    // The reported quantization error is that of the product.
     assert!((1e-5..2e-4).contains(&summary.weights[0].error), "{}", summary.weights[0].error);
 
     let numbers = |numbers: &dyn WeightRows, weight: usize| {
@@ -406,7 +407,7 @@ fn a_gain_is_folded_into_the_columns_of_its_matrix() {
     }
     assert_eq!(numbers(&back, 3), [1.0; 40]);
     assert_eq!(numbers(&back, 4), numbers(&stored, 4));
-    // The gain is a part of what the file is written for.
+    // A plan without the norm weight does not match the file.
     let mut without = plan.clone();
     without[0].gain = None;
     assert!(PackedFile::open(&graph, &without, read_of(&file)).is_err());
@@ -534,8 +535,8 @@ fn what_an_expert_has_of_all_matrices_is_one_record() {
     let (plain, plain_summary) = pack(&graph, &apart);
     let sizes =
         |summary: &Summary| summary.weights.iter().map(|stat| (stat.bytes, stat.error)).collect::<Vec<_>>();
-    assert_eq!(sizes(&summary), sizes(&plain_summary), "padding is nobody's");
-    // Every plane of every expert is where the record says.
+    assert_eq!(sizes(&summary), sizes(&plain_summary), "padding has no effect");
+    // Every plane of every expert is at the offset in its record.
     let (records, plain) =
         (SafeTensors::deserialize(&file).unwrap(), SafeTensors::deserialize(&plain).unwrap());
     let of_experts = records.tensor("layers.0.experts").unwrap().data();
@@ -548,7 +549,7 @@ fn what_an_expert_has_of_all_matrices_is_one_record() {
             }
         }
     }
-    // And is found again, in whatever rows it is asked for.
+    // Reading returns the same values, for any range of rows.
     let back = PackedFile::open(&graph, &together, read_of(&file)).unwrap();
     let stored = CheckpointWeights::new(&graph, checkpoint);
     for (part, width, rows) in [(1, 40, 1..6), (2, 40, 0..6), (4, 33, 3..14), (4, 33, 4..5)] {

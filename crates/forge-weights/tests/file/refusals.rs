@@ -1,4 +1,4 @@
-//! What is refused: plans that do not fit, numbers that a format has not, files of another plan, and sinks that fail.
+//! Rejected inputs: mismatched plans, values outside a format's range, files of another plan, and failing writers.
 
 use super::{checkpoint, graph, pack, packed, read_of};
 use forge_ir::{Format, Layout, Packed, Records, WeightId};
@@ -96,7 +96,7 @@ fn files_that_were_not_written_for_the_plan_are_refused() {
 }
 
 #[test]
-fn a_sink_that_fails_is_told() {
+fn a_failing_writer_is_an_error() {
     let graph = graph(&[vec![3, 40]]);
     let plan = [packed("w", Format::F32, &[3, 40], Layout::Rows, &[1])];
     let (file, _) = pack(&graph, &plan);

@@ -1,7 +1,8 @@
-//! Tests of kernels for whoever has an NVIDIA GPU: they compare what the card computes with plain arithmetic in f64, at the odd sizes and
-//! within the tolerances that they hold the referee to.
+//! Packages kernel tests for a machine with an NVIDIA GPU. They compare the GPU's results with f64 arithmetic, with the same
+//! sizes and tolerances as in the kernel checker.
 //!
-//! They are run here first, by the referee, which collects the PTX of whatever they compile; that and the tests themselves are packed.
+//! The tests first run here in the kernel checker, which also writes the PTX of all kernels. The package contains the PTX and
+//! the test programs.
 
 use super::linked::{run, write};
 use std::fs;
@@ -10,11 +11,11 @@ use std::process::{Command, Stdio};
 
 const SCRIPT: &str = include_str!("../../gpu/kernels.sh");
 
-/// Tests whose kernels are compared with arithmetic, by their packages.
+/// The packaged tests by crate.
 const TESTS: [(&str, &[&str]); 2] =
     [("forge-sim", &["attention", "experts", "experts_tiles", "projections"]), ("tests", &["sample"])];
 
-/// Builds, runs and packs them into `pack/kernels`.
+/// Builds, runs and packages the tests into `pack/kernels`.
 pub(super) fn pack_kernels(root: &Path, pack: &Path) -> Result<(), String> {
     let folder = pack.join("kernels");
     let texts = folder.join("texts");
@@ -27,14 +28,14 @@ pub(super) fn pack_kernels(root: &Path, pack: &Path) -> Result<(), String> {
             run(Command::new(&program).env("FORGE_CARD_TEXTS", &texts).current_dir(root))?;
             let packed = folder.join(test);
             fs::copy(&program, &packed).map_err(|error| format!("{program}: {error}"))?;
-            // Lines of the referee's own are of no use there. Where there is nothing to strip with, it is only larger.
+            // Debug info is not needed. Without `strip` the package is only larger.
             let _ = Command::new("strip").arg(&packed).stderr(Stdio::null()).status();
         }
     }
     write(&folder.join("kernels.sh"), SCRIPT.as_bytes())
 }
 
-/// A test whose dispatches a card can execute; gives its path.
+/// Builds a test that can run on a GPU and returns its path.
 fn build(root: &Path, package: &str, test: &str) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--quiet", "--no-run", "--message-format", "json-render-diagnostics"]);
@@ -45,8 +46,10 @@ fn build(root: &Path, package: &str, test: &str) -> Result<String, String> {
     let program = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .find_map(|said| {
-            (said["target"]["name"] == test).then(|| said["executable"].as_str().map(str::to_owned)).flatten()
+        .find_map(|message| {
+            (message["target"]["name"] == test)
+                .then(|| message["executable"].as_str().map(str::to_owned))
+                .flatten()
         });
     program.filter(|_| output.status.success()).ok_or_else(|| format!("{command:?} failed"))
 }

@@ -1,4 +1,4 @@
-//! Many programs as one: a workspace of what forge wrote, and in it a crate that hands its arguments on.
+//! Links many generated programs into one binary, whose first argument selects the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::process::Command;
 
 const FILL: &str = include_str!("../../gpu/fill.rs");
 
-/// One program of the crates in `out/crates`, as `out/pack/programs`.
+/// Links the crates in `out/crates` to `out/pack/programs`.
 pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), String> {
     let workspace = &out.join("crates");
     let members: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    // Nothing is computed on the CPU but what few ids take; what starts kernels is as users have it.
+    // The CPU computes little, so only the runtime is optimized.
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [\"programs\", {}]\n[profile.release]\nopt-level = 0\nstrip = true\n\
          [profile.release.package.forge-runtime]\nopt-level = 2\n",
@@ -34,10 +34,10 @@ pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), Stri
             &format!("        Some({name:?}) => cli::run(&{library}::PROGRAM, cli::COMMANDS, arguments),\n");
     }
     let text = format!(
-        "//! Every program in one: the first argument says which.\n\nmod fill;\n\nuse forge_runtime::cli;\n\nfn main() -> std::process::ExitCode {{\n    \
+        "//! All programs in one: the first argument selects the program.\n\nmod fill;\n\nuse forge_runtime::cli;\n\nfn main() -> std::process::ExitCode {{\n    \
          let mut arguments = std::env::args_os();\n    arguments.next();\n    let name = std::env::args().nth(1);\n    \
          let outcome = match name.as_deref() {{\n{arms}        Some(\"fill\") => fill::main(),\n        \
-         _ => Err(forge_runtime::error::Error::usage(\"which program? They are the folders here\")),\n    }};\n    \
+         _ => Err(forge_runtime::error::Error::usage(\"expected the name of a program: one of the folders here\")),\n    }};\n    \
          match outcome {{\n        Ok(code) => code.into(),\n        Err(failure) => {{\n            \
          eprintln!(\"{{failure}}\");\n            failure.exit_code().into()\n        }}\n    }}\n}}\n"
     );

@@ -1,9 +1,8 @@
-//! `cargo xtask gpu`: programs for whoever has an NVIDIA GPU to judge, packed in a folder.
+//! `cargo xtask gpu`: packages programs and kernel tests for a machine with an NVIDIA GPU.
 //!
-//! The models of `tests/models` are compiled for CUDA in a few formats and linked into one program, `programs NAME …`,
-//! which takes what each of them would take; beside it lie their files and `judge.sh`, and the tests of
-//! kernels ([`kernels`]). A machine with a card needs that folder and a driver, and nothing to build with.
-//! `cargo xtask gpu-times` does so for models of real shapes, which are timed there ([`times`]).
+//! The models of `tests/models` are compiled for CUDA in several formats and linked into one program, `programs NAME …`. The
+//! package also contains their weights, `judge.sh` and the kernel tests ([`kernels`]). The GPU machine needs a driver, but no
+//! build tools. `cargo xtask gpu-times` packages models of real shapes for benchmarks ([`times`]).
 
 mod kernels;
 mod linked;
@@ -15,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::member::make_member;
 
-/// The runtime that all programs share.
+/// The runtime crate, which all programs share.
 const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../forge-runtime");
 
 const JUDGE: &str = include_str!("../../gpu/judge.sh");
 
-/// Models in other formats than f32, in which all are; between them every kind of packing.
+/// Additional formats of some models; together they cover all kinds of packing. All models are also compiled in f32.
 const FORMATS: [(&str, &[&str]); 5] = [
     ("llama", &["f16", "bf16", "q8_0", "q4_0", "affine4", "affine8"]),
     ("qwen3", &["q8_0", "q4_0"]),
@@ -29,7 +28,7 @@ const FORMATS: [(&str, &[&str]); 5] = [
     ("qwen3_next", &["q8_0"]),
 ];
 
-/// Compiles, builds and packs into `out`: models, all or those of these names, and tests of kernels.
+/// Packages models and kernel tests into `out`. `models` selects models by name; empty selects all, `None` none.
 pub(crate) fn pack(out: &Path, models: Option<&[String]>, with_kernels: bool) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
@@ -41,7 +40,10 @@ pub(crate) fn pack(out: &Path, models: Option<&[String]>, with_kernels: bool) ->
         pack_models(&root, &out, only)?;
     }
     write(&out.join("pack/judge.sh"), JUDGE.as_bytes())?;
-    println!("{}: on a machine with an NVIDIA GPU, sh judge.sh there", out.join("pack").display());
+    println!(
+        "{}: copy it to a machine with an NVIDIA GPU and run `sh judge.sh` there",
+        out.join("pack").display()
+    );
     Ok(())
 }
 
@@ -62,7 +64,7 @@ fn pack_models(root: &Path, out: &Path, only: &[String]) -> Result<(), String> {
     link(out, root, &names)
 }
 
-/// Which models in which formats.
+/// The packaged models with their formats.
 fn programs(root: &Path, only: &[String]) -> Result<Vec<(String, String)>, String> {
     let folder = root.join("tests/models");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -80,14 +82,14 @@ fn programs(root: &Path, only: &[String]) -> Result<Vec<(String, String)>, Strin
         .collect())
 }
 
-/// The compiler, as it is now.
+/// Builds the compiler and returns its path.
 fn build_forge(root: &Path) -> Result<PathBuf, String> {
     run(Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "forge-cli"]).current_dir(root))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(target.join("debug/forge"))
 }
 
-/// What a program reads when it runs.
+/// Copies the files that a program reads.
 fn copy_files(from: &Path, to: &Path) -> Result<(), String> {
     fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
     for name in ["weights.safetensors", "golden.json", "tokenizer.json", "generation_config.json"] {

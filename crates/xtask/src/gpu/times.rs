@@ -1,8 +1,7 @@
-//! `cargo xtask gpu-times`: programs of models of real shapes, to be timed on an NVIDIA GPU.
+//! `cargo xtask gpu-times`: packages programs of real model shapes for benchmarks on an NVIDIA GPU.
 //!
-//! No checkpoint is read, and no weights are packed: of a weight file its header goes into the folder, and random numbers are
-//! filled in where the programs are to run, a gigabyte in less than a second. `times.sh` does that, and runs each
-//! program's `bench`.
+//! No checkpoint is needed. The package only contains the headers of the weight files; `times.sh` fills in random weights on
+//! the GPU machine, more than 1 GB/s, and runs each program's `bench`.
 
 use super::linked::{link, write};
 use forge_codegen::{CrateOptions, LAYOUTS, layouts_ptx, render};
@@ -16,12 +15,12 @@ use xtask::member::make_member;
 
 const TIMES: &str = include_str!("../../gpu/times.sh");
 
-/// Packs programs of `shapes` into `out`, each `NAME=FORMAT,FORMAT`, NAME a configuration in tests/shapes or a path to one.
+/// Packages programs of `shapes` into `out`. A shape is `NAME=FORMAT,FORMAT`; NAME is a configuration in tests/shapes or a path.
 pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&Path>) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let out = out.canonicalize().map_err(|error| error.to_string())?;
-    let clang = ptx::find_clang().ok_or("there is no clang that can write PTX on the path")?;
+    let clang = ptx::find_clang().ok_or("no clang with NVPTX support on the PATH")?;
     let tuned = match tuned {
         None => None,
         Some(path) => {
@@ -65,35 +64,39 @@ pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&
     }
     link(&out, &root, &names)?;
     write(&out.join("pack/times.sh"), TIMES.as_bytes())?;
-    println!("{}: on a machine with an NVIDIA GPU, sh times.sh there", out.join("pack").display());
+    println!(
+        "{}: copy it to a machine with an NVIDIA GPU and run `sh times.sh` there",
+        out.join("pack").display()
+    );
     Ok(())
 }
 
-/// Which configurations in which formats.
+/// The packaged configurations with their formats.
 fn programs(root: &Path, shapes: &[String]) -> Result<Vec<(PathBuf, Format)>, String> {
     let mut programs = Vec::new();
     for shape in shapes {
-        let (name, formats) =
-            shape.split_once('=').ok_or_else(|| format!("{shape}: it is NAME=FORMAT,FORMAT"))?;
+        let (name, formats) = shape
+            .split_once('=')
+            .ok_or_else(|| format!("invalid shape `{shape}`: expected NAME=FORMAT,FORMAT"))?;
         let own = root.join("tests/shapes").join(format!("{name}.json"));
         let config = if own.is_file() { own } else { PathBuf::from(name) };
         for format in formats.split(',') {
-            let format = Format::from_name(format).ok_or_else(|| format!("{format}: no such format"))?;
+            let format = Format::from_name(format).ok_or_else(|| format!("unknown format `{format}`"))?;
             programs.push((config.clone(), format));
         }
     }
     Ok(programs)
 }
 
-/// What `forge compile --target cuda` makes of a configuration.
+/// Graph and plan of a configuration, as by `forge compile --target cuda`.
 fn planned(config: &Path, name: &str, format: Format, tuned: Option<Tuned>) -> Result<(Graph, Plan), String> {
-    let told = |faults: Vec<Diagnostic>| {
+    let message = |faults: Vec<Diagnostic>| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         format!("{}: {}", config.display(), faults.join("; "))
     };
     let text = fs::read_to_string(config).map_err(|error| format!("{}: {error}", config.display()))?;
     let reading = Reading { name: name.to_owned(), ..Reading::default() };
-    let shapes = DummyWeights::new(&text, &reading).map_err(told)?;
+    let shapes = DummyWeights::new(&text, &reading).map_err(message)?;
     let chip = Chip::common_card();
     let options = Options {
         quant: Quant::To(format),
@@ -102,13 +105,13 @@ fn planned(config: &Path, name: &str, format: Format, tuned: Option<Tuned>) -> R
         tuned,
         ..Options::default()
     };
-    let graph = read_model(&shapes, &reading).map_err(told)?.graph;
-    let graph = forge_planner::untie(graph, &options).map_err(told)?;
-    let plan = plan(&graph, &options).map_err(told)?;
+    let graph = read_model(&shapes, &reading).map_err(message)?.graph;
+    let graph = forge_planner::untie(graph, &options).map_err(message)?;
+    let plan = plan(&graph, &options).map_err(message)?;
     Ok((graph, plan))
 }
 
-/// Adds what a text of kernels becomes for each target.
+/// Adds the PTX of a kernel source for each target.
 fn translate(
     clang: &Path,
     text: &str,

@@ -1,4 +1,4 @@
-//! What attention is given, over keys and values or over latents, and what prepares its rows.
+//! Inputs of attention, with KV cache or latents, and of the kernels that prepare its rows.
 
 use super::{Content, capacity};
 use crate::cases::{Launch, SLOTS, Writer};
@@ -7,7 +7,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{KvSource, LatentPrepare};
 
 impl Writer {
-    /// What a buffer of such a kernel holds.
+    /// The contents of a buffer of an attention kernel.
     pub(super) fn of_attention(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         match (spec, name) {
             (Spec::RotateAppend(it), "qkv") => {
@@ -91,7 +91,7 @@ impl Writer {
                     "keys" => self.floats((end - begin) * it.heads * it.keys),
                     "turned_keys" => self.floats((end - begin) * it.turned),
                     "values" => self.floats((end - begin) * it.heads * it.values),
-                    // Nothing has been met yet.
+                    // The softmax state before the first tile.
                     "heads" if begin == 0 => Content::Unwritten(rows * it.heads * it.values * 4),
                     "carried" if begin == 0 => Content::Unwritten(rows * it.heads * 2 * 4),
                     "heads" => self.floats(rows * it.heads * it.values),
@@ -102,8 +102,7 @@ impl Writer {
         }
     }
 
-    /// A cache, written as far as the positions of each slot reach and no further. With a prologue the last position of a
-    /// slot is still to be written.
+    /// A KV cache, initialized up to the length of each slot. With a prologue, the kernel writes the last position of a slot.
     fn cache(
         &mut self,
         format: Format,
@@ -136,7 +135,7 @@ impl Writer {
         Content::Parts(SLOTS * heads * head, parts)
     }
 
-    /// What a row of latents is prepared of.
+    /// The inputs of a row of latents.
     fn prepared(&mut self, name: &str, prepare: &LatentPrepare, width: usize, rows: usize) -> Content {
         match name {
             "queries" => self.floats(rows * prepare.columns.queries_pitch),

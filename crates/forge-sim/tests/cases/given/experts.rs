@@ -1,4 +1,4 @@
-//! What experts are given, and who chooses them.
+//! Inputs of experts and routing.
 
 use super::{Content, plane_of};
 use crate::cases::Writer;
@@ -6,7 +6,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route, Summed};
 
 impl Writer {
-    /// What a buffer of such a kernel holds.
+    /// The contents of a buffer of an expert kernel.
     pub(super) fn of_experts(&mut self, spec: &Spec, name: &str, rows: usize) -> Content {
         match (spec, name) {
             (Spec::Route(it), "logits") => self.logits(rows, it.logits()),
@@ -82,7 +82,7 @@ impl Writer {
         }
     }
 
-    /// Of experts, numbers of which the last one's are the largest: it is chosen.
+    /// Routing scores with the maximum at the last expert, so that it is selected.
     fn logits(&mut self, rows: usize, experts: usize) -> Content {
         let best = |index: usize| index % experts == experts - 1;
         let logit = |index| if best(index) { 2.0 } else { self.float() };
@@ -100,18 +100,18 @@ impl Writer {
     }
 }
 
-/// The expert of a pair: rows take turns.
+/// The expert of a (row, rank) pair: rows alternate.
 fn routed(pair: usize, experts: usize) -> usize {
     experts - 1 - pair % experts
 }
 
-/// Experts lie the other way round, but for the last one, which rows have: past the end of its matrix there is nothing.
+/// Expert cache slots in reverse order, except for the last expert, which rows use: nothing follows its matrix.
 fn seats(experts: usize) -> Content {
     let last = experts as u32 - 1;
     Content::Words((0..last).rev().chain([last]).collect())
 }
 
-/// A plane of all experts' matrices, so many bytes apart; between them lies what would be noticed.
+/// A plane of all experts' matrices with this stride, and sentinel values in between.
 fn apart(plane: Content, experts: usize, record: usize) -> Content {
     let Content::Weights(plane) = plane else { return plane };
     let of_one = plane.len() / experts;

@@ -1,4 +1,4 @@
-//! What kernels are given: what a buffer of a spec holds before a dispatch, by the buffer's name.
+//! Inputs of kernels: the contents of each buffer of a spec before a dispatch, by buffer name.
 
 mod attention;
 mod experts;
@@ -9,20 +9,20 @@ use super::{CONTEXT, Launch, Writer};
 use forge_ir::Format;
 use forge_kernels::Spec;
 
-/// What a buffer holds before a dispatch.
+/// The contents of a buffer before a dispatch.
 pub(super) enum Content {
     /// Nothing yet.
     Unwritten(usize),
     /// Words.
     Words(Vec<u32>),
-    /// So many bytes, of which some are written: words from a byte.
+    /// A buffer of this size, initialized with words from an offset on.
     Parts(usize, Vec<(usize, Vec<u32>)>),
     /// Of the weight file.
     Weights(Vec<u8>),
 }
 
 impl Writer {
-    /// What a buffer of a spec holds, of so many rows.
+    /// The contents of a buffer of a spec for this number of rows.
     pub(super) fn content(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         let slot = |index: usize| u32::from(index < rows - launch.others);
         match name {
@@ -92,7 +92,7 @@ impl Writer {
                 match (format, plane) {
                     // A half of 2^-8, and an offset.
                     (Format::Q4K | Format::Q5K, "scales") if column % group == 0 => {
-                        // Halves of 2^-12 and 2^-8, and 6 bits for each 16 columns.
+                        // f16 scales of 2^-12 and 2^-8, and 6-bit scales per 16 columns.
                         bytes.extend([0x0c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
                         bytes.extend((0..16).map(|_| self.random() as u8 & 63));
                     }
@@ -133,7 +133,7 @@ fn plane_of(name: &str) -> &str {
     name.split('_').nth(1).unwrap_or_default()
 }
 
-/// Positions that a slot has room for.
+/// Capacity of a slot in positions.
 pub(super) fn capacity(ring: Option<usize>) -> usize {
     ring.unwrap_or(CONTEXT).min(CONTEXT)
 }

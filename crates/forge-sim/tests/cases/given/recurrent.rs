@@ -1,4 +1,4 @@
-//! What convolutions and delta rules are given.
+//! Inputs of causal convolutions and delta rules.
 
 use super::Content;
 use crate::cases::{Launch, SLOTS, Writer};
@@ -6,7 +6,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::DeltaRule;
 
 impl Writer {
-    /// What a buffer of such a kernel holds.
+    /// The contents of a buffer of a recurrent kernel.
     pub(super) fn of_recurrence(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         match (spec, name) {
             (Spec::Convolve(it), "x") => self.floats(rows * it.pitch),
@@ -44,7 +44,7 @@ impl Writer {
         }
     }
 
-    /// A convolution's tail: of the slot that goes on, what the rows before had; nothing else.
+    /// The conv state: the previous rows of the slot that continues, and uninitialized for the others.
     fn tail(&mut self, taps: usize, width: usize, launch: &Launch) -> Content {
         let first = launch.positions[0] as usize;
         let mut part = |position: usize| {
@@ -55,7 +55,7 @@ impl Writer {
         Content::Parts(SLOTS * taps * width * 4, parts)
     }
 
-    /// What a slot that goes on has learnt.
+    /// The recurrent state of a slot that continues.
     fn memory(&mut self, rule: &DeltaRule, launch: &Launch) -> Content {
         let numbers = rule.heads * rule.keys * rule.values;
         let known = if launch.positions[0] > 0 { numbers } else { 0 };

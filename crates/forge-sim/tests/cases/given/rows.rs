@@ -1,4 +1,4 @@
-//! What kernels are given that take rows as they come: embeddings, norms, projections, functions, and who chooses an id.
+//! Inputs of kernels over rows: embedding, norms, projections, elementwise functions and sampling.
 
 use super::{Content, plane_of};
 use crate::cases::Writer;
@@ -6,7 +6,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{Epilogue, Function};
 
 impl Writer {
-    /// What a buffer of such a kernel holds.
+    /// The contents of a buffer of a row kernel.
     pub(super) fn of_rows(&mut self, spec: &Spec, name: &str, rows: usize) -> Content {
         match (spec, name) {
             (Spec::Embed(_), "ids") => {
@@ -70,7 +70,7 @@ impl Writer {
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
             // Few different logits, of which hundreds are equal, but in the second row; of the third row none is a number.
             (Spec::Sample(it), "logits") => {
-                // One peak, neither first nor last of what a thread looks at.
+                // One maximum, neither the first nor the last element of a thread.
                 let logit = |row: usize, id: usize, random: u32| match row {
                     1 => -(id as f32 - 300.0).abs(),
                     2 => f32::NAN,
