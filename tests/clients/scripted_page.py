@@ -36,7 +36,7 @@ class Server(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/v1/models":
-            self.give(200, "application/json", b'{"data": [{"id": "scripted", "converses": true}]}')
+            self.give(200, "application/json", b'{"data": [{"id": "scripted", "has_chat_template": true}]}')
         else:
             self.give(200, "text/html", PAGE.read_bytes())
 

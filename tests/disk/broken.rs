@@ -106,18 +106,18 @@ fn lives_on(server: &Server, reason: &str) {
     assert!(error.contains(reason), "{reason:?} should be in {error}");
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
     assert_eq!(server.get("/ready").status, 200);
-    assert_eq!(server.metric("texts_failed_total"), 2.0);
+    assert_eq!(server.metric("requests_failed_total"), 2.0);
 }
 
 /// Asserts that the metrics have the disk-bound limit and its utilisation, for the requests of this test only.
 fn tells_of_its_disk(server: &Server) {
     let [disk, rows, wanted, seconds, permitted, reached] = [
-        "experts_disk_bytes_per_second",
-        "pass_rows_total",
-        "experts_wanted_bytes_total",
-        "pass_seconds_total",
-        "experts_rows_per_second_permitted",
-        "experts_rows_per_second_reached_ratio",
+        "expert_disk_bytes_per_second",
+        "batch_tokens_total",
+        "expert_cache_miss_bytes_total",
+        "forward_seconds_total",
+        "expert_disk_bound_tokens_per_second",
+        "expert_disk_bound_ratio",
     ]
     .map(|name| server.metric(name));
     println!("{disk} bytes a second permit {permitted} rows, of which {reached} are reached");
@@ -181,7 +181,7 @@ fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_t
     let modified = file.metadata().and_then(|metadata| metadata.modified()).expect("files have a time");
     let server = Server::start(&built.program, folder.path(), &built.experts);
     assert_eq!(
-        server.metric("experts_bytes_total"),
+        server.metric("expert_cache_read_bytes_total"),
         0.0,
         "what is read before the first text is for no text"
     );
@@ -197,8 +197,8 @@ fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_t
     }
     file.set_len(whole.len() as u64 / 3).expect("it can be cut");
     let error = told(asked, &mut text);
-    is_broken(built, &text, error, "has been changed since the program began");
-    lives_on(&server, "has been changed since the program began");
+    is_broken(built, &text, error, "changed since the program started");
+    lives_on(&server, "changed since the program started");
 
     file.write_all_at(&whole, 0).expect("it is writable");
     file.set_modified(modified).expect("it is its owner's");

@@ -81,8 +81,8 @@ impl Ran {
     fn ids(&self) -> Value {
         assert!(self.status.success(), "{}", self.said);
         let answer: Value = serde_json::from_str(&self.answer).expect("it is JSON");
-        assert_eq!(answer["ids"].as_array().map(Vec::len), Some(24), "{answer}");
-        answer["ids"].clone()
+        assert_eq!(answer["token_ids"].as_array().map(Vec::len), Some(24), "{answer}");
+        answer["token_ids"].clone()
     }
 }
 

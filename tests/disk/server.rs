@@ -67,7 +67,7 @@ impl Server {
     /// Reads a value of `/metrics`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
-        let line = text.lines().find(|line| line.starts_with(&format!("model_{name} ")));
+        let line = text.lines().find(|line| line.starts_with(&format!("forge_{name} ")));
         let number = line.and_then(|line| line.rsplit(' ').next()).and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("{name}: {text}"))
     }

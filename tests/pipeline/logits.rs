@@ -173,7 +173,7 @@ fn programs_agree_with_the_reference() {
             command.args(["verify", "--json", "--device", "cpu", "--threads", "2"]).env("FORGE_ISA", level);
             let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
             let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            println!("{} by {level}: worst {}", built.name(), report["worst"]);
+            println!("{} by {level}: max error {}", built.name(), report["max_error"]);
             let is_beyond = built.name() == BEYOND_INT8_BOUNDS;
             let required = if is_beyond { &report["f32_ok"] } else { &report["ok"] };
             if *required != Value::Bool(true) {
@@ -227,7 +227,7 @@ fn greedy_text_is_the_reference_s() {
                 "--ignore-eos",
                 "--json",
             ];
-            let found = ids(&built.json(&arguments)["ids"]);
+            let found = ids(&built.json(&arguments)["token_ids"]);
             let is_restretched = is_restretched(&built.model, prompt.len() + expected.len());
             if exact(built) && built.cache() == Format::F32 && found != expected && !is_restretched {
                 complaints.push(format!("{found:?} is not {expected:?}"));
@@ -348,7 +348,9 @@ fn the_same_seed_gives_the_same_text() {
         ])
     };
     let text = |seed| {
-        serde_json::from_str::<Value>(&generate(seed)).map(|answer| answer["ids"].clone()).unwrap_or_default()
+        serde_json::from_str::<Value>(&generate(seed))
+            .map(|answer| answer["token_ids"].clone())
+            .unwrap_or_default()
     };
     assert_eq!(text("7"), text("7"));
     assert_ne!(text("7"), text("8"));
@@ -362,7 +364,7 @@ fn what_cannot_be_is_refused() {
         (&["generate", "--token-ids", "1", "--ctx-size", "100000000"], 2, "context"),
         (&["generate", "--no-such-flag"], 2, "--no-such-flag"),
         (&["generate", "--token-ids", "1,x"], 2, "x"),
-        (&["generate", "--token-ids", "1,2,3,4,5,6,7,8,9", "--ctx-size", "8"], 2, "9 positions"),
+        (&["generate", "--token-ids", "1,2,3,4,5,6,7,8,9", "--ctx-size", "8"], 2, "9 tokens"),
     ];
     for (arguments, code, named) in cases {
         let output = Command::new(&built.program).args(arguments).output().expect("it runs");

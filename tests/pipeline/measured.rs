@@ -51,8 +51,8 @@ fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
         let layouts = chosen(built, &[], None);
         let mut met = BTreeSet::new();
         for layout in &layouts {
-            assert_eq!(layout["wrong"], json!([]), "{layout}");
-            assert!(layout["tried"].as_u64().is_some_and(|count| count > 1), "{layout}");
+            assert_eq!(layout["mismatches"], json!([]), "{layout}");
+            assert!(layout["candidates"].as_u64().is_some_and(|count| count > 1), "{layout}");
             let said = |name: &str| layout[name].as_str().unwrap_or_default();
             met.insert(format!("{} {}", said("subject"), said("rows")));
             // A short text, and as long a one as the model is made for.
@@ -111,7 +111,7 @@ fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
         for found in chosen(built, &planted, None) {
             let kernels = found["kernels"].as_array().cloned().unwrap_or_default();
             let place = wrong.iter().position(|[kernel, ..]| kernels.contains(&json!(kernel)));
-            let told = found["wrong"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
+            let told = found["mismatches"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
             let expected: Vec<Value> = place.iter().map(|place| json!(planted[*place][0])).collect();
             assert_eq!(told.collect::<Vec<_>>(), expected, "{found}");
             assert!(place.is_none_or(|place| !named_by(&found["knobs"], planted[place][0])), "{found}");

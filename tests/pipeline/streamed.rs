@@ -40,13 +40,13 @@ fn streaming_statistics_are_printed(built: &Built, enough: u64) {
     for (result, test) in told["results"].as_array().expect("two results").iter().zip(["pp4", "tg6"]) {
         let number = |name: &str| result[name].as_f64().unwrap_or_else(|| panic!("{test} has no {name}"));
         assert_eq!(result["test"], test);
-        let (hits, read) = (number("hit_rate"), number("disk_bytes_per_token"));
+        let (hits, read) = (number("expert_hit_rate"), number("expert_read_bytes_per_token"));
         assert!((0.0..1.0).contains(&hits) && read > 0.0, "{test}: {hits} found, {read} bytes read");
         // Four rows request too many experts for prefetching.
-        let foreseen = number("foreseen_rate");
+        let foreseen = number("expert_prefetch_hit_rate");
         assert_eq!(foreseen > 0.0, test == "tg6", "{test}: {foreseen} foreseen");
-        assert!(hits + foreseen <= 1.0 && number("wanted_bytes_per_token") <= read, "{test}");
-        assert!(number("avg_ts") > 0.0 && number("permitted_ts") > 0.0, "{test}");
+        assert!(hits + foreseen <= 1.0 && number("expert_miss_bytes_per_token") <= read, "{test}");
+        assert!(number("avg_ts") > 0.0 && number("disk_bound_ts") > 0.0, "{test}");
     }
     assert_eq!(told["results"].as_array().map(Vec::len), Some(2));
 }
@@ -70,7 +70,7 @@ fn records_lie_on_pages(built: &Built) {
         *found.entry(tensor.shape[1] as u64).or_default() += tensor.shape[0] as u64;
     }
     let number = |record: &Value, name: &str| record[name].as_u64().expect("it is a number");
-    let told = told["records"].as_array().expect("a list").iter();
+    let told = told["expert_records"].as_array().expect("a list").iter();
     let told: BTreeMap<u64, u64> = told.map(|it| (number(it, "bytes"), number(it, "experts"))).collect();
     assert!(!told.is_empty() && told.keys().all(|bytes| bytes % 4096 == 0), "{}: {told:?}", built.name());
     assert_eq!(told, found, "{}", built.name());
@@ -106,7 +106,12 @@ fn streamed_experts_compute_what_resident_ones_do() {
         if built.model == TOLD_OF && !is_told.swap(true, Ordering::Relaxed) {
             streaming_statistics_are_printed(built, enough);
         }
-        println!("{}: {} of {} seats", built.name(), told["experts"]["seats"], told["experts"]["experts"]);
+        println!(
+            "{}: {} cache slots for {} experts",
+            built.name(),
+            told["experts"]["cache_slots"],
+            told["experts"]["experts"]
+        );
         1
     });
     println!("{} programs", streamed.iter().sum::<usize>());

@@ -1,39 +1,39 @@
-//! Files that are there whole or not at all: what is written goes beside the file first, and takes its name when all of it is there.
-//! Whoever is interrupted leaves what there was before.
+//! Atomic file writes: a temporary file next to the target, then a rename. After an interruption the old file
+//! is still complete.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Whether a file could be written, or why not. Nothing is left of the attempt.
+/// Checks that a file can be written, and leaves nothing behind.
 pub(crate) fn try_at(path: &Path) -> io::Result<()> {
-    match beside(path) {
-        Some(beside) => {
-            std::fs::write(&beside, "")?;
-            std::fs::remove_file(&beside)
+    match temporary(path) {
+        Some(temporary) => {
+            std::fs::write(&temporary, "")?;
+            std::fs::remove_file(&temporary)
         }
         None => std::fs::OpenOptions::new().write(true).open(path).map(drop),
     }
 }
 
-/// Writes a file, in the place of what it was.
+/// Replaces a file's content atomically.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
-    let Some(beside) = beside(path) else { return std::fs::write(path, text) };
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    let Some(temporary) = temporary(path) else { return std::fs::write(path, text) };
+    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
     }
     written
 }
 
-/// Where a file lies until it is whole; nowhere where the path is of something else than a file, as a pipe, whose name none can take.
-fn beside(path: &Path) -> Option<PathBuf> {
-    let is_something_else = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
-    let name = path.file_name().filter(|_| !is_something_else)?;
-    let mut beside = OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.part", std::process::id()));
-    Some(path.with_file_name(beside))
+/// The temporary file next to `path`; `None` if `path` is not a regular file, such as a pipe.
+fn temporary(path: &Path) -> Option<PathBuf> {
+    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
+    let name = path.file_name().filter(|_| !is_special)?;
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.part", std::process::id()));
+    Some(path.with_file_name(temporary))
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_whole_or_as_it_was_and_nothing_lies_beside_it() {
+    fn writes_are_atomic_and_leave_no_temporary_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("table.json");
         try_at(&path).unwrap();
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["table.json"]);
         let nowhere = folder.path().join("nowhere").join("table.json");
         assert!(try_at(&nowhere).is_err() && write(&nowhere, "one").is_err());
-        // A folder is no file, and stays one.
+        // A directory is rejected and stays a directory.
         assert!(try_at(folder.path()).is_err() && write(folder.path(), "one").is_err());
         assert!(folder.path().is_dir());
     }

@@ -1,7 +1,7 @@
-//! From files to a running engine: weights mapped, model laid out, memory checked, device made.
+//! Loading: from the files of a model to a running engine.
 //!
-//! A [`Program`] is what the generated crate knows of itself, a [`Setup`] what its user wants. Everything else about a
-//! run is in the files of the model's directory.
+//! A [`CompiledModel`] is what the generated crate declares about itself; [`LoadOptions`] are the user's
+//! choices. The rest is in the files of the model directory.
 
 use crate::cli::progress::Progress;
 use crate::cpu::CpuDevice;
@@ -22,41 +22,41 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where to compute.
+/// The device to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DeviceKind {
-    /// The GPU that the program is compiled for where there is one, else the CPU
+    /// The program's GPU target if this machine has such a GPU, else the CPU
     #[default]
     Auto,
-    /// The GPU of a Mac
+    /// Apple GPU
     Metal,
     #[cfg(feature = "cuda")]
-    /// An NVIDIA GPU
+    /// NVIDIA GPU
     Cuda,
-    /// The CPU
+    /// CPU
     Cpu,
 }
 
-/// How a program is to be run.
+/// Options for loading a model.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// The directory of the model's files; the crate's own if there is none.
+    /// The model directory; the crate's own directory if `None`.
     pub directory: Option<PathBuf>,
-    /// Where to compute.
+    /// The device to run on.
     pub device: DeviceKind,
-    /// Threads of the CPU device; as many as the machine runs at once if there is no number.
+    /// Threads of the CPU device; all hardware threads if `None`.
     pub threads: Option<usize>,
-    /// Whether the CPU device reads weights from the mapped file, and makes no copy in huge pages.
+    /// Whether the CPU device reads the memory-mapped file, without a repacked copy in huge pages.
     pub mapped: bool,
-    /// Where experts are.
+    /// Where MoE expert weights are kept.
     pub experts: ExpertPlacement,
-    /// Whether the CPU device rounds nothing that it multiplies: see [`CpuDevice::exact`].
+    /// Whether the CPU device skips activation quantization; see [`CpuDevice::exact`].
     pub exact: bool,
-    /// Positions of a slot; what is needed if there is no number.
+    /// Context length of a slot in tokens; what the command needs if `None`.
     pub context: Option<u32>,
-    /// Conversations to make room for.
+    /// Number of slots: parallel sequences.
     pub slots: u32,
-    /// Who is told what a device has to say of how it was made.
+    /// Callback for notes about device setup.
     pub told: fn(&str),
 }
 
@@ -76,42 +76,43 @@ impl Default for LoadOptions {
     }
 }
 
-/// Positions where nobody says how many are needed, if the model has as many.
-const ORDINARY_CONTEXT: u32 = 8192;
+/// The default context length in tokens, unless the model's maximum is smaller.
+const DEFAULT_CONTEXT: u32 = 8192;
 
-/// A model with its weights mapped, on no device yet.
+/// A loaded model: weights mapped, layout fixed, not yet on a device.
 pub struct Loaded {
     /// The model.
     pub model: Box<dyn Model>,
-    /// Its weights.
+    /// The mapped weight file.
     pub weights: WeightFile,
-    /// Positions of a slot.
+    /// Context length of a slot in tokens.
     pub context: u32,
-    /// What it takes.
+    /// Memory that the model needs.
     pub memory: Memory,
-    /// Seats of its experts, if they are streamed.
+    /// Layout of the expert cache, if experts are streamed.
     pub room: Option<CacheLayout>,
 }
 
 impl Loaded {
-    /// The region of seats and who fills it, if experts are streamed; with some planes arranged, by where they lie in the weight file.
+    /// The expert cache, filled with the most used experts, if experts are streamed. `arrangements` are
+    /// planes to repack, by their offset in the weight file.
     pub fn streamed(&self, arrangements: HashMap<usize, Repacking>) -> Result<Option<ExpertCache>, String> {
         let Some(room) = &self.room else { return Ok(None) };
         let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
-        let mut progress = Progress::new("reading experts, MB");
-        let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
-        let habits = UsageStats::beside(self.weights.path(), layers);
-        ExpertCache::new(layers, room.clone(), source, arrangements)?.with_habits(habits, &mut told).map(Some)
+        let mut progress = Progress::new("loading experts, MB");
+        let mut report = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
+        let usage = UsageStats::beside(self.weights.path(), layers);
+        ExpertCache::new(layers, room.clone(), source, arrangements)?.with_usage(usage, &mut report).map(Some)
     }
 }
 
 impl LoadOptions {
-    /// Where a file of the model is.
+    /// The path of a model file.
     pub fn path(&self, program: &CompiledModel, name: &str) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| PathBuf::from(program.directory)).join(name)
     }
 
-    /// The tokenizer, which is being read.
+    /// The tokenizer. It is read on another thread.
     pub fn text(&self, program: &CompiledModel) -> Tokenizer {
         Tokenizer::being_read(self.path(program, "tokenizer.json"))
     }
@@ -121,42 +122,42 @@ impl LoadOptions {
         Template::read(&self.path(program, ""))
     }
 
-    /// How the model's makers would have ids chosen: by `generation_config.json`.
+    /// The default sampling parameters, from `generation_config.json`.
     pub fn sampling(&self, program: &CompiledModel) -> Result<SamplingParams, Error> {
         let path = self.path(program, "generation_config.json");
-        let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
+        let error_at = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         match std::fs::read(&path) {
-            Ok(bytes) => SamplingParams::configured(&bytes).map_err(trouble),
+            Ok(bytes) => SamplingParams::configured(&bytes).map_err(error_at),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(SamplingParams::ordinary()),
-            Err(error) => Err(trouble(format!("cannot be read: {error}"))),
+            Err(error) => Err(error_at(format!("cannot be read: {error}"))),
         }
     }
 
-    /// Maps the weights and lays the model out for the context that was asked for, or else for `needed` positions; or
-    /// for an ordinary context if nobody says how many are needed.
+    /// Maps the weights and lays the model out. The context length is [`LoadOptions::context`]; else
+    /// `needed`; else a default of up to 8192 tokens.
     pub fn load(&self, program: &CompiledModel, needed: Option<usize>) -> Result<Loaded, Error> {
         let most = program.info.context;
         let context = match (self.context, needed) {
             (Some(context), _) if context > most => {
                 return Err(Error::usage(format!(
-                    "{} was compiled for contexts up to {most}, and --ctx-size asks for {context}",
+                    "{} was compiled for contexts up to {most}: --ctx-size {context} is too large",
                     program.info.name
                 )));
             }
             (Some(context), _) => context,
             (None, Some(needed)) if needed > most as usize => {
                 return Err(Error::usage(format!(
-                    "{needed} positions are needed, and {} was compiled for contexts up to {most}",
+                    "{needed} tokens of context are needed: {} was compiled for contexts up to {most}",
                     program.info.name
                 )));
             }
             (None, Some(needed)) => needed.max(1) as u32,
-            (None, None) => most.min(ORDINARY_CONTEXT),
+            (None, None) => most.min(DEFAULT_CONTEXT),
         };
         let weights = WeightFile::open(&self.path(program, "weights.safetensors"))?;
         let model = (program.load)(&weights, context, self.slots)?;
         let memory = Memory::of(&weights, model.layout());
-        let room = self.room(&*model, memory)?;
+        let room = self.cache_layout(&*model, memory)?;
         let memory = match (&room, self.experts) {
             (None, ExpertPlacement::Resident) => memory,
             (room, _) => {
@@ -166,8 +167,8 @@ impl LoadOptions {
         Ok(Loaded { model, weights, context, memory, room })
     }
 
-    /// Seats for the experts, if they are to be streamed.
-    fn room(&self, model: &dyn Model, memory: Memory) -> Result<Option<CacheLayout>, Error> {
+    /// The layout of the expert cache, if experts are streamed.
+    fn cache_layout(&self, model: &dyn Model, memory: Memory) -> Result<Option<CacheLayout>, Error> {
         let bytes = match self.experts {
             ExpertPlacement::Resident => return Ok(None),
             ExpertPlacement::Mapped => None,
@@ -175,39 +176,43 @@ impl LoadOptions {
         };
         let layers = &model.layout().experts;
         if layers.is_empty() {
-            return Err(Error::usage(format!("{} has no experts: --experts resident", model.info().name)));
+            return Err(Error::usage(format!(
+                "{} is not a mixture-of-experts model: remove --experts",
+                model.info().name
+            )));
         }
         #[cfg(feature = "cuda")]
         if self.device == DeviceKind::Cuda {
-            let what = "experts are read from disk for a Mac's GPU or for the CPU, not for an NVIDIA GPU: --device cpu";
-            return Err(Error::usage(what));
+            let message = "--experts stream and mmap are not supported on NVIDIA GPUs: use --device cpu";
+            return Err(Error::usage(message));
         }
         if self.experts == ExpertPlacement::Mapped {
             #[cfg(target_vendor = "apple")]
             if self.device != DeviceKind::Cpu {
-                let what =
-                    "for a Mac's GPU all weights are in the mapped file: --experts resident, or --device cpu";
-                return Err(Error::usage(what));
+                let message =
+                    "--experts mmap is not supported on Apple GPUs: use --experts resident or --device cpu";
+                return Err(Error::usage(message));
             }
             return Ok(None);
         }
         if self.mapped {
-            return Err(Error::usage("--mmap leaves all weights in the file: without --experts stream"));
+            return Err(Error::usage("--mmap cannot be combined with --experts stream"));
         }
         let other = memory.with_seats(model.layout(), 0).total();
         let bytes = match (bytes, available()) {
             (Some(bytes), _) => bytes,
-            // What is left where a tenth of what is free stays free.
+            // Leaves a tenth of the free memory unused.
             (None, Some(free)) => (free / 10 * 9).saturating_sub(other),
             (None, None) => {
-                let what = "this system does not tell how much memory is free: --experts stream:20G, say";
-                return Err(Error::usage(what));
+                let message =
+                    "the amount of free memory is unknown: give a size, such as --experts stream:20G";
+                return Err(Error::usage(message));
             }
         };
         CacheLayout::new(layers, bytes).map(Some)
     }
 
-    /// [`Setup::load`], and then puts the model on the device.
+    /// [`LoadOptions::load`], then places the model on the device.
     pub fn engine(&self, program: &CompiledModel, needed: Option<usize>) -> Result<Engine, Error> {
         let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
@@ -221,7 +226,7 @@ impl LoadOptions {
         Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
     }
 
-    /// Where it will be computed: the device that was asked for, or that this machine has.
+    /// The device that will be used: the selected one, or the best that this machine has.
     pub fn kind(&self, program: &CompiledModel) -> DeviceKind {
         let _ = program;
         match self.device {
@@ -231,7 +236,7 @@ impl LoadOptions {
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if crate::gpu::cuda::card(program.ptx).is_ok() => DeviceKind::Cuda,
             DeviceKind::Auto => DeviceKind::Cpu,
-            asked => asked,
+            selected => selected,
         }
     }
 
@@ -262,12 +267,12 @@ impl LoadOptions {
     }
 }
 
-/// Has a device do now what passes would find it doing, where there is time before the first or all are to be alike.
+/// Finishes a device's background work, such as copying weights. Used before measurements and before serving.
 pub fn settle(device: &mut dyn Device) -> Result<(), Error> {
-    /// Between one word and the next.
-    const A_WHILE: Duration = Duration::from_millis(100);
+    /// Time between progress updates.
+    const STEP: Duration = Duration::from_millis(100);
     let mut progress = Progress::new("copying weights, MB");
-    while let Some([done, all]) = device.settle(A_WHILE).map_err(Error::from)? {
+    while let Some([done, all]) = device.settle(STEP).map_err(Error::from)? {
         progress.at(done / 1_000_000, all / 1_000_000);
     }
     Ok(())
@@ -288,7 +293,7 @@ fn metal(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Er
     Ok(Box::new(crate::gpu::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
 }
 
-/// Where Apple's systems have programs keep what they can make again.
+/// The directory for files that can be recreated, such as compiled kernels.
 #[cfg(target_vendor = "apple")]
 pub(crate) fn cache() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join("Library/Caches/forge"))
@@ -296,12 +301,12 @@ pub(crate) fn cache() -> Option<PathBuf> {
 
 #[cfg(not(target_vendor = "apple"))]
 fn metal(_: &CompiledModel, _: &Loaded) -> Result<Box<dyn Device>, Error> {
-    Err(Error::usage("there is no Metal on this machine: --device cpu"))
+    Err(Error::usage("no Metal device found: use --device cpu"))
 }
 
 #[cfg(feature = "cuda")]
 fn cuda(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
-    crate::gpu::cuda::card(program.ptx).map_err(|why| Error::usage(format!("{why}: --device cpu")))?;
+    crate::gpu::cuda::card(program.ptx).map_err(|why| Error::usage(format!("{why}: use --device cpu")))?;
     let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
     let (weights, layout) = (&loaded.weights, loaded.model.layout());

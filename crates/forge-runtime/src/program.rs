@@ -4,34 +4,36 @@ use crate::device::Kernel;
 use crate::measure::tune::TuningSpace;
 use crate::model::{LoadModel, ModelInfo};
 
-/// A compiled model: its kernels, its constants and where its files are.
+/// A compiled model: its kernels, its constants and its files.
 #[derive(Clone, Copy)]
 pub struct CompiledModel {
-    /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless a [`crate::load::Setup`] names another.
+    /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless
+    /// [`crate::load::LoadOptions::directory`] is set.
     pub directory: &'static str,
     /// The source of the Metal kernels.
     pub metal: &'static str,
-    /// The compiled Metal kernels, if Apple's compiler was installed when the program was built.
+    /// The compiled Metal kernels, if Apple's compiler was installed at build time.
     pub metallib: Option<&'static [u8]>,
-    /// The kernels for NVIDIA GPUs, by compute capability, the lowest first; empty if the program is not for them.
+    /// PTX by ascending compute capability; empty if the program was compiled without the CUDA target.
     pub ptx: &'static [Ptx],
     /// Constants of the model.
     pub info: &'static ModelInfo,
-    /// Makes the model.
+    /// Constructs the model from its weight file.
     pub load: LoadModel,
-    /// Every kernel.
+    /// All kernels.
     pub kernels: &'static [&'static Kernel],
     /// Candidate kernel layouts for `tune`.
     pub tunable: Option<&'static TuningSpace>,
 }
 
-/// Kernels for NVIDIA GPUs of a compute capability, such as 70 for 7.0, and newer ones.
+/// PTX for GPUs of at least this compute capability.
 #[derive(Clone, Copy)]
 pub struct Ptx {
-    /// The lowest compute capability.
+    /// The minimum compute capability, such as 70 for 7.0.
     pub capability: u32,
-    /// Whether kernels are launched before their predecessors have ended, and wait for them themselves.
+    /// Whether kernels use programmatic dependent launch: they start before their predecessor ends and wait
+    /// for it themselves.
     pub waits: bool,
-    /// The PTX that clang made of `kernels.metal`.
+    /// The PTX text, compiled by clang from `kernels.metal`.
     pub text: &'static str,
 }

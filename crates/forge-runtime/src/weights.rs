@@ -1,10 +1,11 @@
-//! The weight file, mapped: names and shapes looked up once, bytes never copied.
+//! The memory-mapped weight file. Names and shapes are looked up once; bytes are not copied.
 //!
-//! `weights.safetensors` is written by the compiler next to the program. Its data starts on a page and each tensor
-//! on a multiple of 64 bytes, so the whole file serves as one device buffer and a weight is a [`Span`] of it. A
-//! matrix is stored row by row, each row padded with zeros to a multiple of [`BLOCK`] columns, or of its format's group.
+//! The compiler writes `weights.safetensors` next to the program. Its data starts on a page, and each tensor
+//! on a multiple of 64 bytes. The whole file therefore serves as one device buffer, and a weight is a
+//! [`Span`] of it. Matrices are stored row by row. Rows are padded with zeros to a multiple of [`BLOCK`]
+//! columns, or of the format's group.
 //!
-//! A typed weight ([`Q4_0`], [`F16`], ...) is the spans of one matrix; that is what kernels are called with, so a
+//! A typed weight ([`Q4_0`], [`F16`], ...) holds the spans of one matrix. Kernels take typed weights, so a
 //! weight in the wrong format does not compile.
 
 use crate::device::{Buffer, Span};
@@ -16,13 +17,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Columns that a row of a matrix is padded to, and that share one scale in quantised formats.
+/// Rows are padded to a multiple of this many columns. Also the columns per scale in q8_0, q4_0 and mxfp4.
 pub const BLOCK: usize = 32;
 
-/// What every tensor's offset in the file is a multiple of.
+/// Every tensor's offset in the file is a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
 
-/// A mapped weight file.
+/// A memory-mapped weight file.
 pub struct WeightFile {
     path: PathBuf,
     file: File,
@@ -40,14 +41,14 @@ struct Tensor {
 impl WeightFile {
     /// Maps the file at `path` and reads its header.
     pub fn open(path: &Path) -> Result<WeightFile, Error> {
-        let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
-        let file = File::open(path).map_err(|error| trouble(format!("cannot be opened: {error}")))?;
-        // SAFETY: the program never writes the file. If another process cuts it short while it is mapped, reads
-        // fault; that is the known price of mapping, and the reason why weights are replaced by renaming.
+        let error_at = |what: String| Error::runtime(format!("{}: {what}", path.display()));
+        let file = File::open(path).map_err(|error| error_at(format!("cannot be opened: {error}")))?;
+        // SAFETY: the program never writes the file. If another process truncates it while it is mapped,
+        // reads fault. This is inherent to mapping, and the reason why weight files are replaced by renaming.
         let map =
-            unsafe { Mmap::map(&file) }.map_err(|error| trouble(format!("cannot be mapped: {error}")))?;
+            unsafe { Mmap::map(&file) }.map_err(|error| error_at(format!("cannot be mapped: {error}")))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| trouble(format!("is not a whole safetensors file: {error}")))?;
+            .map_err(|error| error_at(format!("not a complete safetensors file: {error}")))?;
         let start = 8 + header;
         let tensors = metadata
             .tensors()
@@ -66,68 +67,68 @@ impl WeightFile {
         Ok(WeightFile { path: path.to_path_buf(), file, map: Arc::new(map), tensors })
     }
 
-    /// Asks the system for all of its pages early: a courtesy, and a system that refuses loses nothing but time.
+    /// Asks the OS to read the whole file ahead (`madvise`). Errors are ignored: they cost only time.
     pub fn will_be_read(&self) {
         let _ = self.map.advise(Advice::WillNeed);
     }
 
-    /// The file itself.
+    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file's bytes, shared with the devices that read them.
+    /// The mapping, shared with the devices that read it.
     pub fn map(&self) -> Arc<Mmap> {
         self.map.clone()
     }
 
-    /// Bytes of the file.
+    /// File size in bytes.
     pub fn bytes(&self) -> usize {
         self.map.len()
     }
 
-    /// Bytes of its longest tensor.
+    /// Size of the longest tensor in bytes.
     pub fn longest(&self) -> usize {
         self.tensors.values().map(|tensor| tensor.bytes).max().unwrap_or(0)
     }
 
-    /// Where its tensors begin, in order.
+    /// Offsets of all tensors, ascending.
     pub fn starts(&self) -> Vec<usize> {
         let mut starts: Vec<usize> = self.tensors.values().map(|tensor| tensor.offset).collect();
         starts.sort_unstable();
         starts
     }
 
-    /// Where the file is.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The layer whose tensor begins at that byte, if there is one of a layer.
+    /// The layer whose tensor starts at this byte, if it belongs to a layer.
     pub fn layer(&self, offset: usize) -> Option<u32> {
         let (name, _) = self.tensors.iter().find(|(_, tensor)| tensor.offset == offset)?;
         name.strip_prefix("layers.")?.split('.').next()?.parse().ok()
     }
 
-    /// The vector `name` of `width` numbers.
+    /// The f32 vector `name` of `width` elements.
     pub fn vector(&self, name: &str, width: usize) -> Result<Span<f32>, Error> {
         self.find(name, Dtype::F32, &[width])
     }
 
-    /// The matrix `name` of so many rows and columns.
+    /// The matrix `name` with this shape.
     pub fn matrix<M: Matrix>(&self, name: &str, rows: usize, columns: usize) -> Result<M, Error> {
         M::find(&mut SingleTensor { file: self, name }, rows, columns)
     }
 
-    /// The records `name` of so many experts.
+    /// The expert records `name`.
     pub fn records(&self, name: &str, experts: usize) -> Result<Records<'_>, Error> {
         let [of, bytes] = self.tensor(name)?.shape[..] else {
-            return Err(self.trouble(name, "is not of records"));
+            return Err(self.tensor_error(name, "is not a tensor of expert records"));
         };
         if of != experts || !bytes.is_multiple_of(Records::PAGE) {
-            return Err(self.trouble(
+            return Err(self.tensor_error(
                 name,
-                &format!("has {of} records of {bytes} bytes, not those of {experts} experts"),
+                &format!("has {of} records of {bytes} bytes, but the program expects {experts} experts"),
             ));
         }
         let all = self.find(name, Dtype::U8, &[experts, bytes])?;
@@ -137,24 +138,24 @@ impl WeightFile {
     fn find<T>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Span<T>, Error> {
         let tensor = self.tensor(name)?;
         if tensor.dtype != dtype || tensor.shape != shape {
-            let is = format!(
-                "is {:?} {:?}, and the program expects {dtype:?} {shape:?}",
+            let message = format!(
+                "is {:?} {:?}, but the program expects {dtype:?} {shape:?}",
                 tensor.dtype, tensor.shape
             );
-            return Err(self.trouble(name, &is));
+            return Err(self.tensor_error(name, &message));
         }
         if !tensor.offset.is_multiple_of(ALIGNMENT) {
-            let starts = format!("starts at byte {}, which is not a multiple of {ALIGNMENT}", tensor.offset);
-            return Err(self.trouble(name, &starts));
+            let message = format!("starts at byte {}, which is not a multiple of {ALIGNMENT}", tensor.offset);
+            return Err(self.tensor_error(name, &message));
         }
         Ok(Span::new(Buffer::Weights, tensor.offset, tensor.bytes))
     }
 
     fn tensor(&self, name: &str) -> Result<&Tensor, Error> {
-        self.tensors.get(name).ok_or_else(|| self.trouble(name, "is missing"))
+        self.tensors.get(name).ok_or_else(|| self.tensor_error(name, "is missing"))
     }
 
-    fn trouble(&self, name: &str, what: &str) -> Error {
+    fn tensor_error(&self, name: &str, what: &str) -> Error {
         Error::runtime(format!(
             "{}: tensor `{name}` {what}; the program and its weights must come from one compilation",
             self.path.display()
@@ -162,13 +163,13 @@ impl WeightFile {
     }
 }
 
-/// Where the planes of a matrix are found.
+/// A source of a matrix's planes.
 pub trait Planes {
-    /// The plane of that name, of so many rows and elements of a row.
+    /// The plane `name`, of `shape` rows and elements a row.
     fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Error>;
 }
 
-/// A matrix whose planes are tensors.
+/// A matrix stored as one tensor per plane.
 struct SingleTensor<'a> {
     file: &'a WeightFile,
     name: &'a str,
@@ -183,33 +184,34 @@ impl Planes for SingleTensor<'_> {
     }
 }
 
-/// The records of a layer's experts: what each has of all their matrices, plane after plane, expert after expert. Matrices are asked
-/// for in the order in which they lie there.
+/// The expert records of a layer. A record has all planes of all matrices of one expert. Matrices have to be
+/// requested in the order in which they are stored.
 pub struct Records<'a> {
     file: &'a WeightFile,
     name: String,
     all: Span<u8>,
-    /// Bytes of one.
+    /// Record size in bytes.
     record: usize,
-    /// Of it, those that have been asked for.
+    /// End of the planes requested so far, relative to the record.
     end: usize,
 }
 
 impl Records<'_> {
-    /// What they begin at multiples of.
+    /// Records start at multiples of this many bytes.
     const PAGE: usize = 4096;
 
-    /// The next matrix that each expert has, of so many rows and columns. Its planes are those of the first expert, and reach to
-    /// the last one's.
+    /// The next matrix of each expert. Its spans begin at the first expert's plane and end at the last
+    /// expert's.
     pub fn matrix<M: Matrix>(&mut self, rows: usize, columns: usize) -> Result<M, Error> {
         M::find(self, rows, columns)
     }
 
-    /// All of them, when every matrix has been asked for.
+    /// The span of all records, after every matrix was requested.
     pub fn all(self) -> Result<Span<u8>, Error> {
         if self.end.next_multiple_of(Records::PAGE) != self.record {
-            let has = format!("has records of {} bytes, and the program expects {}", self.record, self.end);
-            return Err(self.file.trouble(&self.name, &has));
+            let message =
+                format!("has records of {} bytes, but the program expects {}", self.record, self.end);
+            return Err(self.file.tensor_error(&self.name, &message));
         }
         Ok(self.all)
     }
@@ -220,8 +222,8 @@ impl Planes for Records<'_> {
         let start = self.end.next_multiple_of(ALIGNMENT);
         self.end = start + rows * width * dtype.bitsize() / 8;
         if self.end > self.record {
-            let has = format!("has records of {} bytes, and the program expects more", self.record);
-            return Err(self.file.trouble(&self.name, &has));
+            let message = format!("has records of {} bytes, but the program expects more", self.record);
+            return Err(self.file.tensor_error(&self.name, &message));
         }
         let others = self.all.bytes - self.record;
         Ok(Span::new(Buffer::Weights, self.all.offset + start, others + self.end - start))
@@ -232,28 +234,28 @@ fn padded(columns: usize) -> usize {
     columns.next_multiple_of(BLOCK)
 }
 
-/// A matrix of singles, `[rows, padded columns]`.
+/// An f32 matrix, `[rows, padded columns]`.
 #[derive(Clone, Copy, Debug)]
 pub struct F32 {
-    /// Row by row.
+    /// Row-major elements.
     pub values: Span<f32>,
 }
 
-/// A matrix of halves, `[rows, padded columns]`.
+/// An f16 matrix, `[rows, padded columns]`.
 #[derive(Clone, Copy, Debug)]
 pub struct F16 {
-    /// Row by row.
+    /// Row-major elements.
     pub values: Span<half::f16>,
 }
 
-/// A matrix of bfloats, `[rows, padded columns]`.
+/// A bf16 matrix, `[rows, padded columns]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16 {
-    /// Row by row.
+    /// Row-major elements.
     pub values: Span<half::bf16>,
 }
 
-/// A matrix of signed bytes, 32 to a scale: value = code * scale.
+/// An 8-bit matrix, 32 columns per scale: value = code * scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Q8_0 {
     /// `[rows, padded columns]`
@@ -262,7 +264,8 @@ pub struct Q8_0 {
     pub scales: Span<half::f16>,
 }
 
-/// A matrix of nibbles, 32 to a scale: value = (code - 8) * scale. Byte j of a block's 16 holds columns j and j + 16.
+/// A 4-bit matrix, 32 columns per scale: value = (code - 8) * scale. Byte j of a 16-byte block holds columns
+/// j and j + 16.
 #[derive(Clone, Copy, Debug)]
 pub struct Q4_0 {
     /// `[rows, padded columns / 2]`
@@ -271,7 +274,8 @@ pub struct Q4_0 {
     pub scales: Span<half::f16>,
 }
 
-/// A matrix of floats of 4 bits, 32 to an exponent: value = float * 2^(exponent - 127). Bytes hold columns as those of [`Q4_0`] do.
+/// A matrix of 4-bit floats, 32 columns per exponent: value = float * 2^(exponent - 127). Columns are stored
+/// as in [`Q4_0`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mxfp4 {
     /// `[rows, padded columns / 2]`
@@ -280,8 +284,9 @@ pub struct Mxfp4 {
     pub scales: Span<u8>,
 }
 
-/// A matrix of codes of `BITS` bits in superblocks of 256 columns, whose scales are `SCALES` bytes: see the CPU device and the
-/// kernels, which decode them. Of 32 columns codes lie together, in parts of bits.
+/// A K-quant matrix with `BITS`-bit codes: superblocks of 256 columns with `SCALES` bytes of scales each.
+/// Codes are stored in groups of 32 columns, split into bit planes. The CPU device and the GPU kernels define
+/// the decoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Superblocks<const BITS: usize, const SCALES: usize> {
     /// `[rows, padded columns * BITS / 8]`
@@ -290,15 +295,15 @@ pub struct Superblocks<const BITS: usize, const SCALES: usize> {
     pub scales: Span<u8>,
 }
 
-/// 16 columns to a scale: value = (code - 32) * scale.
+/// q6_k: 16 columns per scale, value = (code - 32) * scale.
 pub type Q6K = Superblocks<6, 18>;
-/// 32 columns to a scale and an offset: value = code * scale - offset.
+/// q5_k: 32 columns per scale and offset, value = code * scale - offset.
 pub type Q5K = Superblocks<5, 20>;
-/// The same with codes of 4 bits.
+/// q4_k: like q5_k with 4-bit codes.
 pub type Q4K = Superblocks<4, 20>;
 
-/// A matrix of codes of `BITS` bits, `GROUP` columns to a scale and an offset in `T`: value = code * scale + offset. Of 32
-/// columns codes lie together, in parts of bits as the CPU device and the kernels decode them.
+/// An affine matrix with `BITS`-bit codes, `GROUP` columns per scale and offset in `T`: value = code * scale
+/// + offset. Codes are stored in groups of 32 columns, split into bit planes.
 #[derive(Clone, Copy, Debug)]
 pub struct AffineOf<const BITS: usize, const GROUP: usize, T> {
     /// `[rows, padded columns * BITS / 8]`
@@ -307,17 +312,17 @@ pub struct AffineOf<const BITS: usize, const GROUP: usize, T> {
     pub scales: Span<T>,
 }
 
-/// Scales and offsets are halves.
+/// [`AffineOf`] with f16 scales and offsets.
 pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::f16>;
-/// Scales and offsets are bfloats.
+/// [`AffineOf`] with bf16 scales and offsets.
 pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::bf16>;
 
-/// A matrix in one of these formats.
+/// A matrix in a weight format.
 pub trait Matrix: Sized {
-    /// The one whose planes are there, of so many rows and columns.
+    /// Finds the planes of a matrix with this shape.
     fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<Self, Error>;
 
-    /// What it consists of.
+    /// The matrix's planes.
     fn planes(&self) -> Vec<Span<u8>>;
 }
 
@@ -339,7 +344,7 @@ plain!(F32, F32);
 plain!(F16, F16);
 plain!(Bf16, BF16);
 
-/// Of codes and scales: their types, and how many a row of so many columns has of each.
+/// Implements [`Matrix`] for a format with codes and scales, given their types and elements per row.
 macro_rules! coded {
     ([$($generics:tt)*] $name:ty, [$codes:ident, $scales:ident], $columns:ident => [$of_codes:expr, $of_scales:expr]) => {
         impl<$($generics)*> Matrix for $name {

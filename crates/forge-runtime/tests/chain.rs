@@ -118,7 +118,7 @@ fn a_chain_ends_where_positions_do() {
         let mut chain = engine.chain(0, 8, lead).unwrap();
         (0..5).for_each(|_| _ = chain.next(100).unwrap());
         let end = chain.next(100).unwrap_err();
-        assert!(end.to_string().contains("9 positions are all there are"), "{end}");
+        assert!(end.to_string().contains("the context is full at 9 tokens"), "{end}");
         drop(chain);
         assert_eq!(engine.length(0), 9);
         assert!(engine.chain(0, 8, lead).is_err(), "there is no position for it");
@@ -148,7 +148,7 @@ fn memories_go_back_to_where_they_were_remembered() {
     for lead in LEADS {
         let mut engine = engine(Halving::load, 12, 1);
         engine.feed(0, &text[..2], Output::Nothing).unwrap();
-        engine.remember(0);
+        engine.snapshot_state(0);
         let first = engine.feed(0, &text[2..], Output::Next).unwrap().next[0];
         let mut chain = engine.chain(0, first, lead).unwrap();
         let written: Vec<u32> = (0..4).map(|_| chain.next(100).unwrap()).collect();

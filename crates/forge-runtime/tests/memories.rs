@@ -52,11 +52,14 @@ fn texts_in_turns_are_those_read_alone() {
 fn a_slot_goes_back_to_its_beginning_alone() {
     let mut engine = engine(2);
     fed(&mut engine, 0, &ONE);
-    assert_eq!([engine.kept(0, 7), engine.kept(0, 9), engine.kept(0, 6), engine.kept(0, 0)], [7, 7, 0, 0]);
+    assert_eq!(
+        [engine.rewindable(0, 7), engine.rewindable(0, 9), engine.rewindable(0, 6), engine.rewindable(0, 0)],
+        [7, 7, 0, 0]
+    );
     assert_eq!(engine.truncate(0, 6), 0);
     assert_eq!(fed(&mut engine, 0, &OTHER), sum(&OTHER));
     let behind = engine.submit(&[Row { id: 1, slot: 0, position: 6 }], &[0], OutputKind::Next).unwrap_err();
-    assert!(behind.to_string().contains("it has to be read again from its start"), "{behind}");
+    assert!(behind.to_string().contains("reprocess the prompt from position 0"), "{behind}");
     assert_eq!(fed(&mut engine, 0, &ONE[..2]), sum(&[&OTHER[..], &ONE[..2]].concat()), "nothing was done");
 }
 
@@ -64,10 +67,13 @@ fn a_slot_goes_back_to_its_beginning_alone() {
 fn a_slot_goes_back_to_where_it_was_remembered() {
     let mut engine = engine(2);
     fed(&mut engine, 0, &ONE[..4]);
-    engine.remember(0);
+    engine.snapshot_state(0);
     fed(&mut engine, 1, &OTHER);
     fed(&mut engine, 0, &ONE[4..]);
-    assert_eq!([engine.kept(0, 7), engine.kept(0, 5), engine.kept(0, 4), engine.kept(0, 3)], [7, 4, 4, 0]);
+    assert_eq!(
+        [engine.rewindable(0, 7), engine.rewindable(0, 5), engine.rewindable(0, 4), engine.rewindable(0, 3)],
+        [7, 4, 4, 0]
+    );
     for text in [&OTHER[..3], &ONE[4..]] {
         assert_eq!(engine.truncate(0, 5), 4);
         assert_eq!(fed(&mut engine, 0, text), sum(&[&ONE[..4], text].concat()));
@@ -76,7 +82,7 @@ fn a_slot_goes_back_to_where_it_was_remembered() {
     // The snapshot belongs to a sequence that no longer exists.
     assert_eq!(engine.truncate(0, 2), 0);
     fed(&mut engine, 0, &OTHER);
-    assert_eq!(engine.kept(0, 5), 0);
+    assert_eq!(engine.rewindable(0, 5), 0);
 }
 
 #[test]
@@ -91,7 +97,7 @@ fn a_slot_can_copy_the_state_of_another() {
     // From where a slot was remembered, and the copy is remembered there too.
     engine.truncate(0, 0);
     fed(&mut engine, 0, &OTHER[..5]);
-    engine.remember(0);
+    engine.snapshot_state(0);
     fed(&mut engine, 0, &[4, 4]);
     assert_eq!(engine.copy(0, 2, 6), 5);
     assert_eq!(fed(&mut engine, 2, &ONE[..3]), sum(&[&OTHER[..5], &ONE[..3]].concat()));

@@ -98,7 +98,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     {
         let mut engine = engine(Isa::available()[0], 2, 170, 2);
         engine.feed(1, &ids, Output::Nothing).unwrap();
-        assert_eq!(engine.kept(1, back_to), kept, "{back_to}");
+        assert_eq!(engine.rewindable(1, back_to), kept, "{back_to}");
         assert_eq!(engine.truncate(1, back_to), kept, "{back_to}");
         assert_eq!(engine.length(1), kept);
         let more: Vec<u32> = (0..12).map(|i| 49 - i).collect();
@@ -112,7 +112,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     engine.feed(0, &ids, Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 110), 110);
     engine.feed(0, &[4, 5], Output::Nothing).unwrap();
-    assert_eq!((engine.kept(0, 105), engine.kept(0, 104)), (105, 0));
+    assert_eq!((engine.rewindable(0, 105), engine.rewindable(0, 104)), (105, 0));
     let back = Row { id: 1, slot: 0, position: 104 };
     match engine.submit(&[back], &[0], OutputKind::Logits) {
         Err(Error::Usage(message)) => assert!(message.contains("position 104"), "{message}"),
@@ -153,7 +153,10 @@ fn a_slot_takes_over_what_another_one_has() {
         assert_eq!(said(1, &more), said(0, &more), "{length} of {read}");
         // A copy reaches as far back as its source. Copying a slot to itself does nothing.
         for back_to in [kept.saturating_sub(1), kept.saturating_sub(40)] {
-            assert!(engine.kept(2, back_to) <= engine.kept(1, back_to), "{back_to}, {length} of {read}");
+            assert!(
+                engine.rewindable(2, back_to) <= engine.rewindable(1, back_to),
+                "{back_to}, {length} of {read}"
+            );
         }
         assert_eq!(engine.copy(2, 2, kept), kept);
     }
@@ -253,10 +256,10 @@ fn greedy_ids_are_the_references() {
 fn what_cannot_be_fed_is_refused() {
     let mut engine = engine(Isa::available()[0], 1, 6, 2);
     for (slot, ids, part) in [
-        (0, &[1, 50][..], "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
-        (0, &[], "no ids"),
-        (0, &[1; 7], "7 positions do not fit a context of 6; tiny can be run with --ctx-size up to 64"),
-        (2, &[1], "slot 2 of 2"),
+        (0, &[1, 50][..], "token id 50 is out of range: tiny has token ids 0 to 49"),
+        (0, &[], "no token ids"),
+        (0, &[1; 7], "7 tokens exceed the context length of 6; tiny supports --ctx-size up to 64"),
+        (2, &[1], "slot 2 is out of range: there are 2"),
     ] {
         match engine.feed(slot, ids, Output::Next) {
             Err(Error::Usage(message)) => assert!(message.contains(part), "{message}"),
@@ -390,17 +393,17 @@ fn a_weight_file_that_does_not_fit_is_refused_by_name() {
         [&whole[..8], text.replacen(from, to, 1).as_bytes(), &whole[16384..]].concat()
     };
     for (bytes, part) in [
-        (whole[..whole.len() - 1].to_vec(), "is not a whole safetensors file"),
-        (whole[..20].to_vec(), "is not a whole safetensors file"),
+        (whole[..whole.len() - 1].to_vec(), "not a complete safetensors file"),
+        (whole[..20].to_vec(), "not a complete safetensors file"),
         (Vec::new(), "weights.safetensors: "),
         (header("layers.1.down.codes", "layers.1.down.codex"), "tensor `layers.1.down.codes` is missing"),
         (
             header(r#""layers.0.qkv.codes":{"dtype":"U8""#, r#""layers.0.qkv.codes":{"dtype":"I8""#),
-            "tensor `layers.0.qkv.codes` is I8 [80, 32], and the program expects U8 [80, 32]",
+            "tensor `layers.0.qkv.codes` is I8 [80, 32], but the program expects U8 [80, 32]",
         ),
         (
             header("\"shape\":[50, 64]", "\"shape\":[64, 50]"),
-            "tensor `embed.codes` is I8 [64, 50], and the program expects I8 [50, 64]",
+            "tensor `embed.codes` is I8 [64, 50], but the program expects I8 [50, 64]",
         ),
         (
             [&(16384_u64 - 9).to_le_bytes(), &whole[8..16383], &whole[16384..]].concat(),

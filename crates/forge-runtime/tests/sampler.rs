@@ -33,18 +33,18 @@ fn what_a_models_makers_say_is_taken_or_refused() {
         })
     );
     let refused = [
-        ("{", "is not JSON: "),
-        ("[]", "is not an object"),
-        (r#"{"do_sample": "no"}"#, "do_sample has to be true or false, and is \"no\""),
-        (r#"{"temperature": "hot"}"#, "temperature has to be a number, and is \"hot\""),
-        (r#"{"temperature": -5}"#, "a temperature is 0 or more, not -5"),
-        (r#"{"temperature": 1e300}"#, "a temperature is 0 or more, not inf"),
-        (r#"{"top_k": -3}"#, "top_k has to be a whole number, 0 or more, and is -3"),
-        (r#"{"top_k": 2.5}"#, "top_k has to be a whole number, 0 or more, and is 2.5"),
-        (r#"{"top_p": 7}"#, "top-p is more than 0 and at most 1, not 7"),
-        (r#"{"typical_p": [1]}"#, "typical_p has to be a number, and is [1]"),
-        (r#"{"min_p": true}"#, "min_p has to be a number, and is true"),
-        (r#"{"repetition_penalty": 0}"#, "a repetition penalty is more than 0, not 0"),
+        ("{", "not valid JSON: "),
+        ("[]", "not a JSON object"),
+        (r#"{"do_sample": "no"}"#, "do_sample must be true or false, not \"no\""),
+        (r#"{"temperature": "hot"}"#, "temperature must be a number, not \"hot\""),
+        (r#"{"temperature": -5}"#, "temperature must be at least 0, not -5"),
+        (r#"{"temperature": 1e300}"#, "temperature must be at least 0, not inf"),
+        (r#"{"top_k": -3}"#, "top_k must be an integer of at least 0, not -3"),
+        (r#"{"top_k": 2.5}"#, "top_k must be an integer of at least 0, not 2.5"),
+        (r#"{"top_p": 7}"#, "top-p must be above 0 and at most 1, not 7"),
+        (r#"{"typical_p": [1]}"#, "typical_p must be a number, not [1]"),
+        (r#"{"min_p": true}"#, "min_p must be a number, not true"),
+        (r#"{"repetition_penalty": 0}"#, "repetition-penalty must be above 0, not 0"),
     ];
     for (text, why) in refused {
         let told = configured(text).unwrap_err();

@@ -154,7 +154,7 @@ fn long_prompts_say_how_far_they_are_read() {
     assert_eq!(read, [(8, 27), (16, 27), (24, 27)]);
     let refused = session.complete(&[3; 65], count(1), None, &mut |_| ControlFlow::Continue(()));
     let message = refused.unwrap_err().to_string();
-    assert!(message.contains("65 positions do not fit a context of 64"), "{message}");
+    assert!(message.contains("65 tokens exceed the context length of 64"), "{message}");
 }
 
 /// Only even token ids, and three of them.

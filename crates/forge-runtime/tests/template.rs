@@ -172,12 +172,12 @@ fn what_python_rejects_is_rejected() {
         ("{% for x in nil if x %}{% endfor %}", "none is not iterable"),
         ("{{ nil|join(',') }}", "none is not iterable"),
         ("{% for k, v in nil|items %}{% endfor %}", "items needs a mapping, not none"),
-        ("{{ [1]|map('string')|tojson }}", "iterator has no JSON"),
+        ("{{ [1]|map('string')|tojson }}", "iterator cannot be serialized as JSON"),
         ("{{ [1]|select|length }}", "cannot calculate length"),
-        ("{{ nothing|tojson }}", "undefined has no JSON"),
+        ("{{ nothing|tojson }}", "undefined cannot be serialized as JSON"),
         ("{{ 1|tojson(separators=[',']) }}", "tojson needs two separators, not 1"),
         ("{{ 1|tojson(escape=true) }}", "unknown keyword argument 'escape'"),
-        ("{{ 'abc'.index('x') }}", "the text is not in the string"),
+        ("{{ 'abc'.index('x') }}", "substring not found"),
     ] {
         let message = render(source, &json!([]), &[], &json!({ "nil": null })).unwrap_err();
         assert!(message.contains(expected), "{source}: {message}");
@@ -190,10 +190,10 @@ fn errors_of_a_template_are_reported() {
     for (source, expected) in [
         (
             "{{ raise_exception('no system messages') }}",
-            "the model's chat template refuses this: no system messages",
+            "rejected by the model's chat template: no system messages",
         ),
         ("{{ nothing.at.all }}", "the chat template cannot be rendered"),
-        ("{% if %}", "the chat template cannot be read"),
+        ("{% if %}", "invalid chat template"),
     ] {
         let message = render(source, &messages, &[], &Value::Null).unwrap_err();
         assert!(message.contains(expected), "{source}: {message}");

@@ -1,8 +1,9 @@
-//! What int8 activations cost: the logits that the CPU device gives by default, beside those that it gives with `--f32-activations`.
+//! The error of int8 activations: the CPU's default logits compared with those of `--f32-activations`.
 //!
-//! Every position of every golden sequence is compared. The bounds are on distances, in standard deviations of the f32 logits, and
-//! come with golden.json. They bound KL divergence, too: where no logit of a position moves by more than d, KL divergence is
-//! at most d²/2 nats (Hoeffding's lemma), so it is stated and has no bound of its own.
+//! Every position of every golden sequence is compared. The bounds in golden.json are on differences, in
+//! standard deviations of the f32 logits. They also bound the KL divergence: if no logit of a position moves
+//! by more than d, it is at most d²/2 nats (Hoeffding's lemma). It is therefore printed without a bound of
+//! its own.
 
 use crate::device::Device;
 use crate::engine::golden::{ActivationBound, Golden, largest};
@@ -11,7 +12,7 @@ use crate::error::Error;
 use crate::session::generation::log_sum;
 use serde_json::{Value, json};
 
-/// The logits of every position of every golden sequence, each fed in the sequence's own passes.
+/// The logits of every position of every golden sequence. Each sequence runs in its own chunks.
 pub(crate) fn all_logits<D: Device>(golden: &Golden, engine: &mut Engine<D>) -> Result<Vec<Vec<f32>>, Error> {
     let mut logits = Vec::new();
     for sequence in &golden.sequences {
@@ -26,18 +27,18 @@ pub(crate) fn all_logits<D: Device>(golden: &Golden, engine: &mut Engine<D>) -> 
     Ok(logits)
 }
 
-/// How far the logits of int8 activations are from those of f32 activations.
+/// The difference between logits with int8 and with f32 activations.
 pub(crate) struct Divergence {
     /// KL divergence of each position, in nats.
     kl: Vec<f64>,
-    /// The largest difference of each position, in standard deviations of the f32 logits; ascending.
+    /// The largest logit difference of each position, in standard deviations of the f32 logits, ascending.
     distances: Vec<f64>,
-    /// Positions whose most probable token is the same.
+    /// Number of positions with the same most probable token.
     same: usize,
 }
 
 impl Divergence {
-    /// Compares position by position.
+    /// Compares the logits position by position.
     pub(crate) fn between(exact: &[Vec<f32>], rounded: &[Vec<f32>]) -> Divergence {
         let pairs = || exact.iter().zip(rounded);
         let mut distances: Vec<f64> = pairs().map(|(p, q)| distance(p, q)).collect();
@@ -49,7 +50,7 @@ impl Divergence {
         }
     }
 
-    /// The distance that this share of the positions do not exceed.
+    /// The smallest distance that at least this share of the positions does not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let place = (share * self.distances.len() as f64).ceil() as usize;
         self.distances.get(place.max(1) - 1).copied().unwrap_or(f64::INFINITY)
@@ -67,13 +68,13 @@ impl Divergence {
         self.same as f64 / self.distances.len() as f64
     }
 
-    /// Whether every bound holds. A logit that is not a number is infinitely far, and beyond any bound.
+    /// Whether every bound holds. A NaN logit counts as an infinite distance and violates any bound.
     pub(crate) fn is_within(&self, bounds: &[ActivationBound]) -> bool {
         let holds = |bound: &ActivationBound| self.quantile(bound.share) <= bound.bound;
         self.quantile(1.0).is_finite() && bounds.iter().all(holds)
     }
 
-    /// For people, two lines.
+    /// Two lines of text for the terminal.
     pub(crate) fn text(&self, bounds: &[ActivationBound]) -> String {
         let distances: Vec<String> = [(0.5, "median"), (0.9, "90th percentile"), (1.0, "largest")]
             .into_iter()
@@ -83,18 +84,18 @@ impl Divergence {
             })
             .collect();
         format!(
-            "  KL divergence {:.2e} nats on average, {:.2e} at most; same most probable token at {} of {} positions\n\
-             \x20 largest difference of a position, standard deviations: {}   {}\n",
+            "  KL divergence {:.2e} nats on average, {:.2e} at most; argmax matches at {} of {} positions\n\
+             \x20 largest logit difference per position, in standard deviations: {}   {}\n",
             self.mean_kl(),
             self.largest_kl(),
             self.same,
             self.distances.len(),
             distances.join(", "),
-            if self.is_within(bounds) { "ok" } else { "TOO FAR" },
+            if self.is_within(bounds) { "ok" } else { "FAIL: error above tolerance" },
         )
     }
 
-    /// For scripts.
+    /// The same values as JSON.
     pub(crate) fn json(&self, bounds: &[ActivationBound]) -> Value {
         let finite = |number: f64| number.min(f64::MAX);
         json!({
@@ -113,7 +114,7 @@ impl Divergence {
     }
 }
 
-/// The largest difference, in standard deviations of `exact`; infinite where a logit is not a number.
+/// The largest logit difference, in standard deviations of `exact`; infinite if a logit is NaN.
 fn distance(exact: &[f32], rounded: &[f32]) -> f64 {
     let count = exact.len() as f64;
     let mean = exact.iter().copied().map(f64::from).sum::<f64>() / count;
@@ -124,7 +125,7 @@ fn distance(exact: &[f32], rounded: &[f32]) -> f64 {
     if worst == 0.0 { 0.0 } else { worst / variance.sqrt() }
 }
 
-/// KL divergence of the distribution of `rounded` from that of `exact`, in nats; infinite where it is not a number.
+/// The KL divergence of `rounded` from `exact`, in nats; infinite if it is NaN.
 fn kl_divergence(exact: &[f32], rounded: &[f32]) -> f64 {
     let (p_sum, q_sum) = (log_sum(exact), log_sum(rounded));
     let terms = exact.iter().zip(rounded).map(|(&p, &q)| {
@@ -132,7 +133,7 @@ fn kl_divergence(exact: &[f32], rounded: &[f32]) -> f64 {
         p.exp() * (p - q)
     });
     let sum: f64 = terms.sum();
-    // Rounding can take a divergence of nothing below zero.
+    // Rounding can make a divergence of zero slightly negative.
     if sum.is_nan() { f64::INFINITY } else { sum.max(0.0) }
 }
 
@@ -166,7 +167,7 @@ mod tests {
             assert!(!found.is_within(&[bound(share, limit)]));
         }
         let broken = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
-        assert!(!broken.is_within(&[]), "what is not a number is beyond any bound");
+        assert!(!broken.is_within(&[]), "NaN violates any bound");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The arguments of all commands.
+//! Command line arguments of all commands.
 
 use crate::cli::output::remark;
 use crate::cli::sampling_arguments::SamplingArguments;
@@ -8,7 +8,7 @@ use clap::{Args, value_parser};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// An upper bound on `--threads`: each thread has a stack and joins every barrier.
+/// The maximum of `--threads`. Each thread has a stack and takes part in every barrier.
 const MAX_THREADS: i64 = 1024;
 
 /// The options of every command.
@@ -27,7 +27,7 @@ pub struct Common {
     /// background, repacked for the CPU. The copy is faster; pages of the file are shared between processes.
     #[arg(long, global = true)]
     pub(crate) mmap: bool,
-    /// Where MoE expert weights are kept: resident, mmap or stream[:SIZE] [default: resident]
+    /// Where MoE expert weights are kept: resident, mmap, stream or stream:SIZE [default: resident]
     ///
     /// `resident` keeps all experts in memory. `stream:20G` reads them from disk and caches 20 GB of them (`stream`: what
     /// is free). `mmap`, CPU only, leaves caching to the operating system. Expert usage is counted in expert_usage.json
@@ -49,7 +49,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// How the model is to be loaded.
+    /// The load options that these arguments describe.
     pub(crate) fn setup(&self) -> LoadOptions {
         LoadOptions {
             directory: self.model_dir.clone(),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_understood_or_refused() {
+    fn command_lines_are_accepted_or_rejected() {
         for (line, accepted) in [
             ("generate -p Hello", true),
             ("generate -p -", true),

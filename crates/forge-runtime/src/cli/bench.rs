@@ -1,6 +1,7 @@
-//! `bench`: how fast prompts are read (`ppN`) and ids generated (`tgN`), from nothing or behind a text that has been read
-//! (`@ dN`), in the columns of llama-bench, so that what reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
-//! the device reads at best.
+//! `bench`: measures prefill (`ppN`) and decode (`tgN`) in tok/s, in the columns and JSON keys of llama-bench.
+//!
+//! With `--n-depth` a test runs with tokens already in the context (`@ dN`). Decode is also compared with the memory
+//! bandwidth, because every decoded token reads all weights, and prefill with the peak compute rate.
 
 use crate::cli::arguments::Bench;
 use crate::cli::command::{Command, Context};
@@ -50,8 +51,7 @@ impl Command for Bench {
         for (depth, prompt, generated) in command.n_depth.iter().copied().flat_map(of_depth) {
             let mut samples = Vec::new();
             let mut streamed = None;
-            // Neither a disk nor the memory of a machine that others have a part of is always as fast, so their speeds are measured
-            // before and after each run that is counted.
+            // Disk and memory bandwidth vary on a shared machine: both are measured before and after each counted run.
             let (mut disk, mut reads) = (Vec::new(), Vec::new());
             for repeat in 0..=command.repetitions {
                 if repeat > 0 {
@@ -63,16 +63,16 @@ impl Command for Bench {
                 if repeat == 1 {
                     streamed = engine.device().streamed();
                 }
-                stand_at(&mut engine, depth)?;
+                fill_context(&mut engine, depth)?;
                 let seconds = if prompt > 0 {
                     read_prompt(&mut engine, prompt)?
                 } else if engine.device().streamed().is_some() {
                     let ids = program.info.some_ids((repeat + 1) * generated);
-                    meet(&mut engine, &ids[(repeat * generated) as usize..])?
+                    decode_given(&mut engine, &ids[(repeat * generated) as usize..])?
                 } else {
-                    // Some passes, so that a device has seen what it will be told.
-                    let some = 8.max(4 * lead.ids * lead.passes as u32);
-                    generate(&mut engine, if repeat == 0 { generated.min(some) } else { generated }, lead)?
+                    // The warm-up run is short: enough passes for the device to have seen every kernel.
+                    let warm_up = 8.max(4 * lead.ids * lead.passes as u32);
+                    generate(&mut engine, if repeat == 0 { generated.min(warm_up) } else { generated }, lead)?
                 };
                 if repeat > 0 {
                     samples.push(f64::from(prompt + generated) / seconds);
@@ -82,7 +82,7 @@ impl Command for Bench {
             let streamed = streamed.zip(engine.device().streamed());
             disk.extend(engine.device().disk_speed().map_err(Error::from)?);
             reads.extend(engine.device().read_speed().map_err(Error::from)?);
-            let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids, &disk));
+            let streamed = streamed.map(|(before, after)| ExpertStats::new(after.since(&before), ids, &disk));
             let result = Result { depth, prompt, generated, samples, reads, streamed };
             if !command.json {
                 print(&about.row(&result))?;
@@ -90,7 +90,7 @@ impl Command for Bench {
             results.push(result);
         }
         let compute_speed = engine.device().compute_speed().map_err(Error::from)?;
-        // Of a pass that takes as many rows as one can.
+        // The cost is of a pass of `chunk` rows.
         let operations = program.info.prefill.operations / u64::from(program.info.chunk.max(1));
         if command.json {
             print_json(&json!({
@@ -101,9 +101,9 @@ impl Command for Bench {
                 "device": device,
                 "n_threads": about.threads,
                 "bytes_per_token": program.info.decode.bytes_read,
-                "read_bytes_per_second": results.last().and_then(|last| mean(&last.reads)),
-                "operations_per_prompt_token": operations,
-                "operations_per_second": compute_speed.map(|PeakOps { codes, singles }| json!({"codes": codes, "singles": singles})),
+                "memory_bandwidth": results.last().and_then(|last| mean(&last.reads)),
+                "flops_per_prompt_token": operations,
+                "peak_ops": compute_speed.map(|PeakOps { codes, singles }| json!({"int8": codes, "f32": singles})),
                 "results": results.iter().map(Result::json).collect::<Vec<_>>(),
             }))?;
         } else {
@@ -112,16 +112,16 @@ impl Command for Bench {
             if let Some((generated, best)) =
                 generated.and_then(|result| Some((result.mean(), mean(&result.reads)?)))
             {
-                remark(&reading(program.info.decode.bytes_read, generated, best));
+                remark(&bandwidth_line(program.info.decode.bytes_read, generated, best));
             }
             let prompt =
                 results.iter().find(|result| result.prompt > 0 && result.depth == 0).map(Result::mean);
             if let (Some(best), Some(prompt)) = (compute_speed, prompt) {
-                remark(&multiplying(operations, prompt, best));
+                remark(&compute_line(operations, prompt, best));
             }
             for result in &results {
                 if let Some(streamed) = &result.streamed {
-                    remark(&format!("{}: {}", result.name(), streamed.told(result.mean())));
+                    remark(&format!("{}: {}", result.name(), streamed.summary(result.mean())));
                 }
             }
         }
@@ -129,11 +129,11 @@ impl Command for Bench {
     }
 }
 
-/// What ids are generated from, and how fast.
-fn reading(bytes: u64, per_second: f64, best: f64) -> String {
+/// Compares decode with the memory bandwidth. `bytes`: weights read per token; `best`: bandwidth in bytes/s.
+fn bandwidth_line(bytes: u64, per_second: f64, best: f64) -> String {
     let reached = bytes as f64 * per_second;
     format!(
-        "decode: {} of weights a token × {per_second:.1} tok/s = {}/s, {:.0}% of the {}/s that memory gives",
+        "decode: {} of weights per token × {per_second:.1} tok/s = {}/s, {:.0}% of the memory bandwidth of {}/s",
         human(bytes),
         human(reached as u64),
         100.0 * reached / best,
@@ -141,47 +141,47 @@ fn reading(bytes: u64, per_second: f64, best: f64) -> String {
     )
 }
 
-/// What a prompt is read with, and how fast.
-fn multiplying(operations: u64, per_second: f64, best: PeakOps) -> String {
-    let billions = |operations: f64| operations / 1e9;
+/// Compares prefill with the peak compute rate. `operations` are per token.
+fn compute_line(operations: u64, per_second: f64, best: PeakOps) -> String {
+    let giga = |operations: f64| operations / 1e9;
     format!(
-        "prefill: {:.1} million operations a token × {per_second:.1} tok/s = {:.0} GOP/s; the device can do {:.0} GOP/s in int8 and {:.0} \
-         GFLOP/s in f32",
+        "prefill: {:.1}M operations per token × {per_second:.1} tok/s = {:.0} GOP/s; the device reaches {:.0} GOP/s in int8 and \
+         {:.0} GFLOP/s in f32",
         operations as f64 / 1e6,
-        billions(operations as f64 * per_second),
-        billions(best.codes),
-        billions(best.singles),
+        giga(operations as f64 * per_second),
+        giga(best.codes),
+        giga(best.singles),
     )
 }
 
-/// What all tests have in common.
+/// The columns that all tests have in common.
 struct BenchHeader<'a> {
     info: &'static ModelInfo,
     model: String,
     device: &'a str,
     threads: usize,
-    /// Characters of the longest name of a test.
+    /// Length of the longest test name in characters.
     widest: usize,
 }
 
-/// The model, and the format that most of its bytes are in.
+/// The model name and the weight format that most of its bytes are in.
 fn described(info: &ModelInfo) -> String {
     let most = info.formats.iter().max_by_key(|(_, bytes)| *bytes);
     format!("{} {}", info.name, most.map_or("", |(format, _)| format))
 }
 
-/// Bytes of all weights.
+/// Total weight size in bytes.
 fn size(info: &ModelInfo) -> u64 {
     info.formats.iter().map(|(_, bytes)| bytes).sum()
 }
 
 impl BenchHeader<'_> {
-    /// What computes, in a word.
+    /// The backend column: the first word of the device description.
     fn backend(&self) -> &str {
         self.device.split([' ', ',']).next().unwrap_or_default()
     }
 
-    /// The titles of the columns.
+    /// The table header.
     fn heading(&self) -> String {
         let (width, widest) = (self.model.chars().count().max(5), self.widest);
         format!(
@@ -200,7 +200,7 @@ impl BenchHeader<'_> {
         )
     }
 
-    /// A test.
+    /// One table row.
     fn row(&self, result: &Result) -> String {
         let (width, widest) = (self.model.chars().count().max(5), self.widest);
         let (gibibytes, parameters) =
@@ -226,65 +226,68 @@ impl BenchHeader<'_> {
     }
 }
 
-/// Tokens per second of one test.
+/// Measurements of one test.
 struct Result {
-    /// Ids before it begins.
+    /// Tokens in the context before the test.
     depth: u32,
-    /// Ids of the prompt, or of what was generated: one of them is 0.
+    /// Prompt length in tokens; 0 in a decode test.
     prompt: u32,
+    /// Generated tokens; 0 in a prefill test.
     generated: u32,
+    /// Speed of each repetition in tok/s.
     samples: Vec<f64>,
-    /// Bytes a second that memory gave, whenever it was measured.
+    /// Memory bandwidth samples in bytes/s.
     reads: Vec<f64>,
-    /// Where experts are streamed.
-    streamed: Option<Streamed>,
+    /// Expert cache statistics, if experts are streamed.
+    streamed: Option<ExpertStats>,
 }
 
-/// What an id took of the disk.
-struct Streamed {
-    hits: f64,
-    /// The share of experts that had been foreseen.
-    guesses: f64,
-    /// Bytes of experts that were asked for and not found.
-    wanted: f64,
-    /// Those that were read, with what was foreseen in vain.
-    bytes: f64,
-    /// Seconds in which nothing was computed.
-    stalled: f64,
-    /// Bytes a second that the disk gives where nothing else is done.
-    disk: f64,
-    /// Ids a second that it permits.
-    permitted: Option<f64>,
+/// Expert cache statistics of one test, per token.
+struct ExpertStats {
+    /// Share of requested experts found in the cache.
+    hit_rate: f64,
+    /// Share of requested experts that had been prefetched.
+    prefetch_hit_rate: f64,
+    /// Bytes of requested experts not found.
+    miss_bytes: f64,
+    /// Bytes read from disk, wasted prefetches included.
+    read_bytes: f64,
+    /// Seconds in which the pass waited for the disk.
+    stall_seconds: f64,
+    /// Disk bandwidth in bytes/s.
+    disk_bandwidth: f64,
+    /// Speed in tok/s if the disk read the missed bytes and nothing else took time; `None` without misses.
+    disk_bound: Option<f64>,
 }
 
-impl Streamed {
-    /// `disk`: its speed whenever it was measured.
-    fn of(counts: CacheStats, ids: u32, disk: &[f64]) -> Streamed {
-        let each = 1.0 / f64::from(ids);
-        let disk = mean(disk).unwrap_or(0.0);
-        Streamed {
-            hits: counts.hits(),
-            guesses: counts.guesses(),
-            wanted: counts.wanted as f64 * each,
-            bytes: counts.bytes as f64 * each,
-            stalled: counts.stalled.as_secs_f64() * each,
-            disk,
-            permitted: counts.permitted(disk, u64::from(ids)),
+impl ExpertStats {
+    /// Divides the counts by `tokens`. `disk_samples` are bandwidths in bytes/s.
+    fn new(counts: CacheStats, tokens: u32, disk_samples: &[f64]) -> ExpertStats {
+        let per_token = 1.0 / f64::from(tokens);
+        let disk_bandwidth = mean(disk_samples).unwrap_or(0.0);
+        ExpertStats {
+            hit_rate: counts.hits(),
+            prefetch_hit_rate: counts.guesses(),
+            miss_bytes: counts.wanted as f64 * per_token,
+            read_bytes: counts.bytes as f64 * per_token,
+            stall_seconds: counts.stalled.as_secs_f64() * per_token,
+            disk_bandwidth,
+            disk_bound: counts.permitted(disk_bandwidth, u64::from(tokens)),
         }
     }
 
-    fn told(&self, per_second: f64) -> String {
-        let mut text = format!("{:.1}% of experts found in memory", 100.0 * self.hits);
-        if let Some(permitted) = self.permitted {
+    fn summary(&self, per_second: f64) -> String {
+        let mut text = format!("expert cache: {:.1}% hits", 100.0 * self.hit_rate);
+        if let Some(bound) = self.disk_bound {
             text += &format!(
-                " and {:.1}% foreseen, {} of others wanted, {} read and {:.2} ms waited an id; the disk gives {} a second, enough for \
-                 {permitted:.2} ids, of which {:.0}% are reached",
-                100.0 * self.guesses,
-                human(self.wanted as u64),
-                human(self.bytes as u64),
-                1000.0 * self.stalled,
-                human(self.disk as u64),
-                100.0 * per_second / permitted,
+                ", {:.1}% prefetch hits; per token {} missed, {} read, {:.2} ms stalled; disk {}/s, disk bound {bound:.2} tok/s, \
+                 {:.0}% of it reached",
+                100.0 * self.prefetch_hit_rate,
+                human(self.miss_bytes as u64),
+                human(self.read_bytes as u64),
+                1000.0 * self.stall_seconds,
+                human(self.disk_bandwidth as u64),
+                100.0 * per_second / bound,
             );
         }
         text
@@ -302,7 +305,7 @@ impl Result {
         mean(&self.samples).unwrap_or(f64::NAN)
     }
 
-    /// The standard deviation of the samples; 0 of one.
+    /// The sample standard deviation; 0 for a single sample.
     fn deviation(&self) -> f64 {
         let (mean, count) = (self.mean(), self.samples.len());
         let squares: f64 = self.samples.iter().map(|sample| (sample - mean).powi(2)).sum();
@@ -310,7 +313,7 @@ impl Result {
     }
 
     fn json(&self) -> Value {
-        let mut told = json!({
+        let mut value = json!({
             "test": self.name(),
             "n_prompt": self.prompt,
             "n_gen": self.generated,
@@ -318,36 +321,36 @@ impl Result {
             "avg_ts": self.mean(),
             "stddev_ts": self.deviation(),
             "samples_ts": self.samples,
-            "samples_read_bytes_per_second": self.reads,
+            "memory_bandwidth_samples": self.reads,
         });
         if let Some(streamed) = &self.streamed {
-            told["hit_rate"] = json!(streamed.hits);
-            told["foreseen_rate"] = json!(streamed.guesses);
-            told["wanted_bytes_per_token"] = json!(streamed.wanted);
-            told["disk_bytes_per_token"] = json!(streamed.bytes);
-            told["disk_bytes_per_second"] = json!(streamed.disk);
-            told["stalled_seconds_per_token"] = json!(streamed.stalled);
-            told["permitted_ts"] = json!(streamed.permitted);
+            value["expert_hit_rate"] = json!(streamed.hit_rate);
+            value["expert_prefetch_hit_rate"] = json!(streamed.prefetch_hit_rate);
+            value["expert_miss_bytes_per_token"] = json!(streamed.miss_bytes);
+            value["expert_read_bytes_per_token"] = json!(streamed.read_bytes);
+            value["expert_stall_seconds_per_token"] = json!(streamed.stall_seconds);
+            value["disk_bytes_per_second"] = json!(streamed.disk_bandwidth);
+            value["disk_bound_ts"] = json!(streamed.disk_bound);
         }
-        told
+        value
     }
 }
 
-fn mean(of: &[f64]) -> Option<f64> {
-    (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64)
+fn mean(samples: &[f64]) -> Option<f64> {
+    (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// Has the slot hold a text of so many ids, and nothing after them.
-fn stand_at<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::Result<(), Error> {
+/// Fills slot 0 with exactly `depth` tokens.
+fn fill_context<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::Result<(), Error> {
     let kept = engine.truncate(0, depth);
     if kept < depth {
         engine.feed(0, &engine.info().some_ids(depth)[kept as usize..], Output::Nothing)?;
-        engine.remember(0);
+        engine.snapshot_state(0);
     }
     Ok(())
 }
 
-/// Seconds to read a prompt and know the next id.
+/// Seconds to prefill a prompt and choose the next token.
 fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Result<f64, Error> {
     let ids = engine.info().some_ids(count);
     let start = Instant::now();
@@ -355,7 +358,7 @@ fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Re
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds to generate ids, each of the one before.
+/// Seconds to decode `count` tokens, each from the one before.
 fn generate<D: Device>(
     engine: &mut Engine<D>,
     count: u32,
@@ -369,9 +372,9 @@ fn generate<D: Device>(
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds to meet ids one after the other, each with the next one chosen. What a model writes when it always takes the likeliest
-/// soon repeats itself, and so asks for the same experts: where these are streamed, texts are told to it.
-fn meet<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Error> {
+/// Seconds to decode the given tokens one at a time. Greedy output soon repeats itself and requests the same experts,
+/// so with streamed experts the input is fixed.
+fn decode_given<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Error> {
     let start = Instant::now();
     for id in ids {
         engine.feed(0, &[*id], Output::Next)?;
@@ -384,33 +387,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_disk_permits_is_told_beside_what_is_reached() {
+    fn the_disk_bound_is_stated_with_the_share_reached() {
         let stalled = std::time::Duration::from_millis(500);
         let (wanted, bytes) = (1_000_000_000, 1_200_000_000);
         let counts = CacheStats { asked: 100, found: 75, foreseen: 5, wanted, bytes, stalled };
-        let said = Streamed::of(counts, 10, &[1.5e9, 2.5e9, 2e9]).told(18.0);
+        let line = ExpertStats::new(counts, 10, &[1.5e9, 2.5e9, 2e9]).summary(18.0);
         assert_eq!(
-            said,
-            "75.0% of experts found in memory and 5.0% foreseen, 100 MB of others wanted, 120 MB read and 50.00 ms waited an id; the disk gives \
-             2.00 GB a second, enough for 20.00 ids, of which 90% are reached"
+            line,
+            "expert cache: 75.0% hits, 5.0% prefetch hits; per token 100 MB missed, 120 MB read, 50.00 ms stalled; disk 2.00 GB/s, \
+             disk bound 20.00 tok/s, 90% of it reached"
         );
     }
 
     #[test]
-    fn bytes_are_told_beside_what_can_be_read() {
-        let said = reading(1_170_000_000, 37.0, 52e9);
+    fn decode_is_compared_with_the_memory_bandwidth() {
+        let line = bandwidth_line(1_170_000_000, 37.0, 52e9);
         assert_eq!(
-            said,
-            "decode: 1.17 GB of weights a token × 37.0 tok/s = 43.29 GB/s, 83% of the 52.00 GB/s that memory gives"
+            line,
+            "decode: 1.17 GB of weights per token × 37.0 tok/s = 43.29 GB/s, 83% of the memory bandwidth of 52.00 GB/s"
         );
     }
 
     #[test]
-    fn operations_have_units_and_the_device_s_best_beside_them() {
-        let said = multiplying(221_600_000, 388.0, PeakOps { codes: 339e9, singles: 120e9 });
+    fn prefill_is_compared_with_the_peak_compute_rate() {
+        let line = compute_line(221_600_000, 388.0, PeakOps { codes: 339e9, singles: 120e9 });
         assert_eq!(
-            said,
-            "prefill: 221.6 million operations a token × 388.0 tok/s = 86 GOP/s; the device can do 339 GOP/s in int8 and 120 GFLOP/s in f32"
+            line,
+            "prefill: 221.6M operations per token × 388.0 tok/s = 86 GOP/s; the device reaches 339 GOP/s in int8 and 120 GFLOP/s in f32"
         );
     }
 }

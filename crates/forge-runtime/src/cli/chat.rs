@@ -1,8 +1,8 @@
-//! `chat`: a conversation in the terminal.
+//! `chat`: a chat in the terminal.
 //!
-//! The conversation is a list of messages; for each answer the whole of it is rendered by the model's chat template, and
-//! the session reads only what it does not hold already. Answers go to standard output, everything else to standard
-//! error, so that `echo "Hello" | model chat > answer.txt` gives answers alone. Ctrl-C ends an answer and not the program.
+//! The chat template renders the whole conversation for each reply; the session prefills only tokens that are
+//! not in the KV cache. Replies go to standard output and everything else to standard error, so
+//! `echo "Hello" | model chat > reply.txt` writes the reply alone. Ctrl-C stops a reply, not the program.
 
 use crate::cli::arguments::Chat;
 use crate::cli::command::{Command, Context};
@@ -60,59 +60,59 @@ impl Command for Chat {
     }
 }
 
-/// A conversation and what it is held with.
+/// State of the interactive loop.
 struct ChatRepl {
     session: Session,
     settings: GenerationParams,
-    /// Of the template.
+    /// Variables of the chat template.
     variables: Map<String, Value>,
     messages: Vec<Message>,
-    /// What came of the last answer.
+    /// The last reply and its timings.
     last: Option<Generated>,
 }
 
-/// What a line that begins with a slash asks for.
+/// Output of `/help`.
 const HELP: &str = "\
-/system TEXT  what the model is to keep in mind; without a text, nothing
-/reset        begin again
-/retry        another answer to the last question
+/system TEXT  set the system prompt; without TEXT, remove it
+/reset        clear the conversation
+/retry        regenerate the last reply
 /save FILE    write the conversation as JSON
-/load FILE    go on with one that was written
-/stats        how fast the last answer was, and how much room is left
-/quit         end; so does Ctrl-D. Ctrl-C ends an answer
-//TEXT        send a message that begins with a slash: //usr is /usr
-TEXT \\       a backslash at the end of a line: the message goes on in the next line";
+/load FILE    continue a saved conversation
+/stats        speed of the last reply, and tokens in the context
+/quit         exit, like Ctrl-D; Ctrl-C stops a reply
+//TEXT        send a message that starts with a slash: //usr is /usr
+TEXT \\       a backslash at the end of a line continues the message";
 
 impl ChatRepl {
-    /// Reads lines and answers them. Where nobody watches, it tells in the end whether all of them were right.
+    /// Reads lines and replies to them. Without a terminal, the result says whether every line succeeded.
     fn converse(&mut self, name: &str) -> Outcome {
-        let is_watched = stdin().is_terminal() && stderr().is_terminal();
-        if is_watched {
+        let is_interactive = stdin().is_terminal() && stderr().is_terminal();
+        if is_interactive {
             remark(&format!(
-                "{name} on {}. /help lists commands; a line that ends with \\ goes on in the next.",
+                "{name} on {}. /help lists commands; \\ at the end of a line continues the message.",
                 self.session.describe()
             ));
         }
         let mut all_right = true;
         let mut editor = DefaultEditor::new().map_err(|error| Error::runtime(error.to_string()))?;
-        // Lines of a message that goes on in the next.
+        // Lines of an unfinished message.
         let mut pending = String::new();
         loop {
             let prompt = if pending.is_empty() { "> " } else { "… " };
-            let line = match editor.readline(if is_watched { prompt } else { "" }) {
+            let line = match editor.readline(if is_interactive { prompt } else { "" }) {
                 Ok(line) => line,
-                // The last line of a file may end with a backslash.
+                // The last line of the input may end with a backslash.
                 Err(ReadlineError::Eof) if !pending.is_empty() => String::new(),
-                Err(ReadlineError::Eof) => return Ok(is_watched || all_right),
+                Err(ReadlineError::Eof) => return Ok(is_interactive || all_right),
                 Err(ReadlineError::Interrupted) => {
                     pending.clear();
-                    remark(&"Ctrl-D or /quit ends the conversation.");
+                    remark(&"use Ctrl-D or /quit to exit");
                     continue;
                 }
                 Err(error) => return Err(Error::runtime(format!("standard input: {error}")).into()),
             };
-            if let Some(begun) = line.strip_suffix('\\') {
-                pending.push_str(begun);
+            if let Some(part) = line.strip_suffix('\\') {
+                pending.push_str(part);
                 pending.push('\n');
                 continue;
             }
@@ -123,12 +123,12 @@ impl ChatRepl {
             }
             let _ = editor.add_history_entry(line);
             let outcome = match Typed::of(line) {
-                Typed::Command("quit" | "exit") => return Ok(is_watched || all_right),
-                Typed::Command(asked) => self.obey(asked),
+                Typed::Command("quit" | "exit") => return Ok(is_interactive || all_right),
+                Typed::Command(command) => self.run_command(command),
                 Typed::Message(text) => self.say(text),
             };
             match outcome {
-                // What one message did wrong does not end the conversation.
+                // A wrong message does not end the conversation.
                 Err(CommandExit::Failed(Error::Usage(message))) => {
                     all_right = false;
                     complain(&message);
@@ -138,7 +138,7 @@ impl ChatRepl {
         }
     }
 
-    /// Answers a message.
+    /// Adds a user message and generates the reply.
     fn say(&mut self, text: &str) -> Result<(), CommandExit> {
         self.messages.push(Message::user(text));
         let answered = self.answer();
@@ -148,7 +148,7 @@ impl ChatRepl {
         answered
     }
 
-    /// Has the model take its turn.
+    /// Generates the assistant's reply to the conversation.
     fn answer(&mut self) -> Result<(), CommandExit> {
         let ChatRepl { session, settings, variables, messages, .. } = self;
         let conversation = Conversation { messages, tools: &[], variables, answer: true };
@@ -156,24 +156,22 @@ impl ChatRepl {
         let written = show(session, &prompt, settings.clone(), true)?;
         print("\n")?;
         match written.end {
-            FinishReason::Context => {
-                remark(&"The context is full: /reset begins again, --ctx-size makes more room.")
-            }
+            FinishReason::Context => remark(&"the context is full: use /reset, or a larger --ctx-size"),
             FinishReason::Count => {
-                remark(&format!("The answer was cut at {} ids (--count).", settings.count))
+                remark(&format!("the reply was cut at {} tokens (--max-tokens)", settings.count))
             }
             _ => {}
         }
-        // The next answer is not to be made of the same dice.
+        // The next reply uses another seed.
         settings.seed = settings.seed.wrapping_add(1);
         messages.push(Message::assistant(written.text.clone()));
         self.last = Some(written);
         Ok(())
     }
 
-    /// Does what a line with a slash asks for.
-    fn obey(&mut self, asked: &str) -> Result<(), CommandExit> {
-        let (word, rest) = asked.split_once(char::is_whitespace).unwrap_or((asked, ""));
+    /// Runs a slash command.
+    fn run_command(&mut self, command: &str) -> Result<(), CommandExit> {
+        let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match word {
             "help" => remark(&HELP),
@@ -181,8 +179,8 @@ impl ChatRepl {
             "system" => {
                 self.set_system(rest);
                 remark(&match rest {
-                    "" => "system message removed".to_owned(),
-                    _ => format!("system message set, {} characters", rest.chars().count()),
+                    "" => "system prompt removed".to_owned(),
+                    _ => format!("system prompt set, {} characters", rest.chars().count()),
                 });
             }
             "reset" => self.messages.retain(|message| message.role == "system"),
@@ -196,18 +194,18 @@ impl ChatRepl {
                 remark(&format!("{} loaded from {rest}", counted(&self.messages)));
             }
             _ => {
-                let advice = "/help lists commands, and // sends a message that begins with a slash";
+                let advice = "/help lists commands; // starts a message with a slash";
                 return Err(Error::usage(format!("/{word}: unknown command; {advice}")).into());
             }
         }
         Ok(())
     }
 
-    /// Answers the last question again.
+    /// Regenerates the last reply.
     fn retry(&mut self) -> Result<(), CommandExit> {
         let is_answered = self.messages.last().is_some_and(|message| message.role == "assistant");
         if !is_answered {
-            return Err(Error::usage("there is no answer yet").into());
+            return Err(Error::usage("there is no reply yet").into());
         }
         let before = self.messages.pop();
         let answered = self.answer();
@@ -217,7 +215,7 @@ impl ChatRepl {
         answered
     }
 
-    /// Puts a message before all others, or takes it away.
+    /// Sets the system prompt, or removes it if `text` is empty.
     fn set_system(&mut self, text: &str) {
         self.messages.retain(|message| message.role != "system");
         if !text.is_empty() {
@@ -228,23 +226,25 @@ impl ChatRepl {
     fn stats(&self) -> String {
         let context = self.session.context();
         match &self.last {
-            Some(last) => format!("{} · {} of {context} positions", account(last), self.session.length()),
-            None => format!("nothing has been said; {context} positions"),
+            Some(last) => {
+                format!("{} · context {} of {context} tokens", account(last), self.session.length())
+            }
+            None => format!("no reply yet · context 0 of {context} tokens"),
         }
     }
 }
 
-/// A line of a conversation.
+/// An input line.
 #[derive(Debug, PartialEq)]
 enum Typed<'a> {
-    /// What follows the slash.
+    /// A command, without its slash.
     Command(&'a str),
-    /// What is said to the model.
+    /// A user message.
     Message(&'a str),
 }
 
 impl Typed<'_> {
-    /// A slash begins a command, and two a message that begins with one.
+    /// Parses a line: `/` starts a command, `//` a message that starts with a slash.
     fn of(line: &str) -> Typed<'_> {
         match line.strip_prefix('/') {
             Some(message) if message.starts_with('/') => Typed::Message(message),
@@ -262,10 +262,12 @@ fn counted(messages: &[Message]) -> String {
     }
 }
 
-/// A variable of the template: a name and JSON, or else text.
+/// Parses `NAME=VALUE` for the chat template. The value is JSON, or text if it is not valid JSON.
 fn variable(text: &str) -> Result<(String, Value), Error> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Error::usage(format!("--chat-template-kwarg {text}: a name and a value are wanted, such as a=true"))
+        Error::usage(format!(
+            "--chat-template-kwarg {text}: expected NAME=VALUE, such as enable_thinking=false"
+        ))
     })?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
     Ok((name.to_owned(), value))
@@ -273,7 +275,7 @@ fn variable(text: &str) -> Result<(String, Value), Error> {
 
 fn save(path: &str, messages: &[Message]) -> Result<(), Error> {
     if path.is_empty() {
-        return Err(Error::usage("/save wants the name of a file"));
+        return Err(Error::usage("/save needs a file name"));
     }
     let text = serde_json::to_string_pretty(messages).map_err(|error| Error::runtime(error.to_string()))?;
     std::fs::write(path, text + "\n").map_err(|error| Error::usage(format!("{path}: {error}")))
@@ -281,11 +283,11 @@ fn save(path: &str, messages: &[Message]) -> Result<(), Error> {
 
 fn load(path: &str) -> Result<Vec<Message>, Error> {
     if path.is_empty() {
-        return Err(Error::usage("/load wants the name of a file"));
+        return Err(Error::usage("/load needs a file name"));
     }
     let trouble = |what: String| Error::usage(format!("{path}: {what}"));
     let text = std::fs::read(path).map_err(|error| trouble(error.to_string()))?;
-    serde_json::from_slice(&text).map_err(|error| trouble(format!("is not a list of messages: {error}")))
+    serde_json::from_slice(&text).map_err(|error| trouble(format!("not a list of messages: {error}")))
 }
 
 #[cfg(test)]

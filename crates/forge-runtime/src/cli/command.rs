@@ -1,4 +1,4 @@
-//! The commands of a program: what `main.rs` lists.
+//! The command interface, and the main function of generated programs.
 
 use crate::cli::arguments::Common;
 use crate::cli::output;
@@ -9,30 +9,30 @@ use clap::{ArgMatches, Args, FromArgMatches};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// What a command runs on.
+/// The arguments of [`Command::run`].
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The model.
     pub program: &'a CompiledModel,
-    /// The options that all commands share.
+    /// The global options.
     pub common: &'a Common,
-    /// The whole command line, for completions.
+    /// The command line definition, for shell completions.
     pub definition: &'a clap::Command,
 }
 
-/// A command: its arguments, and what it does.
+/// A subcommand: its arguments and its implementation.
 pub trait Command: Args {
-    /// The name that users type.
+    /// The subcommand's name.
     const NAME: &'static str;
 
-    /// Whether `--help` leaves it out.
+    /// Whether `--help` omits it.
     const IS_HIDDEN: bool = false;
 
-    /// Runs it; gives whether the result is right.
+    /// Runs the command. `Ok(false)` means that the result is wrong, such as a failed comparison.
     fn run(&self, context: &Context<'_>) -> Outcome;
 }
 
-/// A command in a program's list; see [`command()`].
+/// A type-erased [`Command`]; see [`command()`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     name: &'static str,
@@ -41,7 +41,7 @@ pub struct Entry {
     run: fn(&Context<'_>, &ArgMatches) -> Outcome,
 }
 
-/// An entry of a program's list of commands.
+/// The [`Entry`] of a command.
 pub const fn command<C: Command>() -> Entry {
     Entry {
         name: C::NAME,
@@ -74,7 +74,7 @@ pub fn run(
     let definition = definition(program.info.name, program.info.architecture, commands);
     let matches = match definition.clone().try_get_matches_from(arguments) {
         Ok(matches) => matches,
-        // Help and the version are among the errors; clap prints them to standard output.
+        // Help and version are clap errors; clap prints them to standard output.
         Err(error) => {
             return match error.print() {
                 Ok(()) => Ok(error.exit_code() as u8),
@@ -100,7 +100,7 @@ pub fn run(
     }
 }
 
-/// The command line as clap takes it.
+/// The clap definition of the command line.
 pub(crate) fn definition(name: &'static str, architecture: &str, commands: &[Entry]) -> clap::Command {
     let command = clap::Command::new(name)
         .version(env!("CARGO_PKG_VERSION"))

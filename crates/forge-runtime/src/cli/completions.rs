@@ -1,4 +1,4 @@
-//! `completions`: what a shell has to know to finish what is typed.
+//! `completions`: prints a shell completion script.
 
 use crate::cli::arguments::Completions;
 use crate::cli::command::{Command, Context};

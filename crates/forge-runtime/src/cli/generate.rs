@@ -1,6 +1,6 @@
-//! `generate`: continues a text.
+//! `generate`: continues a prompt.
 //!
-//! Text streams to standard output; what was done, and how fast, goes to standard error when it has ended.
+//! Text streams to standard output. The token counts and speeds go to standard error at the end.
 
 use crate::cli::arguments::Generate;
 use crate::cli::command::{Command, Context};
@@ -42,13 +42,13 @@ impl Command for Generate {
         };
         let seed = settings.seed;
         let written = show(&mut session, &ids, settings, !command.json)?;
-        // The first new id comes of the prompt's pass; the others of a pass each.
+        // The first token comes from the prefill pass; each of the others takes a decode step.
         let steps = written.ids.len().saturating_sub(1);
         if command.json {
             print_json(&json!({
-                "ids": written.ids,
+                "token_ids": written.ids,
                 "text": has_text.then_some(&written.text),
-                "end": written.end.name(),
+                "finish_reason": written.end.name(),
                 "seed": seed,
                 "timings": {
                     "prompt_tokens": ids.len(),
@@ -61,17 +61,17 @@ impl Command for Generate {
             }))?;
         } else {
             print("\n")?;
-            let drawn = if is_greedy { String::new() } else { format!(" · seed {seed}") };
-            remark(&format!("{}{drawn} · {}", account(&written), session.describe()));
+            let seed_note = if is_greedy { String::new() } else { format!(" · seed {seed}") };
+            remark(&format!("{}{seed_note} · {}", account(&written), session.describe()));
         }
         Ok(true)
     }
 }
 
-/// What was done, and how fast.
+/// Token counts and speeds, and the finish reason.
 pub(crate) fn account(written: &Generated) -> String {
     format!(
-        "prompt {} tokens, {:.1}/s · generated {} tokens, {:.1}/s · {}",
+        "prefill {} tokens, {:.1} tok/s · decode {} tokens, {:.1} tok/s · {}",
         written.read,
         rate(written.read, written.read_time),
         written.ids.len(),
@@ -84,8 +84,8 @@ fn rate(count: usize, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Writes on after `ids`, to standard output unless it `is_silent`, until the text ends or Ctrl-C ends it. Without a
-/// tokenizer ids are shown as numbers.
+/// Generates after `ids` and prints the output if `is_shown`, until the sequence ends or Ctrl-C is pressed.
+/// Without a tokenizer it prints token ids.
 pub(crate) fn show(
     session: &mut Session,
     ids: &[u32],
@@ -93,7 +93,7 @@ pub(crate) fn show(
     is_shown: bool,
 ) -> Result<Generated, CommandExit> {
     let has_text = session.text().is_some();
-    let mut progress = Progress::new("reading");
+    let mut progress = Progress::new("prefill, tokens");
     let mut closed = None;
     interrupt::watch();
     let written = session.complete(ids, settings, None, &mut |event| {
@@ -104,8 +104,8 @@ pub(crate) fn show(
             }
             Event::Piece(piece) => {
                 progress.clear();
-                let number = piece.id.filter(|_| piece.end != Some(FinishReason::EndOfText));
-                match number {
+                let token_id = piece.id.filter(|_| piece.end != Some(FinishReason::EndOfText));
+                match token_id {
                     _ if !is_shown => Ok(()),
                     Some(id) if !has_text => print(&format!("{id} ")),
                     _ if piece.text.is_empty() => Ok(()),
@@ -126,26 +126,26 @@ pub(crate) fn show(
     closed.map_or(Ok(written?), Err)
 }
 
-/// The prompt's ids, and the tokenizer, which ids alone can do without.
+/// The prompt's token ids, and the tokenizer if there is one. Token ids do not need a tokenizer.
 fn prompt(
     program: &CompiledModel,
     setup: &LoadOptions,
     command: &Generate,
 ) -> Result<(Vec<u32>, Option<Tokenizer>), Error> {
     let Some(prompt) = &command.prompt else {
-        // Strings that end a text need one.
+        // Stop strings need a tokenizer.
         let has_text = !command.stop.is_empty() || setup.path(program, "tokenizer.json").is_file();
         return Ok((command.token_ids.clone(), has_text.then(|| setup.text(program))));
     };
     let text = setup.text(program);
     let ids = text.encode(&given(prompt)?, true)?;
     if ids.is_empty() {
-        return Err(Error::usage("the prompt is empty, and the tokenizer adds nothing to it"));
+        return Err(Error::usage("the prompt is empty"));
     }
     Ok((ids, Some(text)))
 }
 
-/// What was typed, or what standard input has if that is `-`.
+/// The argument, or all of standard input if it is `-`.
 pub(crate) fn given(prompt: &str) -> Result<String, Error> {
     if prompt != "-" {
         return Ok(prompt.to_owned());

@@ -1,4 +1,4 @@
-//! `info`: what the model is, what memory it takes to the byte, and what a token costs.
+//! `info`: prints the model's sizes, the memory it takes in bytes, and the cost of a token.
 
 use crate::cli::arguments::Info;
 use crate::cli::command::{Command, Context};
@@ -22,26 +22,23 @@ impl Command for Info {
         let loaded = setup.load(program, None)?;
         let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
         if command.disk_bandwidth.is_some() && loaded.room.is_none() {
-            return Err(Error::usage(
-                "--disk-bandwidth says how fast experts are streamed: with --experts stream",
-            )
-            .into());
+            return Err(Error::usage("--disk-bandwidth needs --experts stream").into());
         }
         let sizes = record_sizes(&loaded.model.layout().experts);
         let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
         let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
         #[cfg(feature = "cuda")]
-        let card = crate::gpu::cuda::card(program.ptx);
+        let gpu = crate::gpu::cuda::card(program.ptx);
         if command.json {
             let formats: serde_json::Map<String, Value> =
                 info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
-            let told = json!({
+            let value = json!({
                 "model": info.name,
                 "architecture": info.architecture,
                 "parameters": info.parameters,
                 "layers": info.layers,
-                "hidden": info.hidden,
-                "vocabulary": info.vocabulary,
+                "hidden_size": info.hidden,
+                "vocab_size": info.vocabulary,
                 "context": info.context,
                 "cache": info.cache,
                 "formats": formats,
@@ -56,30 +53,30 @@ impl Command for Info {
                 },
                 "decode": cost(&info.decode),
                 "prefill": cost(&info.prefill),
-                "beyond": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
+                "extra_dispatches": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
                 "experts": loaded.room.as_ref().map(|room| streamed_json(room, command.disk_bandwidth)),
-                "records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
-                "chunk": info.chunk,
+                "expert_records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
+                "prefill_chunk": info.chunk,
                 "kernels": kernels,
                 "device": device,
             });
             #[cfg(target_vendor = "apple")]
-            let told = with_route(told, program);
+            let value = with_route(value, program);
             #[cfg(feature = "cuda")]
-            let told = with_card(told, card);
-            print_json(&told)?;
+            let value = with_gpu(value, gpu);
+            print_json(&value)?;
             return Ok(true);
         }
         let formats: Vec<String> =
             info.formats.iter().map(|(format, bytes)| format!("{} in {format}", human(*bytes))).collect();
         print(&format!(
-            "{} · {} · {} layers · hidden {} · vocabulary {} · {} parameters\n\
+            "{} · {} · {} layers · hidden size {} · vocab size {} · {} parameters\n\
          weights  {:>16} bytes  {}\n\
-         cache    {:>16} bytes  {slots} × {} in {}\n\
-         arena    {:>16} bytes\n\
+         KV cache {:>16} bytes  {slots} × {} in {}\n\
+         scratch  {:>16} bytes\n\
          {}{}\
          total    {:>16} bytes  {}\n\
-         decode   {}, {} read a token\n\
+         decode   {}, {} read per token\n\
          {}\
          prefill  {} for {} rows\n\
          kernels  {}\n",
@@ -92,7 +89,7 @@ impl Command for Info {
             memory.weights,
             formats.join(", "),
             memory.state,
-            positions(&info, context),
+            state_per_slot(info, context),
             info.cache,
             memory.arena,
             match (&loaded.room, setup.experts) {
@@ -105,7 +102,7 @@ impl Command for Info {
             human(memory.total()),
             submitted(&info.decode),
             human(info.decode.bytes_read),
-            beyond(info.beyond),
+            extra_dispatches(info.beyond),
             submitted(&info.prefill),
             info.chunk,
             kernels.join(" "),
@@ -113,12 +110,12 @@ impl Command for Info {
         #[cfg(target_vendor = "apple")]
         print(&format!("metal    {}\n", route(program)))?;
         #[cfg(feature = "cuda")]
-        print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
+        print(&format!("cuda     {}\n", gpu.unwrap_or_else(|why| why)))?;
         Ok(true)
     }
 }
 
-/// Bytes of what an expert has in the weight file, and how many experts have as much.
+/// The record sizes in bytes, each with the number of experts that have it.
 fn record_sizes(layers: &[ExpertWeights]) -> BTreeMap<usize, usize> {
     let mut sizes = BTreeMap::new();
     for stacks in layers {
@@ -129,54 +126,55 @@ fn record_sizes(layers: &[ExpertWeights]) -> BTreeMap<usize, usize> {
 
 fn records(sizes: &BTreeMap<usize, usize>) -> String {
     let line = |(bytes, count): (&usize, &usize)| {
-        format!("record   {bytes:>16} bytes  of the weight file for each of {count} experts, whole pages\n")
+        format!("record   {bytes:>16} bytes  in the weight file for each of {count} experts, page-aligned\n")
     };
     sizes.iter().map(line).collect()
 }
 
-/// Where experts are that are left to the system.
+/// The `experts` line with `--experts mmap`.
 fn mapped(layers: &[ExpertWeights]) -> String {
     let bytes: usize = layers.iter().map(|stacks| stacks.records.bytes).sum();
     format!(
-        "experts  {bytes:>16} bytes  in the mapped file, of which the system keeps what it has room for\n"
+        "experts  {bytes:>16} bytes  in the memory-mapped file; the OS page cache decides what stays in memory\n"
     )
 }
 
-/// Where experts are that are streamed, and what that is expected to cost.
+/// The `experts` and `disk` lines with `--experts stream`, and the predicted speed for a disk bandwidth.
 fn streamed(room: &CacheLayout, disk: Option<u64>) -> String {
-    let told = room.forecast();
+    let forecast = room.forecast();
     let mut text = format!(
-        "experts  {:>16} bytes  {} seats for {} experts, streamed from disk\n\
-         disk     {} read a token if all are equally likely, which finds {:.1}% of them in memory\n",
+        "experts  {:>16} bytes  {} cache slots for {} experts, streamed from disk\n\
+         disk     {} read per token and {:.1}% hits if all experts are equally likely\n",
         room.bytes(),
         room.seats(),
         room.experts(),
-        human(told.bytes as u64),
-        100.0 * told.hits,
+        human(forecast.bytes as u64),
+        100.0 * forecast.hits,
     );
     if let Some(disk) = disk {
-        let speed = match told.per_second(disk) {
-            Some(speed) => format!("at most {speed:.1} tokens/s"),
-            None => "no token waits".to_owned(),
+        let speed = match forecast.per_second(disk) {
+            Some(speed) => format!("at most {speed:.1} tok/s"),
+            None => "no stalls".to_owned(),
         };
-        text += &format!("         predicted of a disk of {} a second: {speed}\n", human(disk));
+        text += &format!("         predicted for a disk of {}/s: {speed}\n", human(disk));
     }
     text
 }
 
 fn streamed_json(room: &CacheLayout, disk: Option<u64>) -> Value {
-    let told = room.forecast();
+    let forecast = room.forecast();
     json!({
-        "seats": room.seats(),
+        "cache_slots": room.seats(),
         "experts": room.experts(),
-        "hit_rate": told.hits,
-        "disk_bytes_per_token": told.bytes,
-        "predicted_tokens_per_second_at_most": disk.and_then(|disk| told.per_second(disk)),
+        "hit_rate": forecast.hits,
+        "read_bytes_per_token": forecast.bytes,
+        "disk_bound_tokens_per_second": disk.and_then(|disk| forecast.per_second(disk)),
     })
 }
 
-/// What a slot keeps: `4096 positions of 256 bytes and 512 of 1280 bytes`, the latter in layers that see the last ones only.
-fn positions(info: &crate::model::ModelInfo, context: u32) -> String {
+/// The state of a slot: `4096 positions of 256 bytes and 512 of 1280 bytes`. The second part is of
+/// sliding-window layers.
+fn state_per_slot(info: &crate::model::ModelInfo, context: u32) -> String {
     let of_all = (context, info.state_bytes_per_position);
     let rings = info.rings.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
     let parts = std::iter::once(of_all).chain(rings).filter(|(_, bytes)| *bytes > 0);
@@ -184,11 +182,12 @@ fn positions(info: &crate::model::ModelInfo, context: u32) -> String {
         0 => format!("{positions} positions of {bytes} bytes"),
         _ => format!("{positions} of {bytes} bytes"),
     });
-    let memories = (info.memory_bytes > 0).then(|| format!("{} bytes of memories", info.memory_bytes));
-    texts.chain(memories).collect::<Vec<_>>().join(" and ")
+    let recurrent =
+        (info.memory_bytes > 0).then(|| format!("{} bytes of recurrent state", info.memory_bytes));
+    texts.chain(recurrent).collect::<Vec<_>>().join(" and ")
 }
 
-/// What a pass submits: `13 dispatches (5 a layer, 6 where the cache is split, and 3), 12 barriers`.
+/// The size of a pass: `13 dispatches (5 a layer, 6 with split KV, and 3), 12 barriers`.
 fn submitted(cost: &Cost) -> String {
     let each = |of: &dyn Fn(usize) -> u32| {
         let mut counts: Vec<u32> = (0..cost.dispatches_per_layer.len()).map(of).collect();
@@ -200,39 +199,39 @@ fn submitted(cost: &Cost) -> String {
     let outside = cost.dispatches - cost.dispatches_per_layer.iter().sum::<u32>();
     let mut layers = format!("{} a layer", each(&plain));
     if cost.more_when_split.iter().any(|&more| more > 0) {
-        layers += &format!(", {} where the cache is split,", each(&split));
+        layers += &format!(", {} with split KV,", each(&split));
     }
     format!("{} dispatches ({layers} and {outside}), {} barriers", cost.dispatches, cost.barriers)
 }
 
-/// Why layers have more dispatches than five, a line for each step that is one more.
-fn beyond(steps: &[(&str, &str)]) -> String {
+/// One line for each step that takes a layer above five dispatches, with the reason.
+fn extra_dispatches(steps: &[(&str, &str)]) -> String {
     let width = steps.iter().map(|(step, _)| step.len()).max().unwrap_or(0);
-    let label = |index| if index == 0 { "beyond 5" } else { "" };
+    let label = |index| if index == 0 { "extra dispatches" } else { "" };
     let lines = steps.iter().enumerate();
-    lines.map(|(index, (step, reason))| format!("{:<8} {step:<width$}  {reason}\n", label(index))).collect()
+    lines.map(|(index, (step, reason))| format!("{:<16} {step:<width$}  {reason}\n", label(index))).collect()
 }
 
-/// Where kernels for Metal come from.
+/// Where the Metal kernels come from: compiled, cached or source.
 #[cfg(target_vendor = "apple")]
 fn route(program: &CompiledModel) -> String {
     crate::gpu::metal::route(program, crate::load::cache().as_deref())
 }
 
-/// What is told, and where kernels for Metal come from.
+/// Adds the origin of the Metal kernels.
 #[cfg(target_vendor = "apple")]
-fn with_route(mut told: Value, program: &CompiledModel) -> Value {
-    told["metal"] = route(program).into();
-    told
+fn with_route(mut value: Value, program: &CompiledModel) -> Value {
+    value["metal"] = route(program).into();
+    value
 }
 
-/// What is told, and of which card kernels run on, if there is one.
+/// Adds the NVIDIA GPU, if there is one.
 #[cfg(feature = "cuda")]
-fn with_card(mut told: Value, card: Result<String, String>) -> Value {
-    if let Ok(card) = card {
-        (told["device"], told["card"]) = (json!("cuda"), json!(card));
+fn with_gpu(mut value: Value, gpu: Result<String, String>) -> Value {
+    if let Ok(gpu) = gpu {
+        (value["device"], value["gpu"]) = (json!("cuda"), json!(gpu));
     }
-    told
+    value
 }
 
 fn cost(cost: &Cost) -> Value {
@@ -241,6 +240,6 @@ fn cost(cost: &Cost) -> Value {
         "barriers": cost.barriers,
         "bytes_read": cost.bytes_read,
         "dispatches_per_layer": cost.dispatches_per_layer,
-        "more_when_split": cost.more_when_split,
+        "extra_dispatches_when_split": cost.more_when_split,
     })
 }

@@ -1,13 +1,14 @@
-//! Ctrl-C, noticed rather than obeyed, so that a command can end cleanly. A second one ends the program at once.
+//! Ctrl-C handling. The first Ctrl-C sets a flag, so that a command can end cleanly; the second ends the
+//! program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The exit code of what was interrupted: that which shells give a program that the signal has ended.
+/// The exit code after an interrupt, as shells report it for SIGINT.
 pub(crate) const EXIT: u8 = 130;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether Ctrl-C has been pressed since [`watch`].
+/// Whether Ctrl-C was pressed since [`watch`].
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
@@ -23,27 +24,27 @@ mod signals {
         pub(crate) fn signal(number: c_int, handler: usize) -> usize;
     }
 
-    pub(crate) extern "C" fn noticed(number: c_int) {
+    pub(crate) extern "C" fn on_signal(number: c_int) {
         super::INTERRUPTED.store(true, super::Ordering::Relaxed);
-        // SAFETY: `signal` may be called from a handler; it takes this one's place away.
+        // SAFETY: `signal` is async-signal-safe; it restores the default handler.
         unsafe { signal(number, DEFAULT) };
     }
 }
 
-/// Begins to notice Ctrl-C, as if it had not been pressed before.
+/// Installs the handler and clears the flag.
 pub(crate) fn watch() {
     INTERRUPTED.store(false, Ordering::Relaxed);
     #[cfg(unix)]
-    // SAFETY: the handler stores one atomic and calls `signal`, both of which handlers may do.
+    // SAFETY: the handler stores one atomic and calls `signal`, both of which are async-signal-safe.
     unsafe {
-        signals::signal(signals::SIGINT, signals::noticed as extern "C" fn(std::ffi::c_int) as usize)
+        signals::signal(signals::SIGINT, signals::on_signal as extern "C" fn(std::ffi::c_int) as usize)
     };
 }
 
-/// Lets Ctrl-C end the program again, as it always does.
+/// Restores the default handler, so that Ctrl-C ends the program.
 pub(crate) fn leave() {
     #[cfg(unix)]
-    // SAFETY: no handler is left that could be called.
+    // SAFETY: restores the default handler; no handler remains.
     unsafe {
         signals::signal(signals::SIGINT, signals::DEFAULT)
     };

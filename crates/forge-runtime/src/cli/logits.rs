@@ -1,4 +1,4 @@
-//! `logits`: what the model says after some ids.
+//! `logits`: prints the logits after a token sequence.
 
 use crate::cli::arguments::Logits;
 use crate::cli::command::{Command, Context};

@@ -1,7 +1,7 @@
-//! The program: what was typed, taken apart and carried out.
+//! The command line interface of generated programs.
 //!
-//! One file a command. `output` is the one way to standard output, `progress` tells on standard error how far something
-//! long has come.
+//! One file per command. All standard output goes through `output`; `progress` shows a progress line on
+//! standard error.
 
 pub(crate) mod activations;
 pub(crate) mod arguments;

@@ -1,5 +1,5 @@
-//! The one way to standard output, what is said on standard error beside it, and the ways in which a command can end
-//! early. Standard error has colours if it is a terminal; `NO_COLOR` and `CLICOLOR_FORCE` are heeded.
+//! Standard output and standard error, and the ways a command can end early. Colors are used on
+//! terminals; `NO_COLOR` and `CLICOLOR_FORCE` are respected.
 
 use crate::error::Error;
 use anstyle::{AnsiColor, Style};
@@ -7,14 +7,14 @@ use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
-/// Why a command ended before its end.
+/// Why a command ended early.
 #[derive(Debug)]
 pub enum CommandExit {
-    /// It failed.
+    /// An error.
     Failed(Error),
-    /// Nobody reads its output any more, which is no failure.
+    /// The reader closed the pipe. This is not an error.
     PipeClosed,
-    /// Ctrl-C was pressed, and noticed; what there is to say of it has been said.
+    /// Ctrl-C was pressed. The command has already printed a message.
     Interrupted,
 }
 
@@ -33,36 +33,36 @@ impl From<io::Error> for CommandExit {
     }
 }
 
-/// What a command gives: whether all was right.
+/// The result of a command: whether the checked values are right, or why it ended early.
 pub type Outcome = Result<bool, CommandExit>;
 
-/// Writes text, at once.
+/// Writes text to standard output and flushes it.
 pub(crate) fn print(text: &str) -> Result<(), CommandExit> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Writes a JSON value on a line of its own.
+/// Writes a JSON value and a line break.
 pub(crate) fn print_json(value: &Value) -> Result<(), CommandExit> {
     print(&format!("{value}\n"))
 }
 
-const TROUBLE: Style = AnsiColor::Red.on_default().bold();
-const ASIDE: Style = Style::new().dimmed();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const NOTE: Style = Style::new().dimmed();
 
-/// Says on standard error what is wrong.
-pub(crate) fn complain(trouble: &dyn Display) {
-    say(&format_args!("{TROUBLE}error:{TROUBLE:#} {trouble}"));
+/// Prints an error message to standard error.
+pub(crate) fn complain(message: &dyn Display) {
+    print_line(&format_args!("{ERROR}error:{ERROR:#} {message}"));
 }
 
-/// Says something on standard error that is not what was asked for: how fast it was, where it was done.
+/// Prints a note to standard error, such as speed or device.
 pub(crate) fn remark(text: &dyn Display) {
-    say(&format_args!("{ASIDE}{text}{ASIDE:#}"));
+    print_line(&format_args!("{NOTE}{text}{NOTE:#}"));
 }
 
-/// A line on standard error. If nobody reads it, or the disk that it goes to is full, the program goes on: an answer under
-/// way is not to end with the log.
-fn say(line: &dyn Display) {
+/// Prints a line to standard error. Write errors are ignored: a full disk or a closed log must not end a
+/// running generation.
+fn print_line(line: &dyn Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }

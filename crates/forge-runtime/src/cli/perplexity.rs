@@ -1,9 +1,10 @@
-//! `perplexity`: how well the model foretells a text.
+//! `perplexity`: evaluates the model on a text file.
 //!
-//! A text is its ids, with what the tokenizer begins texts with before them; each id is foretold from those before it,
-//! and the mean of what that costs, the negative logarithm of the probability that the model gave it, is the loss.
-//! Perplexity is its exponential. A text that is longer than the context is read in windows that overlap by half: every
-//! id is counted once, and has at least half a context before it wherever there is so much.
+//! The loss is the mean negative log probability of each token, given the tokens before it. Perplexity is its
+//! exponential. Texts start with the begin-of-text token.
+//!
+//! A text longer than the context is evaluated in windows that overlap by half. Each token is counted once,
+//! with at least half a context before it where the text is that long.
 
 use crate::cli::arguments::Perplexity;
 use crate::cli::command::{Command, Context};
@@ -17,10 +18,10 @@ use crate::session::generation::log_sum;
 use serde_json::json;
 use std::time::Instant;
 
-/// Positions of a window where nobody says how many, if the model has as many.
+/// The default window in tokens.
 const ORDINARY_WINDOW: usize = 2048;
 
-/// Sums over ids that were foretold.
+/// Sums over the evaluated tokens.
 #[derive(Clone, Copy, Default)]
 struct Losses {
     count: usize,
@@ -39,7 +40,7 @@ impl Losses {
         self.sum / self.count as f64
     }
 
-    /// The standard error of the mean; one token has none.
+    /// The standard error of the mean; `None` for fewer than two tokens.
     fn error(self) -> Option<f64> {
         if self.count < 2 {
             return None;
@@ -48,12 +49,12 @@ impl Losses {
         Some((variance.max(0.0) / self.count as f64).sqrt())
     }
 
-    /// The measured perplexity, in a line.
+    /// One line with the perplexity and its error.
     fn text(self) -> String {
         let (loss, perplexity) = (self.mean(), self.mean().exp());
         match self.error() {
             Some(error) => {
-                format!("perplexity {perplexity:.6} ± {:.6} · loss {loss:.6} a token", perplexity * error)
+                format!("perplexity {perplexity:.6} ± {:.6} · loss {loss:.6} per token", perplexity * error)
             }
             None => format!("perplexity {perplexity:.6} · loss {loss:.6} · one token has no standard error"),
         }
@@ -81,25 +82,25 @@ impl Command for Perplexity {
             if command.append_eos {
                 let end = program.info.end.first();
                 ids.push(*end.ok_or_else(|| {
-                    Error::usage("this model has no id that ends texts: leave out --append-eos")
+                    Error::usage("this model has no end-of-text token: remove --append-eos")
                 })?);
             }
             sequences.push(ids);
         }
         let total: usize = sequences.iter().map(|ids| ids.len().saturating_sub(1)).sum();
         if total == 0 {
-            return Err(Error::usage("there is nothing to foretell: every text has one id or none").into());
+            return Err(Error::usage("the file contains fewer than two tokens: nothing to evaluate").into());
         }
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
         let window = longest.min(ORDINARY_WINDOW).min(program.info.context as usize).max(2);
         let mut engine = setup.engine(program, Some(window))?;
         if engine.context() < 2 {
             return Err(Error::usage(
-                "in a context of one position nothing can be foretold: --ctx-size 2 or more",
+                "a context of one token has nothing to evaluate: use --ctx-size 2 or more",
             )
             .into());
         }
-        let (mut losses, mut progress) = (Losses::default(), Progress::new("foretelling"));
+        let (mut losses, mut progress) = (Losses::default(), Progress::new("evaluating"));
         interrupt::watch();
         let start = Instant::now();
         for ids in &sequences {
@@ -112,10 +113,9 @@ impl Command for Perplexity {
         }
         progress.clear();
         if !losses.sum.is_finite() {
-            return Err(Error::runtime(
-                "the model's logits are not numbers: are its weights what forge wrote? `verify` tells",
-            )
-            .into());
+            return Err(
+                Error::runtime("the model produced NaN logits: run `verify` to check the weights").into()
+            );
         }
         let seconds = start.elapsed().as_secs_f64();
         let (loss, error) = (losses.mean(), losses.error());
@@ -133,7 +133,7 @@ impl Command for Perplexity {
         } else {
             print(&format!("{}\n", losses.text()))?;
             remark(&format!(
-                "{} texts · {} tokens, {:.1}/s · context {} · {}",
+                "{} texts · {} tokens, {:.1} tok/s · context {} · {}",
                 texts.len(),
                 losses.count,
                 losses.count as f64 / seconds,
@@ -153,7 +153,7 @@ fn read(command: &Perplexity) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|error| Error::usage(format!("{}: {error}", path.display())))
 }
 
-/// The texts between lines that have only `separator`, without the empty lines around them.
+/// Splits the file at lines equal to `separator`. Empty lines around a text are removed.
 fn split(file: &str, separator: &str) -> Vec<String> {
     let mut texts = vec![String::new()];
     for line in file.lines() {
@@ -169,7 +169,7 @@ fn split(file: &str, separator: &str) -> Vec<String> {
     texts.filter(|text| !text.is_empty()).collect()
 }
 
-/// Foretells every id of a text but the first, unless it is interrupted.
+/// Adds the loss of every token but the first. Stops early when interrupted.
 fn measure<D: Device>(
     engine: &mut Engine<D>,
     ids: &[u32],
@@ -178,19 +178,19 @@ fn measure<D: Device>(
 ) -> Result<(), Error> {
     let window = engine.context() as usize;
     let mut start = 0;
-    // Ids up to here have been foretold, or cannot be.
-    let mut known = 1;
-    while known < ids.len() {
+    // Tokens before this index are evaluated, or are the first.
+    let mut evaluated = 1;
+    while evaluated < ids.len() {
         let end = ids.len().min(start + window);
         engine.truncate(0, 0);
         let mut at = start;
-        // What follows the last id is not asked for.
+        // The last token has no target.
         for chunk in ids[start..end - 1].chunks(engine.info().chunk as usize) {
-            let is_wanted = at + chunk.len() + 1 > known;
-            let want = if is_wanted { Output::AllLogits } else { Output::Nothing };
+            let has_targets = at + chunk.len() + 1 > evaluated;
+            let want = if has_targets { Output::AllLogits } else { Output::Nothing };
             for (row, logits) in engine.feed(0, chunk, want)?.logits.iter().enumerate() {
                 let next = at + row + 1;
-                if next >= known {
+                if next >= evaluated {
                     losses.add(log_sum(logits) - f64::from(logits[ids[next] as usize]));
                 }
             }
@@ -200,7 +200,7 @@ fn measure<D: Device>(
                 return Ok(());
             }
         }
-        known = end;
+        evaluated = end;
         start = end - window.div_ceil(2).min(end);
     }
     Ok(())
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_lie_between_separators() {
+    fn texts_are_split_at_separators() {
         for (file, texts) in [
             ("", &[] as &[&str]),
             ("a\nb\n", &["a\nb"]),

@@ -1,5 +1,5 @@
-//! `profile`: how long each step of a pass takes, and how much of what memory gives it uses. The pass of an id is measured where
-//! a text fills the context, the passes of a prompt from its start.
+//! `profile`: measures the time of each step of a pass, and its share of the memory bandwidth. Decode is
+//! measured at the end of a full context, prefill from its start.
 
 use crate::atomic_write;
 use crate::cli::arguments::Profile as Asked;
@@ -17,7 +17,7 @@ use crate::weights::WeightFile;
 use serde_json::json;
 use std::path::Path;
 
-/// Positions of the text that an id is at the end of, where nobody says.
+/// The default context length in tokens.
 const ORDINARY_LENGTH: u32 = 512;
 
 impl Command for Asked {
@@ -27,7 +27,7 @@ impl Command for Asked {
         let (program, common, command) = (context.program, context.common, self);
         let length = common.ctx_size.unwrap_or(ORDINARY_LENGTH.min(program.info.context));
         let setup = LoadOptions { context: Some(length.max(command.n_prompt)), ..common.setup() };
-        // What cannot be written is told before anything is measured.
+        // A trace path that cannot be written is an error before anything is measured.
         if let Some(path) = &command.trace {
             atomic_write::try_at(path).map_err(|error| unwritten(path, &error))?;
         }
@@ -55,7 +55,7 @@ impl Command for Asked {
         let was_interrupted = interrupt::interrupted();
         interrupt::leave();
         if was_interrupted {
-            remark(&"interrupted: what was measured so far");
+            remark(&"interrupted: results are partial");
         }
         if profiles.is_empty() {
             return Err(CommandExit::Interrupted);
@@ -73,8 +73,8 @@ impl Command for Asked {
         if command.json {
             print_json(&json!({
                 "device": device.describe(),
-                "read_bytes_per_second": measured,
-                "published_bytes_per_second": best.filter(|best| !best.is_measured).map(|best| best.bytes),
+                "memory_bandwidth": measured,
+                "published_memory_bandwidth": best.filter(|best| !best.is_measured).map(|best| best.bytes),
                 "profiles": profiles.iter().map(profile_json).collect::<Vec<_>>(),
             }))?;
             return if was_interrupted { Err(CommandExit::Interrupted) } else { Ok(true) };
@@ -85,16 +85,14 @@ impl Command for Asked {
         remark(&device.describe());
         match best {
             Some(PeakBandwidth { bytes, is_measured: true }) => {
-                remark(&format!("best: {} a second, measured", human(bytes as u64)));
+                remark(&format!("memory bandwidth: {}/s, measured", human(bytes as u64)));
             }
             Some(PeakBandwidth { bytes, is_measured: false }) => {
-                remark(&format!("best: {} a second, as its maker tells", human(bytes as u64)));
+                remark(&format!("memory bandwidth: {}/s, published by the vendor", human(bytes as u64)));
             }
             None => {}
         }
-        remark(
-            &"a dispatch by itself waits for the one before and has nothing beside it: the sum may be more than the whole",
-        );
+        remark(&"each dispatch is timed in isolation, so the sum may exceed the time of the whole pass");
         if was_interrupted { Err(CommandExit::Interrupted) } else { Ok(true) }
     }
 }

@@ -1,39 +1,39 @@
-//! How far something long has come, told on standard error if that is a terminal: on one line that is taken away again.
+//! A progress line on standard error, shown on terminals only and erased at the end.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-/// What takes less is not worth a word.
-const SILENCE: Duration = Duration::from_secs(1);
+/// Delay before the line first appears.
+const DELAY: Duration = Duration::from_secs(1);
 
-/// Between one word and the next.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Minimum time between updates.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A line that says how far something is.
+/// A progress line: `label done of total`.
 pub(crate) struct Progress {
-    doing: &'static str,
+    label: &'static str,
     next: Instant,
     is_shown: bool,
     is_terminal: bool,
 }
 
 impl Progress {
-    /// Begins; says nothing yet.
-    pub(crate) fn new(doing: &'static str) -> Progress {
-        let next = Instant::now() + SILENCE;
-        Progress { doing, next, is_shown: false, is_terminal: stderr().is_terminal() }
+    /// A progress line that is not shown yet.
+    pub(crate) fn new(label: &'static str) -> Progress {
+        let next = Instant::now() + DELAY;
+        Progress { label, next, is_shown: false, is_terminal: stderr().is_terminal() }
     }
 
-    /// So much is done.
+    /// Updates the line.
     pub(crate) fn at(&mut self, done: usize, total: usize) {
         if self.is_terminal && Instant::now() >= self.next {
-            let _ = write!(stderr(), "\r\x1b[2K{} {done} of {total}", self.doing);
+            let _ = write!(stderr(), "\r\x1b[2K{} {done} of {total}", self.label);
             self.is_shown = true;
-            self.next = Instant::now() + PAUSE;
+            self.next = Instant::now() + INTERVAL;
         }
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = write!(stderr(), "\r\x1b[2K");

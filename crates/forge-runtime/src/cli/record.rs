@@ -1,4 +1,4 @@
-//! `record`: writes down what a device is told to do, computing nothing.
+//! `record`: records the dispatches of passes for the kernel checker, without computing anything.
 
 use crate::cli::arguments::Record;
 use crate::cli::command::{Command, Context};
@@ -48,7 +48,7 @@ impl Command for Record {
                 }
                 done += count;
                 if last {
-                    // What is read last ends with the logits of the last position.
+                    // The last read of a sequence is of the logits of its last position.
                     engine
                         .device()
                         .explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
@@ -56,7 +56,7 @@ impl Command for Record {
             }
             if command.tokens_per_pass > 0 {
                 let lead = RunAhead { ids: command.tokens_per_pass, passes: 1 };
-                // Drawn by chance: the most probable ids are those of all other passes.
+                // Sampled rather than greedy, so that the sampling kernel is recorded too.
                 let draw = SamplingParams::default().draw(0, 0);
                 engine
                     .chain(0, command.token_ids[done - 1], lead)?
@@ -65,7 +65,7 @@ impl Command for Record {
                 let pass = engine.device().passes() - 1;
                 engine
                     .device()
-                    .label(pass, &format!("sequence {sequence}, then {} ids", command.tokens_per_pass));
+                    .label(pass, &format!("sequence {sequence}, then {} tokens", command.tokens_per_pass));
             }
         }
         let recording = engine.into_device().finish();
@@ -75,7 +75,8 @@ impl Command for Record {
     }
 }
 
-/// One pass of these ids for every slot, slot after slot; with the logits of all rows, or of each slot's last.
+/// Runs one pass with these tokens for every slot, slot after slot. `all`: output logits of all rows; `last`:
+/// of each slot's last row.
 fn submit(
     engine: &mut Engine<Recorder>,
     slots: u32,
@@ -93,7 +94,7 @@ fn submit(
     engine.submit(&rows, &wanted, OutputKind::Logits).map(|_| ())
 }
 
-/// The rows of each pass of each sequence.
+/// The rows of each pass, for each sequence.
 fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Error> {
     if command.chunks.is_empty() {
         return Ok(vec![vec![command.token_ids.len()]]);
@@ -108,7 +109,7 @@ fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Error> {
         let sum: usize = chunks.iter().sum();
         if sum > command.token_ids.len() {
             return Err(Error::usage(format!(
-                "--chunks {text} takes {sum} of {} ids",
+                "--chunks {text}: {sum} rows exceed the {} token ids",
                 command.token_ids.len()
             )));
         }

@@ -5,10 +5,7 @@ use crate::sampling::sampler::SamplingParams;
 use clap::Args;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Sampling parameters. The default of each is in the model's generation_config.json.
-/// Measure how long each step of a pass takes
-/// Find out which layouts of its products and of its attention this GPU is fastest with
-/// Print a script that lets a shell finish what is typed
+/// Sampling parameters. The defaults are in the model's generation_config.json.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling [default: the model's generation_config.json]")]
 pub(crate) struct SamplingArguments {

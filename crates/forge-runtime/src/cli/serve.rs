@@ -1,4 +1,4 @@
-//! `serve`: the model for many clients at once.
+//! `serve`: an HTTP server with the OpenAI API.
 
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, remark};
@@ -6,43 +6,45 @@ use crate::error::Error;
 use crate::serve::{Options, Server};
 use clap::Args;
 
-/// Texts written at once, if nobody says how many.
+/// The default of `--slots`.
 const SLOTS: u32 = 4;
 
-/// What `serve` is told.
+/// Serve the model over HTTP with the OpenAI API
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The server speaks as OpenAI's does: any of its clients, with http://127.0.0.1:8080/v1 as the base URL.
+OpenAI clients work with the base URL http://127.0.0.1:8080/v1.
 
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-Each of the --slots has room for --ctx-size tokens, prompt and answer together. A prompt that is longer is refused, never
-cut. More requests than slots wait; more than --queue waiting are refused with status 429. Ctrl-C lets answers that are
-under way come to their end, a second one does not.")]
+Each of the --slots holds --ctx-size tokens, prompt and output together. A longer prompt is rejected, never truncated.
+Requests beyond --slots wait; beyond --queue they get status 429. Ctrl-C finishes running requests, then exits; a second
+Ctrl-C exits at once.")]
 pub struct Serve {
-    /// The address to listen at; one that others can reach wants --api-key or --no-api-key
+    /// Address to listen on; a public address needs --api-key or --no-api-key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(crate) host: String,
-    /// The port to listen at; 0 takes any that is free
+    /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     pub(crate) port: u16,
-    /// A key that requests have to show as `Authorization: Bearer KEY` (may be given several times) [default: what the
-    /// environment has as MODEL_API_KEY, which others cannot see in a list of processes]
+    /// Accepted bearer token (repeatable) [default: MODEL_API_KEY]
+    ///
+    /// Clients send `Authorization: Bearer KEY`. Unlike --api-key, the environment variable MODEL_API_KEY is not visible in the
+    /// process list.
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Vec<String>,
-    /// Let others reach the server without a key
+    /// Allow requests without an API key on a public address
     #[arg(long)]
-    pub(crate) insecure: bool,
-    /// Requests that may wait for a slot
+    pub(crate) no_api_key: bool,
+    /// Maximum number of requests that wait for a slot
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65536))]
     pub(crate) queue: u32,
-    /// An origin whose pages may ask, such as https://example.org, or * for all (may be given several times)
-    // What is written here is shown in a terminal, too.
+    /// Browser origin that may send requests, such as https://example.org, or * for all (repeatable)
+    // Help text: the URL is shown in a terminal.
     #[allow(rustdoc::bare_urls)]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
-    /// Another name that the model answers to (may be given several times)
+    /// Additional model name to accept (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
 }
@@ -54,13 +56,13 @@ impl Serve {
             api_keys.extend(std::env::var("MODEL_API_KEY"));
         }
         if api_keys.iter().any(|key| key.trim().is_empty()) {
-            return Err(Error::usage("a key is not empty: --api-key, or MODEL_API_KEY, has none in it"));
+            return Err(Error::usage("empty API key: check --api-key and MODEL_API_KEY"));
         }
         Ok(Options {
             host: self.host.clone(),
             port: self.port,
             api_keys,
-            insecure: self.insecure,
+            insecure: self.no_api_key,
             queue: self.queue,
             origins: self.allow_origin.clone(),
             aliases: self.alias.clone(),

@@ -1,4 +1,5 @@
-//! `tune`: which layouts of the model's products and of its attention this GPU is fastest with, as a table for `forge compile --tuned`.
+//! `tune`: measures which kernel layouts are fastest on this GPU, and writes the table for `forge compile
+//! --tuned`.
 
 use crate::atomic_write;
 use crate::cli::arguments::Tune;
@@ -19,28 +20,25 @@ impl Command for Tune {
         let (program, common, command) = (context.program, context.common, self);
         let setup = common.setup();
         if setup.kind(program) == DeviceKind::Cpu {
-            return Err(Error::usage(
-                "a CPU has one layout of each kernel and nothing to choose from: tune is for GPUs",
-            )
-            .into());
+            return Err(Error::usage("tune needs a GPU: CPU kernels have a single layout").into());
         }
         let tunable = program.tunable.ok_or_else(|| {
             Error::usage(
-                "this program has no layouts to choose from: compile it with forge compile --with-tuning",
+                "this program has no candidate layouts: compile it with `forge compile --with-tuning`",
             )
         })?;
         let program = tunable.program(program);
-        let engine = setup.engine(&program, Some(Tuner::positions(&program.info) as usize))?;
+        let engine = setup.engine(&program, Some(Tuner::positions(program.info) as usize))?;
         let mut engine = engine.on(CapturingDevice::new);
         let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
         let unwritten = |error| Error::usage(format!("{}: {error}; choose another --output", path.display()));
-        // What cannot be written is told before anything is measured.
+        // An output path that cannot be written is an error before anything is measured.
         atomic_write::try_at(&path).map_err(unwritten)?;
         let tuning = Tuner::new(&mut engine, command.repetitions as usize)?;
         let device: &mut dyn Device = engine.device().device();
         let described = device.describe();
         let mut all: Vec<TuningResult> = Vec::new();
-        let mut progress = Progress::new("layouts of kernels");
+        let mut progress = Progress::new("tuning, layouts");
         interrupt::watch();
         for (index, choice) in tunable.choices.iter().enumerate() {
             progress.at(index, tunable.choices.len());
@@ -51,10 +49,10 @@ impl Command for Tune {
                     print(&line(&chosen))?;
                 }
                 for wrong in &chosen.wrong {
-                    let it = &wrong.difference;
+                    let difference = &wrong.difference;
                     complain(&format!(
-                        "{}: what it writes to {} differs by {:.1e} of its size, and may by {:.1e}; it is not chosen",
-                        wrong.kernel, it.buffer, it.distance, it.bound
+                        "{}: output `{}` differs from the default kernel by {:.1e} relative error, above {:.1e}; layout rejected",
+                        wrong.kernel, difference.buffer, difference.distance, difference.bound
                     ));
                 }
                 all.push(chosen);
@@ -64,25 +62,25 @@ impl Command for Tune {
         let was_interrupted = interrupt::interrupted();
         interrupt::leave();
         if all.is_empty() && was_interrupted {
-            remark(&"interrupted before anything was measured: nothing is written");
+            remark(&"interrupted before the first measurement: nothing was written");
             return Err(CommandExit::Interrupted);
         }
         if all.is_empty() {
-            return Err(Error::runtime("no pass of the model has a kernel that there is a choice for").into());
+            return Err(Error::runtime("no kernel of this model has candidate layouts").into());
         }
-        let told = table(program.info.name, &described, &all);
-        atomic_write::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
+        let written = table(program.info.name, &described, &all);
+        atomic_write::write(&path, &format!("{written:#}\n")).map_err(unwritten)?;
         if command.json {
-            print_json(&told)?;
+            print_json(&written)?;
         }
         let faster = all.iter().filter(|chosen| chosen.changes()).count();
         remark(&format!(
-            "{described}: {faster} of {} are faster otherwise; forge compile ... --tuned {}",
+            "{described}: {faster} of {} kernels have a faster layout; use forge compile ... --tuned {}",
             all.len(),
             path.display()
         ));
         if was_interrupted {
-            remark(&format!("interrupted: {} of {} were measured", all.len(), tunable.choices.len()));
+            remark(&format!("interrupted: {} of {} measured", all.len(), tunable.choices.len()));
             return Err(CommandExit::Interrupted);
         }
         Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))

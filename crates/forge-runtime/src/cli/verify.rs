@@ -1,7 +1,8 @@
-//! `verify`: whether this device computes what the reference computed.
+//! `verify`: compares this device's logits with the reference logits.
 //!
-//! The reference has f32 activations, so the first comparison is with these. On the CPU int8 activations are the default where
-//! weights are quantized: they are compared with f32 activations of the same device, unless `--f32-activations` turns them off.
+//! The reference uses f32 activations, so the device runs with f32 activations first. On a CPU with
+//! quantized weights the default is int8 activations. Their logits are then compared with those of the same
+//! device in f32, unless `--f32-activations` is given.
 
 use crate::cli::activations::{Divergence, all_logits};
 use crate::cli::arguments::Verify;
@@ -28,9 +29,9 @@ impl Command for Verify {
         if !command.json {
             print(&format!("{} on {device}\n", golden.model))?;
             print(&format!(
-                "f32 activations, compared with the reference logits; bound {bound:e} standard deviations\n"
+                "f32 activations, compared with the reference logits; tolerance {bound:e} standard deviations\n"
             ))?;
-            print(&format!("{:>6}  {:<24} {:>12}  {:<10} next id\n", "ids", "passes", "distance", ""))?;
+            print(&format!("{:>6}  {:<24} {:>12}  {:<36} argmax\n", "tokens", "passes", "max error", ""))?;
         }
         for sequence in &golden.sequences {
             let distance = sequence.measure(&mut engine_f32)?;
@@ -39,11 +40,11 @@ impl Command for Verify {
             worst = worst.max(distance.worst);
             if command.json {
                 rows.push(json!({
-                    "ids": sequence.ids.len(),
+                    "tokens": sequence.ids.len(),
                     "chunks": sequence.chunks,
-                    "worst": finite(distance.worst),
-                    "at": distance.at,
-                    "same_next": distance.same_next,
+                    "max_error": finite(distance.worst),
+                    "max_error_token_id": distance.at,
+                    "argmax_matches": distance.same_next,
                     "ok": within,
                 }));
             } else {
@@ -52,12 +53,12 @@ impl Command for Verify {
                     passes.push(format!("... ({})", sequence.chunks.len()));
                 }
                 print(&format!(
-                    "{:>6}  {:<24} {:>12.3e}  {:<10} {}\n",
+                    "{:>6}  {:<24} {:>12.3e}  {:<36} {}\n",
                     sequence.ids.len(),
                     passes.join(" "),
                     distance.worst,
-                    if within { "ok" } else { "TOO FAR" },
-                    if distance.same_next { "same" } else { "differs" },
+                    if within { "ok" } else { "FAIL: error above tolerance" },
+                    if distance.same_next { "matches" } else { "differs" },
                 ))?;
             }
         }
@@ -65,7 +66,7 @@ impl Command for Verify {
         let mut int8 = None;
         if has_int8 {
             let exact = all_logits(&golden, &mut engine_f32)?;
-            // One copy of the weights at a time.
+            // Frees the weights before the second engine copies them.
             drop(engine_f32);
             let found = Divergence::between(&exact, &all_logits(&golden, &mut engine(false)?)?);
             ok &= found.is_within(&golden.int8_activations);
@@ -78,13 +79,13 @@ impl Command for Verify {
         if command.json {
             print_json(&json!({
                 "f32_ok": f32_ok, "int8_activations": int8,
-                "ok": ok, "model": golden.model, "device": device, "bound": bound, "worst": finite(worst), "sequences": rows,
+                "ok": ok, "model": golden.model, "device": device, "tolerance": bound, "max_error": finite(worst), "sequences": rows,
             }))?;
         } else {
             let verdict = if ok {
-                "This device computes this model."
+                "ok: the logits match the reference."
             } else {
-                "This device does NOT compute this model."
+                "FAIL: the logits do not match the reference."
             };
             print(&format!("{verdict}\n"))?;
         }
@@ -92,7 +93,7 @@ impl Command for Verify {
     }
 }
 
-/// JSON has no infinity.
+/// Replaces infinity by the largest f64, because JSON has no infinity.
 fn finite(distance: f64) -> f64 {
     distance.min(f64::MAX)
 }

@@ -1,97 +1,100 @@
-//! Reference logits, computed by the compiler from the very weights that the program reads.
+//! Reference logits, computed by the compiler from the program's weights.
 //!
-//! `golden.json` holds sequences of ids, how to feed them (`chunks`: rows of each pass), and the logits that the
-//! last position must have. Distances are in standard deviations of the reference's logits.
+//! `golden.json` has token sequences, the chunks to feed them in (`chunks`: rows of each pass), and the
+//! expected logits of the last position. Differences are in standard deviations of the reference logits.
 
 use crate::device::Device;
-use crate::engine::{Engine, Output};
+use crate::engine::Engine;
+use crate::engine::output::Output;
 use crate::error::Error;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The file.
+/// The content of `golden.json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Golden {
-    /// The model that it was computed for.
+    /// The name of the compiled model.
     pub model: String,
-    /// How far logits may lie from the reference.
+    /// The tolerance for logits in f32 activations.
     pub tolerance: Tolerance,
-    /// How far int8 activations may move logits, where the CPU device has such for this model's weights; else empty.
+    /// Bounds on the error of int8 activations; empty if this model's CPU kernels do not use them.
     #[serde(default)]
     pub int8_activations: Vec<ActivationBound>,
-    /// What was computed.
+    /// The reference sequences.
     pub sequences: Vec<Sequence>,
 }
 
-/// A bound on how far int8 activations move the logits of a share of the positions, from those of f32 activations.
+/// A bound on the logit error of int8 activations, relative to f32 activations.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ActivationBound {
-    /// The share of positions, the nearest first, that the bound is for: 0.5 for the median, 1 for all.
+    /// The share of positions that the bound applies to, smallest error first: 0.5 is the median, 1 is all.
     pub share: f64,
-    /// Largest difference allowed at any of them, in standard deviations of the position's logits.
+    /// The largest allowed difference, in standard deviations of the position's logits.
     pub bound: f64,
-    /// Why this much.
+    /// The reason for this value.
     pub reason: String,
 }
 
-/// A bound and where it comes from.
+/// A tolerance and its reason.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Tolerance {
-    /// Largest difference allowed, in standard deviations.
+    /// The largest allowed difference, in standard deviations.
     pub bound: f64,
-    /// Why this much.
+    /// The reason for this value.
     pub reason: String,
 }
 
-/// Ids and the logits after the last of them.
+/// A token sequence and the logits after its last token.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Sequence {
-    /// What is fed.
+    /// The token ids.
     pub ids: Vec<u32>,
-    /// Rows of each pass; their sum is the number of ids.
+    /// Rows of each pass; they sum to the number of token ids.
     pub chunks: Vec<usize>,
-    /// After the last id.
+    /// Logits after the last token.
     pub logits: Vec<f32>,
     /// The standard deviation of `logits`.
     pub deviation: f64,
 }
 
-/// How far a device was from the reference.
+/// The difference between a device's logits and the reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Distance {
-    /// Largest difference, in standard deviations.
+    /// The largest difference, in standard deviations.
     pub worst: f64,
-    /// The id that has it.
+    /// The token id of the largest difference.
     pub at: usize,
-    /// Whether the largest logit is the reference's.
+    /// Whether the argmax equals the reference's.
     pub same_next: bool,
 }
 
 impl Golden {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Golden, Error> {
-        let trouble = |what: String| Error::runtime(format!("{}: {what}", path.display()));
+        let error_at = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
-            trouble(format!("cannot be read: {error}; a model compiled with --no-reference-logits has none"))
+            error_at(format!("cannot be read: {error}; a model compiled with --no-reference-logits has none"))
         })?;
         let golden: Golden = serde_json::from_str(&text)
-            .map_err(|error| trouble(format!("is not what forge writes: {error}")))?;
+            .map_err(|error| error_at(format!("not a valid golden.json: {error}")))?;
         for (index, sequence) in golden.sequences.iter().enumerate() {
             if sequence.chunks.iter().sum::<usize>() != sequence.ids.len() || sequence.ids.is_empty() {
-                return Err(trouble(format!("sequence {index} has chunks that are not its ids")));
+                return Err(error_at(format!(
+                    "sequence {index}: chunks do not sum to the number of token ids"
+                )));
             }
         }
         Ok(golden)
     }
 
-    /// The most positions that a sequence needs.
+    /// The length of the longest sequence in tokens.
     pub fn longest(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.ids.len()).max().unwrap_or(0)
     }
 }
 
 impl Sequence {
-    /// Feeds the ids to slot 0, from its start, and compares what comes.
+    /// Runs the sequence in slot 0 from position 0 and compares the logits.
     pub fn measure<D: Device>(&self, engine: &mut Engine<D>) -> Result<Distance, Error> {
         engine.truncate(0, 0);
         let mut ids = &self.ids[..];
@@ -109,7 +112,7 @@ impl Sequence {
     pub fn distance(&self, logits: &[f32]) -> Result<Distance, Error> {
         if logits.len() != self.logits.len() {
             return Err(Error::runtime(format!(
-                "the reference has {} logits and the program {}",
+                "the reference has {} logits, the program {}",
                 self.logits.len(),
                 logits.len()
             )));
@@ -118,7 +121,7 @@ impl Sequence {
             Distance { worst: 0.0, at: 0, same_next: largest(logits) == largest(&self.logits) };
         for (at, (got, wanted)) in logits.iter().zip(&self.logits).enumerate() {
             let difference = f64::from(got - wanted).abs() / self.deviation;
-            // What is not a number is farther than anything.
+            // A NaN counts as an infinite difference.
             let difference = if difference.is_nan() { f64::INFINITY } else { difference };
             if difference > distance.worst {
                 (distance.worst, distance.at) = (difference, at);
@@ -128,7 +131,7 @@ impl Sequence {
     }
 }
 
-/// The index of the largest number, the lowest of equals; 0 if none is a number.
+/// The index of the largest value, the lowest index among equals; NaN is ignored. 0 if every value is NaN.
 pub fn largest(logits: &[f32]) -> usize {
     let mut best = None;
     for (index, logit) in logits.iter().enumerate() {

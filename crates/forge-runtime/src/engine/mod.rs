@@ -1,109 +1,65 @@
-//! A model on a device: rows in, logits out.
+//! The engine: runs batches of tokens through a model on a device and returns logits or token ids.
 //!
-//! A row is an id with its slot and position. The engine writes rows to the device in passes of at most `chunk`
-//! rows, keeps how many positions each slot has, and refuses what does not fit before anything is computed.
+//! A row is a token with its slot and position. The engine runs rows in passes of at most `chunk` rows,
+//! tracks the length of each slot, and rejects invalid rows before anything is computed.
 //!
-//! A model has one program for a single row and one for any number, and they round differently ([`Program`]). An engine of
-//! one slot uses both. One of several slots uses the second alone, so that what a text becomes does not depend on which
-//! others are there.
+//! A model has a schedule for one row (decode) and one for any number of rows (batch), and they round
+//! differently ([`Schedule`]). An engine with one slot uses both. An engine with several slots uses only the
+//! batch schedule, so a sequence's results do not depend on the other slots.
 //!
-//! A slot can go back to an earlier position and take up another text from there. Layers that see the last positions only
-//! may have overwritten what a row there would see ([`Ring`]); then the slot has to begin anew, and [`Engine::truncate`]
-//! says so. So it has if layers remember a slot by a memory that has learnt more than the text up to there. This is decided here
-//! and nowhere else. As far as a slot can go back it can be copied to another.
+//! A slot can be rewound to an earlier position. This fails if a sliding-window cache has been overwritten
+//! there ([`Ring`]), or if a recurrent state is past that position; the slot then restarts at 0.
+//! [`Engine::truncate`] returns how much is kept, and is the only place that decides. What can be rewound can
+//! also be copied to another slot.
 //!
-//! Where ids are chosen on the device, the most probable or one that is drawn, it goes on by itself for a while: see [`Chain`].
+//! If tokens are chosen on the device, it can decode several in a row: see [`MultiStepDecoder`].
 
 pub mod golden;
 pub(crate) mod multi_step;
+pub(crate) mod output;
 
 pub use crate::engine::multi_step::MultiStepDecoder;
+pub use crate::engine::output::{Output, OutputKind, Row, StepOutput};
 
 use crate::device::{Buffer, Device, Schedule, Span};
 use crate::error::Error;
 use crate::model::{Batch, Layout, Model, ModelInfo, Ring};
 use crate::sampling::device_sampling::DeviceSampling;
 
-/// How far a slot has come.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotState {
-    /// Positions that its text has.
-    length: u32,
-    /// The most that it has had since it was empty: up to there the cache has been written.
-    most: u32,
-    /// Positions that memories have learnt, which cannot be unlearnt one by one.
-    learnt: u32,
+    /// Tokens in the slot.
+    len: u32,
+    /// The longest length since the slot was empty; the cache has been written up to here.
+    high_water: u32,
+    /// The position that recurrent states are at. They cannot step back.
+    state_pos: u32,
 }
 
-/// What the memories of a slot were when its text had so many positions.
+/// A snapshot of a slot's recurrent states at one length.
 #[derive(Clone, Debug)]
 struct StateSnapshot {
     length: u32,
-    memories: Vec<Vec<u8>>,
+    states: Vec<Vec<u8>>,
 }
 
-/// A model, its device, and how far each slot has come.
+/// A model on a device, with the state of each slot.
 pub struct Engine<D = Box<dyn Device>> {
     model: Box<dyn Model>,
     device: D,
     context: u32,
     slots: Vec<SlotState>,
-    /// Of each slot, what it can go back to though its memories have learnt more.
-    remembered: Vec<Option<StateSnapshot>>,
-}
-
-/// What is to be known after a feed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Output {
-    /// Nothing yet: more ids will follow.
-    Nothing,
-    /// The id of the largest logit after the last id; computed on the device.
-    Next,
-    /// An id that is drawn by the logits after the last id, on the device too.
-    Drawn(DeviceSampling),
-    /// The logits after the last id.
-    Logits,
-    /// The logits after every id.
-    AllLogits,
-}
-
-/// What a pass tells of the rows that are wanted.
-#[derive(Clone, Copy, Debug)]
-pub enum OutputKind<'a> {
-    /// The id of the largest logit of each.
-    Next,
-    /// An id that is drawn, of each in its own way.
-    Drawn(&'a [DeviceSampling]),
-    /// All logits.
-    Logits,
-}
-
-/// What came of a feed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepOutput {
-    /// For each row that was wanted, the id that was chosen; empty if logits were asked for.
-    pub next: Vec<u32>,
-    /// For each row that was wanted, its logits; empty if they were not asked for.
-    pub logits: Vec<Vec<f32>>,
-}
-
-/// One id of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The id.
-    pub id: u32,
-    /// Whose it is.
-    pub slot: u32,
-    /// Its place in the slot's text.
-    pub position: u32,
+    /// A recurrent state snapshot for each slot.
+    snapshots: Vec<Option<StateSnapshot>>,
 }
 
 impl<D: Device> Engine<D> {
-    /// `model` was laid out for `slots` slots of `context` positions, and `device` has buffers of its layout.
+    /// An engine with empty slots. `model` is laid out for this context and number of slots, and `device` has
+    /// buffers for its layout.
     pub fn new(model: Box<dyn Model>, device: D, context: u32, slots: u32) -> Engine<D> {
-        let (progress, remembered) = (SlotState::default(), None);
-        let (slots, remembered) = (vec![progress; slots as usize], vec![remembered; slots as usize]);
-        let mut engine = Engine { model, device, context, slots, remembered };
+        let (slots, snapshots) = (vec![SlotState::default(); slots as usize], vec![None; slots as usize]);
+        let mut engine = Engine { model, device, context, slots, snapshots };
         let seats = engine.model.layout().seats;
         if seats.bytes > 0 {
             engine.write(seats, 0..(seats.bytes / size_of::<u32>()) as u32);
@@ -116,13 +72,13 @@ impl<D: Device> Engine<D> {
         &mut self.device
     }
 
-    /// The same engine on what `made` makes of its device.
+    /// The same engine on a wrapped device.
     pub fn on<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<E> {
-        let Engine { model, device, context, slots, remembered } = self;
-        Engine { model, device: made(device), context, slots, remembered }
+        let Engine { model, device, context, slots, snapshots } = self;
+        Engine { model, device: made(device), context, slots, snapshots }
     }
 
-    /// The device, when the model is done with it.
+    /// Drops the model and returns the device.
     pub fn into_device(self) -> D {
         self.device
     }
@@ -132,99 +88,98 @@ impl<D: Device> Engine<D> {
         &*self.model
     }
 
-    /// What the compiler knows of the model.
+    /// Constants of the model.
     pub fn info(&self) -> &'static ModelInfo {
         self.model.info()
     }
 
-    /// Positions that a slot has room for.
+    /// Context length of a slot in tokens.
     pub fn context(&self) -> u32 {
         self.context
     }
 
-    /// Positions that `slot` has filled.
+    /// Length of `slot` in tokens.
     pub fn length(&self, slot: u32) -> u32 {
-        self.slots.get(slot as usize).map_or(0, |slot| slot.length)
+        self.slots.get(slot as usize).map_or(0, |slot| slot.len)
     }
 
-    /// How many of the first `length` positions of `slot` can be kept while the others are forgotten: those that it has,
-    /// or none where a layer no longer has what the next row would see. Where memories have learnt more, they are those that
-    /// the slot was remembered at.
-    pub fn kept(&self, slot: u32, length: u32) -> u32 {
-        let Some(&SlotState { length: filled, most, learnt }) = self.slots.get(slot as usize) else {
+    /// How many of the first `length` tokens of `slot` can be kept by [`Engine::truncate`]. The result is
+    /// `length` limited to the slot's length, or 0 if a sliding-window cache has been overwritten. If
+    /// recurrent states are past `length`, it is the length of the snapshot.
+    pub fn rewindable(&self, slot: u32, length: u32) -> u32 {
+        let Some(&SlotState { len: filled, high_water, state_pos }) = self.slots.get(slot as usize) else {
             return 0;
         };
         let mut length = length.min(filled);
-        if self.info().memory_bytes > 0 && length != learnt {
-            let remembered = self.remembered[slot as usize].as_ref().map(|remembered| remembered.length);
-            length = remembered.filter(|remembered| *remembered <= length).unwrap_or(0);
+        if self.info().memory_bytes > 0 && length != state_pos {
+            let snapshot_len = self.snapshots[slot as usize].as_ref().map(|snapshot| snapshot.length);
+            length = snapshot_len.filter(|snapshot_len| *snapshot_len <= length).unwrap_or(0);
         }
-        let reaches = |ring: &Ring| ring.reaches(most, length);
+        let reaches = |ring: &Ring| ring.reaches(high_water, length);
         if self.info().rings.iter().all(reaches) { length } else { 0 }
     }
 
-    /// Forgets what `slot` has from position `length` on, or all of it; gives how many positions are left, which
-    /// [`Engine::kept`] foretells.
+    /// Truncates `slot` to at most `length` tokens and returns how many are kept: [`Engine::rewindable`].
     pub fn truncate(&mut self, slot: u32, length: u32) -> u32 {
-        let kept = self.kept(slot, length);
+        let kept = self.rewindable(slot, length);
         let Some(progress) = self.slots.get_mut(slot as usize) else { return kept };
-        progress.length = kept;
-        let knows_more = progress.learnt != kept;
-        progress.learnt = kept;
+        progress.len = kept;
+        let state_is_ahead = progress.state_pos != kept;
+        progress.state_pos = kept;
         if kept == 0 {
-            progress.most = 0;
-        } else if self.info().memory_bytes > 0 && knows_more {
-            self.recall(slot);
+            progress.high_water = 0;
+        } else if self.info().memory_bytes > 0 && state_is_ahead {
+            self.restore_state(slot);
         }
         kept
     }
 
-    /// Remembers where `slot` stands, so that it can go back there: once, in the place of what was remembered before. A model
-    /// that can go back anywhere has no use for it.
-    pub fn remember(&mut self, slot: u32) {
-        let Some(&SlotState { length, learnt, .. }) = self.slots.get(slot as usize) else { return };
-        if self.info().memory_bytes == 0 || length == 0 || length != learnt {
+    /// Saves a snapshot of the recurrent states of `slot`, replacing the previous one. A model without
+    /// recurrent states ignores it.
+    pub fn snapshot_state(&mut self, slot: u32) {
+        let Some(&SlotState { len: length, state_pos, .. }) = self.slots.get(slot as usize) else { return };
+        if self.info().memory_bytes == 0 || length == 0 || length != state_pos {
             return;
         }
-        let memories = self.model.layout().state.learnt(&mut self.device, slot);
-        self.remembered[slot as usize] = Some(StateSnapshot { length, memories });
+        let states = self.model.layout().state.read_state(&mut self.device, slot);
+        self.snapshots[slot as usize] = Some(StateSnapshot { length, states });
     }
 
-    /// Gives memories of a slot what they had when it was remembered.
-    fn recall(&mut self, slot: u32) {
-        if let Some(StateSnapshot { memories, .. }) = &self.remembered[slot as usize] {
-            self.model.layout().state.teach(&mut self.device, slot, memories);
+    /// Restores the recurrent states of a slot from its snapshot.
+    fn restore_state(&mut self, slot: u32) {
+        if let Some(StateSnapshot { states, .. }) = &self.snapshots[slot as usize] {
+            self.model.layout().state.write_state(&mut self.device, slot, states);
         }
     }
 
-    /// Gives slot `to` the first `length` positions of slot `from` in the place of what it has; gives how many there are of
-    /// them, which [`Engine::kept`] foretells. What `from` has, and can go back to, is as it was.
+    /// Replaces slot `to` by the first `length` tokens of slot `from` and returns how many were copied:
+    /// [`Engine::rewindable`] of `from`. `from` does not change.
     pub fn copy(&mut self, from: u32, to: u32, length: u32) -> u32 {
         if from == to {
             return self.truncate(to, length);
         }
-        let kept = self.kept(from, length);
+        let kept = self.rewindable(from, length);
         self.truncate(to, 0);
         if kept == 0 || to as usize >= self.slots.len() {
             return 0;
         }
-        let SlotState { most, learnt, .. } = self.slots[from as usize];
-        let remembered = self.remembered[from as usize].clone().filter(|it| it.length <= kept);
+        let SlotState { high_water, state_pos, .. } = self.slots[from as usize];
+        let snapshot = self.snapshots[from as usize].clone().filter(|it| it.length <= kept);
         let state = &self.model.layout().state;
-        state.copy(&mut self.device, from, to, kept, most);
-        if learnt == kept {
-            let memories = state.learnt(&mut self.device, from);
-            state.teach(&mut self.device, to, &memories);
+        state.copy(&mut self.device, from, to, kept, high_water);
+        if state_pos == kept {
+            let states = state.read_state(&mut self.device, from);
+            state.write_state(&mut self.device, to, &states);
         }
-        self.slots[to as usize] = SlotState { length: kept, most, learnt: kept };
-        self.remembered[to as usize] = remembered;
-        if learnt != kept && self.info().memory_bytes > 0 {
-            self.recall(to);
+        self.slots[to as usize] = SlotState { len: kept, high_water, state_pos: kept };
+        self.snapshots[to as usize] = snapshot;
+        if state_pos != kept && self.info().memory_bytes > 0 {
+            self.restore_state(to);
         }
         kept
     }
 
-    /// Appends `ids` to `slot`, in passes of at most `INFO.chunk` rows.
+    /// Appends tokens to `slot`, in passes of at most `chunk` rows.
     pub fn feed(&mut self, slot: u32, ids: &[u32], want: Output) -> Result<StepOutput, Error> {
         self.check(slot, ids)?;
         let mut fed = StepOutput::default();
@@ -240,55 +195,59 @@ impl<D: Device> Engine<D> {
                 Output::Next | Output::Drawn(_) | Output::Logits if index == last => vec![end - 1],
                 _ => Vec::new(),
             };
-            let told = match &want {
+            let kind = match &want {
                 Output::Nothing | Output::Next => OutputKind::Next,
                 Output::Drawn(draw) if !wanted.is_empty() => OutputKind::Drawn(std::slice::from_ref(draw)),
                 Output::Drawn(_) => OutputKind::Drawn(&[]),
                 Output::Logits | Output::AllLogits => OutputKind::Logits,
             };
-            let of_chunk = self.submit(&rows, &wanted, told)?;
+            let of_chunk = self.submit(&rows, &wanted, kind)?;
             fed.next.extend(of_chunk.next);
             fed.logits.extend(of_chunk.logits);
         }
         Ok(fed)
     }
 
-    /// Whether `ids` can be appended to `slot`.
+    /// Checks that `ids` can be appended to `slot`.
     pub fn check(&self, slot: u32, ids: &[u32]) -> Result<(), Error> {
-        let Some(&SlotState { length, .. }) = self.slots.get(slot as usize) else {
-            return Err(Error::usage(format!("slot {slot} of {}", self.slots.len())));
+        let Some(&SlotState { len: length, .. }) = self.slots.get(slot as usize) else {
+            return Err(Error::usage(format!("slot {slot} is out of range: there are {}", self.slots.len())));
         };
         if ids.is_empty() {
-            return Err(Error::usage("there are no ids to feed"));
+            return Err(Error::usage("no token ids to process"));
         }
         check_vocabulary(self.info(), ids.iter().copied())?;
         let needed = u64::from(length) + ids.len() as u64;
         if needed > u64::from(self.context) {
             let more = match self.context < self.info().context {
                 true => {
-                    format!("; {} can be run with --ctx-size up to {}", self.info().name, self.info().context)
+                    format!("; {} supports --ctx-size up to {}", self.info().name, self.info().context)
                 }
                 false => String::new(),
             };
-            let message = format!("{needed} positions do not fit a context of {}{more}", self.context);
+            let message = format!("{needed} tokens exceed the context length of {}{more}", self.context);
             return Err(Error::usage(message));
         }
         Ok(())
     }
 
-    /// One pass of `1 ..= INFO.chunk` rows, whose positions continue their slots', and after it the head for the
-    /// rows that `wanted` names: the first `INFO.head_rows` in the same pass, the others in passes of their own.
-    /// Gives what is to be told of all wanted rows: their logits, or the next id after each.
+    /// Runs one pass of 1 to `chunk` rows whose positions continue their slots, then the head for the rows in
+    /// `wanted`. The first `head_rows` of these are in the same pass; the others take one pass each
+    /// `head_rows`. Returns the logits or the next token of each wanted row.
     pub fn submit(
         &mut self,
         rows: &[Row],
         wanted: &[u32],
-        told: OutputKind<'_>,
+        kind: OutputKind<'_>,
     ) -> Result<StepOutput, Error> {
         self.check_rows(rows, wanted)?;
-        let draws = match told {
+        let draws = match kind {
             OutputKind::Drawn(draws) if draws.len() != wanted.len() => {
-                return Err(Error::usage(format!("{} draws of {} rows", draws.len(), wanted.len())));
+                return Err(Error::usage(format!(
+                    "{} sampling parameters for {} rows",
+                    draws.len(),
+                    wanted.len()
+                )));
             }
             OutputKind::Drawn(draws) => draws,
             OutputKind::Next | OutputKind::Logits => &[],
@@ -331,7 +290,7 @@ impl<D: Device> Engine<D> {
                     }
                 })
                 .map_err(Error::Runtime)?;
-            if matches!(told, OutputKind::Logits) && !head.is_empty() {
+            if matches!(kind, OutputKind::Logits) && !head.is_empty() {
                 let width = self.info().vocabulary as usize;
                 let all = self.read(logits.first(head.len() * width));
                 fed.logits.extend(
@@ -348,35 +307,35 @@ impl<D: Device> Engine<D> {
         }
         for row in rows {
             if let Some(slot) = self.slots.get_mut(row.slot as usize) {
-                (slot.length, slot.learnt) = (row.position + 1, row.position + 1);
+                (slot.len, slot.state_pos) = (row.position + 1, row.position + 1);
             }
         }
         Ok(fed)
     }
 
-    /// Takes note of a row that is about to be computed: whatever becomes of it, it may have written this far, and learnt what
-    /// nobody knows.
+    /// Marks a slot before a row is computed. Even if the pass fails, the cache may be written up to this
+    /// position and the recurrent state is unknown.
     fn touch(&mut self, slot: u32, position: u32) {
         if let Some(slot) = self.slots.get_mut(slot as usize) {
-            slot.learnt = 0;
-            slot.most = if position == 0 { 1 } else { slot.most.max(position + 1) };
+            slot.state_pos = 0;
+            slot.high_water = if position == 0 { 1 } else { slot.high_water.max(position + 1) };
         }
-        if let Some(remembered) = self.remembered.get_mut(slot as usize) {
-            // Of a text that this row is no continuation of.
-            remembered.take_if(|remembered| position < remembered.length);
+        if let Some(snapshot) = self.snapshots.get_mut(slot as usize) {
+            // The row rewrites a part of the snapshot's sequence.
+            snapshot.take_if(|snapshot| position < snapshot.length);
         }
     }
 
-    /// What so many rows are computed by.
+    /// The schedule for a number of rows.
     fn schedule(&self, rows: usize) -> Schedule {
         if rows == 1 && self.slots.len() == 1 { Schedule::Decode } else { Schedule::Batch }
     }
 
-    /// Whether a pass of these rows can be computed.
+    /// Checks that a pass of these rows can be computed.
     fn check_rows(&self, rows: &[Row], wanted: &[u32]) -> Result<(), Error> {
         if rows.is_empty() || rows.len() > self.info().chunk as usize {
             return Err(Error::usage(format!(
-                "a pass of {} rows; 1 to {} fit",
+                "a pass of {} rows: 1 to {} are supported",
                 rows.len(),
                 self.info().chunk
             )));
@@ -385,7 +344,7 @@ impl<D: Device> Engine<D> {
         for row in rows {
             if row.slot as usize >= self.slots.len() || row.position >= self.context {
                 return Err(Error::usage(format!(
-                    "slot {} of {}, position {} of {}",
+                    "out of range: slot {} of {}, position {} of {}",
                     row.slot,
                     self.slots.len(),
                     row.position,
@@ -395,34 +354,39 @@ impl<D: Device> Engine<D> {
         }
         let goes_back = |row: &&Row| row.position < self.length(row.slot);
         if let Some(row) =
-            rows.iter().filter(goes_back).find(|row| self.kept(row.slot, row.position) < row.position)
+            rows.iter().filter(goes_back).find(|row| self.rewindable(row.slot, row.position) < row.position)
         {
             return Err(Error::usage(format!(
-                "slot {} no longer has what its position {} would see: it has to be read again from its start",
+                "slot {}: cannot rewind to position {}: its sliding-window cache has been overwritten; reprocess the prompt from \
+                 position 0",
                 row.slot, row.position
             )));
         }
         if self.info().memory_bytes > 0 {
-            self.check_memories(rows)?;
+            self.check_recurrent(rows)?;
         }
         match wanted.iter().find(|&&row| row as usize >= rows.len()) {
-            Some(row) => Err(Error::usage(format!("row {row} is wanted of {} rows", rows.len()))),
+            Some(row) => Err(Error::usage(format!(
+                "output row {row} is out of range: the pass has {} rows",
+                rows.len()
+            ))),
             None => Ok(()),
         }
     }
 
-    /// Whether every row continues what memories have learnt of its slot, or begins anew.
-    fn check_memories(&self, rows: &[Row]) -> Result<(), Error> {
-        let mut learnt: Vec<u32> = self.slots.iter().map(|slot| slot.learnt).collect();
+    /// Checks that every row continues the recurrent state of its slot, or starts at position 0.
+    fn check_recurrent(&self, rows: &[Row]) -> Result<(), Error> {
+        let mut state_positions: Vec<u32> = self.slots.iter().map(|slot| slot.state_pos).collect();
         for row in rows {
-            let learnt = &mut learnt[row.slot as usize];
-            if row.position != 0 && row.position != *learnt {
+            let state_position = &mut state_positions[row.slot as usize];
+            if row.position != 0 && row.position != *state_position {
                 return Err(Error::usage(format!(
-                    "slot {} has learnt {learnt} positions, and goes on at {}: it has to be read again from its start",
+                    "slot {}: cannot resume at position {}: its recurrent state is at position {state_position}; reprocess the \
+                     prompt from position 0",
                     row.slot, row.position
                 )));
             }
-            *learnt = row.position + 1;
+            *state_position = row.position + 1;
         }
         Ok(())
     }
@@ -432,7 +396,7 @@ impl<D: Device> Engine<D> {
         self.device.write(Buffer::Rows, span.offset, &bytes);
     }
 
-    /// The words of a span.
+    /// The 32-bit words of a span.
     fn read<T>(&mut self, span: Span<T>) -> Vec<u32> {
         let mut bytes = vec![0; span.bytes];
         self.device.read(span.buffer, span.offset, &mut bytes);
@@ -444,7 +408,7 @@ fn check_vocabulary(info: &ModelInfo, mut ids: impl Iterator<Item = u32>) -> Res
     let vocabulary = info.vocabulary;
     match ids.find(|&id| id >= vocabulary) {
         Some(id) => Err(Error::usage(format!(
-            "id {id} is outside the vocabulary of {}, whose ids are 0 to {}",
+            "token id {id} is out of range: {} has token ids 0 to {}",
             info.name,
             vocabulary.saturating_sub(1)
         ))),

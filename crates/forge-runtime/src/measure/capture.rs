@@ -1,61 +1,61 @@
-//! A device that has everything done by another and notes what passes did, so that it can be done again: whole, a dispatch at
-//! a time, or with another kernel in a dispatch's place.
+//! A device that captures the dispatches of another device, so that a pass can be replayed: as a whole, one
+//! dispatch at a time, or with another kernel.
 
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, RunAhead, Schedule};
 use crate::offload::CacheStats;
 use std::time::Duration;
 
-/// One dispatch.
+/// A captured dispatch.
 #[derive(Clone)]
 pub struct CapturedDispatch {
     /// The kernel.
     pub kernel: &'static Kernel,
-    /// Its buffers.
+    /// Its buffer bindings.
     pub bindings: Vec<Binding>,
-    /// Its scalars, of which the first are the rows.
+    /// Its scalars; the first is the number of rows.
     pub scalars: Vec<u32>,
-    /// Its threadgroups.
+    /// Its number of threadgroups.
     pub groups: [u32; 3],
-    /// Whether there is a barrier before it.
+    /// Whether a barrier precedes it.
     pub waits: bool,
 }
 
-/// One pass.
+/// A captured pass.
 pub struct CapturedPass {
-    /// What it is of.
+    /// Its schedule.
     pub program: Schedule,
-    /// What the host said of its rows: where, and bytes.
-    said: Vec<(usize, Vec<u8>)>,
+    /// The host's writes to [`Buffer::Rows`]: offset and bytes.
+    inputs: Vec<(usize, Vec<u8>)>,
     /// Its dispatches.
     pub notes: Vec<CapturedDispatch>,
 }
 
-/// A device that is listened to.
+/// A device that captures every pass.
 pub struct CapturingDevice<D> {
     device: D,
-    said: Vec<(usize, Vec<u8>)>,
+    inputs: Vec<(usize, Vec<u8>)>,
     passes: Vec<CapturedPass>,
 }
 
 impl CapturedDispatch {
-    /// The same dispatch once more.
+    /// Encodes the dispatch again.
     pub fn encode(&self, pass: &mut dyn Pass) {
         pass.dispatch(self.kernel, &self.bindings, &self.scalars, self.groups);
     }
 
-    /// Rows that it computes.
+    /// The number of rows.
     pub fn rows(&self) -> u32 {
         self.scalars.first().copied().unwrap_or(1)
     }
 }
 
 impl CapturedPass {
-    /// The same pass once more.
+    /// Encodes the pass again.
     pub fn encode(&self, pass: &mut dyn Pass) {
         self.encode_first(self.notes.len(), pass);
     }
 
-    /// As many of its dispatches, from the first.
+    /// Encodes its first `count` dispatches.
     pub fn encode_first(&self, count: usize, pass: &mut dyn Pass) {
         for note in &self.notes[..count] {
             if note.waits {
@@ -65,51 +65,51 @@ impl CapturedPass {
         }
     }
 
-    /// Says of the rows what was said then.
+    /// Writes the host's inputs again.
     pub fn say(&self, device: &mut dyn Device) {
-        for (offset, bytes) in &self.said {
+        for (offset, bytes) in &self.inputs {
             device.write(Buffer::Rows, *offset, bytes);
         }
     }
 }
 
 impl<D> CapturingDevice<D> {
-    /// Begins to listen.
+    /// Starts capturing.
     pub fn new(device: D) -> CapturingDevice<D> {
-        CapturingDevice { device, said: Vec::new(), passes: Vec::new() }
+        CapturingDevice { device, inputs: Vec::new(), passes: Vec::new() }
     }
 
-    /// The passes since it was asked last.
+    /// The passes captured since the last call.
     pub fn take(&mut self) -> Vec<CapturedPass> {
         std::mem::take(&mut self.passes)
     }
 
-    /// The device that does it.
+    /// The wrapped device.
     pub fn device(&mut self) -> &mut D {
         &mut self.device
     }
 }
 
 impl<D: Device> CapturingDevice<D> {
-    /// Has the device do a pass, and notes it as it is encoded.
-    fn listen(
+    /// Runs a pass on the device and captures it while it is encoded.
+    fn capture(
         &mut self,
         program: Schedule,
         encode: &mut dyn FnMut(&mut dyn Pass),
-        done: impl FnOnce(&mut D, &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>,
+        submit: impl FnOnce(&mut D, &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>,
     ) -> Result<(), String> {
         let mut notes = Vec::new();
-        let outcome = done(&mut self.device, &mut |pass| {
-            let mut listening = CapturingPass { pass, notes: Vec::new(), waits: false };
-            encode(&mut listening);
-            notes = listening.notes;
+        let outcome = submit(&mut self.device, &mut |pass| {
+            let mut capturing = CapturingPass { pass, notes: Vec::new(), waits: false };
+            encode(&mut capturing);
+            notes = capturing.notes;
         });
-        self.passes.push(CapturedPass { program, said: std::mem::take(&mut self.said), notes });
+        self.passes.push(CapturedPass { program, inputs: std::mem::take(&mut self.inputs), notes });
         outcome
     }
 }
 
-/// A pass that is listened to while it is encoded.
+/// A pass that is captured while it is encoded.
 struct CapturingPass<'a> {
     pass: &'a mut dyn Pass,
     notes: Vec<CapturedDispatch>,
@@ -158,7 +158,7 @@ impl<D: Device> Device for CapturingDevice<D> {
 
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
         if buffer == Buffer::Rows {
-            self.said.push((offset, bytes.to_vec()));
+            self.inputs.push((offset, bytes.to_vec()));
         }
         self.device.write(buffer, offset, bytes);
     }
@@ -168,11 +168,11 @@ impl<D: Device> Device for CapturingDevice<D> {
     }
 
     fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        self.listen(program, encode, |device, listened| device.run(program, listened))
+        self.capture(program, encode, |device, captured| device.run(program, captured))
     }
 
     fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        self.listen(program, encode, |device, listened| device.begin(program, listened))
+        self.capture(program, encode, |device, captured| device.begin(program, captured))
     }
 
     fn wait(&mut self, left: usize) -> Result<(), String> {

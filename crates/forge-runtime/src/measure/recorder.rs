@@ -1,11 +1,10 @@
-//! A device that computes nothing and writes down what it is told: the passes of a real run, for a simulator to
-//! replay. What is read from it is zero.
+//! A device that records passes for the kernel checker, without computing anything. All reads return zeros.
 
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 use crate::model::Layout;
 use serde_json::{Value, json};
 
-/// The recording, as it grows.
+/// A recording in progress.
 pub struct Recorder {
     sizes: [usize; 4],
     writes: Vec<Value>,
@@ -14,7 +13,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A device with a weight file of `weights` bytes and buffers of `layout`'s sizes, and so many cores.
+    /// A device for a weight file of `weights` bytes and buffers of this layout. `cores` is the number of GPU
+    /// cores it reports.
     pub fn new(weights: usize, layout: &Layout, cores: u32) -> Recorder {
         Recorder {
             sizes: [weights, layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes],
@@ -24,17 +24,17 @@ impl Recorder {
         }
     }
 
-    /// How many passes there are.
+    /// The number of passes.
     pub fn passes(&self) -> usize {
         self.passes.len()
     }
 
-    /// Names the pass number `pass`.
+    /// Sets the label of a pass.
     pub fn label(&mut self, pass: usize, label: &str) {
         self.passes[pass]["label"] = json!(label);
     }
 
-    /// Says what the last read of the last pass was for.
+    /// Describes the purpose of the last read.
     pub fn explain_read(&mut self, what: Value) {
         let reads = self.passes.last_mut().and_then(|pass| pass["reads"].as_array_mut());
         if let Some(read) = reads.and_then(|reads| reads.last_mut()) {
@@ -42,7 +42,7 @@ impl Recorder {
         }
     }
 
-    /// The whole recording.
+    /// The complete recording.
     pub fn finish(self) -> Value {
         let [weights, state, scratch, rows] = self.sizes;
         json!({
@@ -78,25 +78,25 @@ impl Device for Recorder {
     }
 
     fn run(&mut self, _program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        let mut notes = Notes { commands: Vec::new(), cores: self.cores };
-        encode(&mut notes);
+        let mut pass = RecordedPass { commands: Vec::new(), cores: self.cores };
+        encode(&mut pass);
         self.passes.push(json!({
             "label": "",
             "writes": std::mem::take(&mut self.writes),
-            "commands": notes.commands,
+            "commands": pass.commands,
             "reads": [],
         }));
         Ok(())
     }
 }
 
-/// A pass, as it is encoded.
-struct Notes {
+/// The commands of a pass, as they are encoded.
+struct RecordedPass {
     commands: Vec<Value>,
     cores: u32,
 }
 
-impl Pass for Notes {
+impl Pass for RecordedPass {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
         let bindings: Vec<Value> = bindings
             .iter()
@@ -122,12 +122,12 @@ impl Pass for Notes {
         self.cores
     }
 
-    // So little that everything which can be shared out is.
+    // A low minimum, so that KV caches are split whenever possible.
     fn least_share(&self, planned: u32) -> u32 {
         planned.min(32)
     }
 
-    // As few as are not a few any more.
+    // The smallest batch above the small-batch kernels.
     fn unfolds_from(&self, planned: u32) -> Option<u32> {
         Some(planned.min(17))
     }

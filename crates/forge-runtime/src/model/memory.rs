@@ -1,24 +1,24 @@
-//! How much memory the machine has, and what the model will take of it.
+//! Memory needed by a model, and memory of the machine.
 
 use crate::error::Error;
 use crate::model::Layout;
 use crate::weights::WeightFile;
 
-/// Memory of a running model, in bytes.
+/// Memory use of a loaded model in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The weight file, or what of it is in memory.
+    /// The weight file, or the part of it that is kept in memory.
     pub weights: u64,
-    /// Seats of experts that are streamed from disk.
+    /// The expert cache, if experts are streamed.
     pub experts: u64,
-    /// What slots remember.
+    /// KV caches and recurrent states.
     pub state: u64,
-    /// Scratch, and what the host says of a batch.
+    /// Scratch, and the buffer of batch inputs and outputs.
     pub arena: u64,
 }
 
 impl Memory {
-    /// What a model with this layout takes.
+    /// The memory use of a model with this layout.
     pub fn of(weights: &WeightFile, layout: &Layout) -> Memory {
         Memory {
             weights: weights.bytes() as u64,
@@ -28,18 +28,18 @@ impl Memory {
         }
     }
 
-    /// The same where experts have seats and are streamed from disk.
+    /// The same with experts on disk and an expert cache of `seats` bytes.
     pub fn with_seats(self, layout: &Layout, seats: u64) -> Memory {
         let experts: usize = layout.experts.iter().map(|stacks| stacks.records.bytes).sum();
         Memory { weights: self.weights - experts as u64, experts: seats, ..self }
     }
 
-    /// All of it.
+    /// The total in bytes.
     pub fn total(self) -> u64 {
         self.weights + self.experts + self.state + self.arena
     }
 
-    /// An error if the machine has less.
+    /// An error if the machine has less memory than needed.
     pub fn check(self, context: u32, slots: u32) -> Result<(), Error> {
         let Some(machine) = physical() else { return Ok(()) };
         if self.total() <= machine {
@@ -47,8 +47,8 @@ impl Memory {
         }
         let of = if slots == 1 { String::new() } else { format!(" in {slots} slots") };
         Err(Error::usage(format!(
-            "this machine has {} of memory ({machine} bytes), and a context of {context}{of} takes {} ({} bytes): \
-             {} weights, {} state and {} scratch bytes; ask for a shorter --ctx-size or fewer --slots",
+            "not enough memory: this machine has {} ({machine} bytes); a context of {context}{of} needs {} ({} bytes): \
+             {} bytes of weights, {} of KV cache and state, {} of scratch; use a smaller --ctx-size or fewer --slots",
             human(machine),
             human(self.total()),
             self.total(),
@@ -59,7 +59,7 @@ impl Memory {
     }
 }
 
-/// Bytes for people: `1.17 GB`.
+/// Formats bytes with a unit: `1.17 GB`.
 pub fn human(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -71,28 +71,26 @@ pub fn human(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// Bytes of memory of this machine, or of the group of processes that this one is confined to; `None` if the system
-/// does not tell.
+/// Physical memory in bytes, or the cgroup limit if that is lower; `None` if unknown.
 #[cfg(target_os = "linux")]
 pub fn physical() -> Option<u64> {
-    let machine = line_of_meminfo("MemTotal:")?;
-    Some(machine.min(group_limit().unwrap_or(u64::MAX)))
+    let machine = meminfo("MemTotal:")?;
+    Some(machine.min(cgroup_limit().unwrap_or(u64::MAX)))
 }
 
-/// Bytes of memory that programs could have; `None` if the system does not tell.
+/// Available memory in bytes; `None` if unknown.
 #[cfg(target_os = "linux")]
 pub fn available() -> Option<u64> {
-    let machine = line_of_meminfo("MemAvailable:")?;
-    let group = group_limit().map(|limit| limit.saturating_sub(group_taken().unwrap_or(0)));
+    let machine = meminfo("MemAvailable:")?;
+    let group = cgroup_limit().map(|limit| limit.saturating_sub(cgroup_used().unwrap_or(0)));
     Some(machine.min(group.unwrap_or(u64::MAX)))
 }
 
-/// Bytes of memory that programs could have: pages that nobody has, and those that nobody has touched lately; `None` if the system
-/// does not tell.
+/// Available memory in bytes: free and inactive pages; `None` if unknown.
 #[cfg(target_vendor = "apple")]
 pub fn available() -> Option<u64> {
-    /// What is asked for, and how many words the system says of it.
-    const OF_PAGES: i32 = 4;
+    /// `HOST_VM_INFO64`, and its number of 32-bit words.
+    const HOST_VM_INFO64: i32 = 4;
     const WORDS: usize = 38;
     unsafe extern "C" {
         static vm_page_size: usize;
@@ -100,42 +98,42 @@ pub fn available() -> Option<u64> {
         fn host_statistics64(host: u32, what: i32, words: *mut u32, count: *mut u32) -> i32;
     }
     let (mut words, mut count) = ([0_u32; WORDS], WORDS as u32);
-    // SAFETY: there is room for as many words as `count` says; the size of pages is set before a program begins.
+    // SAFETY: `words` has as many words as `count` says; `vm_page_size` is set before a program starts.
     let (status, page) = unsafe {
-        (host_statistics64(mach_host_self(), OF_PAGES, words.as_mut_ptr(), &mut count), vm_page_size)
+        (host_statistics64(mach_host_self(), HOST_VM_INFO64, words.as_mut_ptr(), &mut count), vm_page_size)
     };
     let [free, _active, inactive, ..] = words.map(u64::from);
     (status == 0).then_some((free + inactive) * page as u64)
 }
 
-/// Bytes of memory that programs could have: unknown here.
+/// Available memory is unknown on this system.
 #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
 pub fn available() -> Option<u64> {
     None
 }
 
-/// Bytes that the group of processes may have, if it is confined.
+/// The cgroup memory limit in bytes, if there is one.
 #[cfg(target_os = "linux")]
-fn group_limit() -> Option<u64> {
+fn cgroup_limit() -> Option<u64> {
     std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
 }
 
-/// Bytes of it that are taken, and not by files, whose pages can be let go.
+/// Anonymous memory of the cgroup in bytes. Page cache can be reclaimed and is not counted.
 #[cfg(target_os = "linux")]
-fn group_taken() -> Option<u64> {
+fn cgroup_used() -> Option<u64> {
     let table = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").ok()?;
     table.lines().find_map(|line| line.strip_prefix("anon "))?.trim().parse().ok()
 }
 
-/// Bytes that a line of the system's table of memory says.
+/// A value of /proc/meminfo in bytes.
 #[cfg(target_os = "linux")]
-fn line_of_meminfo(name: &str) -> Option<u64> {
+fn meminfo(name: &str) -> Option<u64> {
     let table = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Bytes of memory of this machine; `None` if the system does not tell.
+/// Physical memory in bytes; `None` if unknown.
 #[cfg(target_vendor = "apple")]
 pub fn physical() -> Option<u64> {
     use std::ffi::{c_char, c_int, c_void};
@@ -149,7 +147,7 @@ pub fn physical() -> Option<u64> {
         ) -> c_int;
     }
     let (mut bytes, mut size) = (0_u64, size_of::<u64>());
-    // SAFETY: the name ends with a zero, and `hw.memsize` is 8 bytes, which is what `bytes` has room for.
+    // SAFETY: the name is null-terminated, and `hw.memsize` is 8 bytes, as large as `bytes`.
     let status = unsafe {
         sysctlbyname(
             c"hw.memsize".as_ptr(),
@@ -162,7 +160,7 @@ pub fn physical() -> Option<u64> {
     (status == 0).then_some(bytes)
 }
 
-/// Bytes of memory of this machine: unknown here.
+/// Physical memory is unknown on this system.
 #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
 pub fn physical() -> Option<u64> {
     None

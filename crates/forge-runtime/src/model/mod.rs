@@ -1,20 +1,20 @@
-//! The seam between the runtime and the generated `model.rs`: what a model tells, and what it is asked to do.
+//! The interface between the runtime and the generated `model.rs`.
 //!
-//! A generated model has constants, weights (spans of the weight file), state and scratch (spans of two buffers it
-//! lays out itself) and three functions. In outline:
+//! A generated model has constants, weights (spans of the weight file), state and scratch (spans of two
+//! buffers), and three functions. In outline:
 //!
 //! ```ignore
 //! pub struct Llama { embed: Q8_0, layers: Vec<Layer>, final_gain: Span<f32>, caches: Vec<Cache>, context: u32, layout: Layout }
 //!
-//! pub static INFO: Info = Info { name: "llama", vocabulary: 32_000, /* ... */ };
+//! pub static INFO: ModelInfo = ModelInfo { name: "llama", vocabulary: 32_000, /* ... */ };
 //!
 //! impl Llama {
 //!     pub fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
-//!         let embed: Q8_0 = weights.matrix("embed", VOCABULARY, HIDDEN)?;
-//!         // ... one line a weight
-//!         let mut state = State::new(slots);
-//!         let keys: Span<f16> = state.cache(KEY_HEADS, context, HEAD);
-//!         // ... two lines a layer
+//!         let embed: Q8_0 = weights.matrix("embed", VOCAB_SIZE, HIDDEN_SIZE)?;
+//!         // ... one line per weight
+//!         let mut state = StateLayout::new(slots);
+//!         let keys: Span<f16> = state.cache(NUM_KV_HEADS, context, HEAD_DIM);
+//!         // ... two lines per layer
 //!         let layout = Layout::new(&INFO, state, SCRATCH_BYTES, LOGITS);
 //!         Ok(Box::new(Llama { embed, layers, final_gain, caches, context, layout }))
 //!     }
@@ -25,12 +25,12 @@
 //!
 //!     fn layout(&self) -> &Layout { &self.layout }
 //!
-//!     fn forward(&self, pass: &mut dyn Pass, rows: &Rows) {
+//!     fn forward(&self, pass: &mut dyn Pass, rows: &Batch) {
 //!         kernels::embed(pass, self.embed, rows.ids, STREAM, rows.count);
 //!         for (layer, cache) in self.layers.iter().zip(&self.caches) { /* ... */ }
 //!     }
 //!
-//!     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted) {
+//!     fn head(&self, pass: &mut dyn Pass, schedule: Schedule, wanted: &LogitRows) {
 //!         pass.barrier();
 //!         kernels::final_norm(pass, STREAM, self.final_gain, wanted.wanted, NORMED, wanted.rows);
 //!         // ... head -> LOGITS, argmax or sample -> wanted.next
@@ -50,182 +50,184 @@ use crate::weights::WeightFile;
 
 /// A compiled model.
 pub trait Model: Send + Sync {
-    /// What is true of it whatever the context and the number of slots.
+    /// Constants that do not depend on context length and slots.
     fn info(&self) -> &'static ModelInfo;
 
-    /// Sizes of its buffers, and where the host writes and reads.
+    /// Buffer sizes, and the spans that the host reads and writes.
     fn layout(&self) -> &Layout;
 
     /// Encodes the embedding and all layers for these rows.
     fn forward(&self, pass: &mut dyn Pass, rows: &Batch);
 
-    /// Encodes the final norm, the head and the choice of the next id for some of them. The program is that of [`Model::forward`], which it
-    /// follows in one pass or in a later pass of its own, so it begins with a barrier.
+    /// Encodes the final norm, the head and the choice of the next token for some of these rows. The schedule
+    /// is that of [`Model::forward`]. The head follows it in the same pass or in a later one, so it begins
+    /// with a barrier.
     fn head(&self, pass: &mut dyn Pass, schedule: Schedule, wanted: &LogitRows);
 }
 
-/// Looks a model's weights up and lays its state out for so many slots (the last argument) of a context length.
+/// Constructs a model: looks its weights up and lays its state out. The arguments are the context length and
+/// the number of slots.
 pub type LoadModel = fn(&WeightFile, u32, u32) -> Result<Box<dyn Model>, Error>;
 
-/// Rows: how many, what computes them, and where it is said what they are.
+/// The rows of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// What computes them.
+    /// The schedule that computes them.
     pub schedule: Schedule,
-    /// One of [`Schedule::Decode`], `1 ..= INFO.chunk` of [`Schedule::Batch`].
+    /// Number of rows: 1 in [`Schedule::Decode`], 1 to `chunk` in [`Schedule::Batch`].
     pub count: u32,
-    /// The largest position among them, plus 1.
+    /// The largest position plus 1.
     pub longest: u32,
-    /// Whether all are known to be of one slot.
+    /// Whether all rows belong to one slot.
     pub of_one_slot: bool,
-    /// `[count]` The id of each.
+    /// `[count]` Token ids.
     pub ids: Span<u32>,
-    /// `[count]` The slot of each.
+    /// `[count]` Slots.
     pub slots: Span<u32>,
-    /// `[count]` The position of each in its slot.
+    /// `[count]` Positions in the slots.
     pub positions: Span<u32>,
 }
 
-/// Rows that get logits, how the next id is chosen, and where it goes.
+/// The rows that get logits, and how their next tokens are chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct LogitRows {
-    /// One of [`Schedule::Decode`], `1 ..= INFO.head_rows` of [`Schedule::Batch`].
+    /// Number of rows: 1 in [`Schedule::Decode`], 1 to `head_rows` in [`Schedule::Batch`].
     pub rows: u32,
-    /// `[rows]` Which of the rows that [`Model::forward`] was given.
+    /// `[rows]` Row indices in the batch of [`Model::forward`].
     pub wanted: Span<u32>,
-    /// `[rows, Draw::WORDS]` How the next id of each is drawn; none where it is that of the largest logit.
+    /// `[rows, DeviceSampling::WORDS]` Sampling parameters; `None` for greedy.
     pub draws: Option<Span<u32>>,
-    /// `[rows]` The id that comes next of each.
+    /// `[rows]` Output: the next token ids.
     pub next: Span<u32>,
 }
 
-/// What the compiler knows of a model.
+/// Constants of a compiled model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelInfo {
-    /// What people call it.
+    /// The model's name.
     pub name: &'static str,
-    /// The architecture it was read from.
+    /// The architecture in the checkpoint's config.
     pub architecture: &'static str,
-    /// Numbers in its weights.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Logits a row; ids are below it.
+    /// Vocabulary size.
     pub vocabulary: u32,
-    /// Width of the residual stream.
+    /// Hidden size: width of the residual stream.
     pub hidden: u32,
-    /// Layers.
+    /// Number of layers.
     pub layers: u32,
-    /// The longest context that it may be run with.
+    /// The maximum context length in tokens.
     pub context: u32,
-    /// Rows that a pass takes at most.
+    /// Maximum rows in a pass.
     pub chunk: u32,
-    /// Rows that get logits in one pass at most.
+    /// Maximum rows with logits in a pass.
     pub head_rows: u32,
-    /// The id that begins a text, where there is one.
+    /// The begin-of-text token, if there is one.
     pub begin: Option<u32>,
-    /// Ids that end a text.
+    /// The end-of-text tokens.
     pub end: &'static [u32],
-    /// Format and bytes of all weights in that format, widest first.
+    /// Weight formats with their bytes, widest format first.
     pub formats: &'static [(&'static str, u64)],
-    /// The format of cached keys and values.
+    /// The KV cache format.
     pub cache: &'static str,
-    /// Bytes of state for one position of one slot, in layers that keep every position.
+    /// Bytes of KV cache per token and slot, in layers that keep every position.
     pub state_bytes_per_position: u64,
-    /// What layers that see the last positions only keep, if the context is long enough for them to keep less than all.
+    /// The sliding-window caches, with their bytes per token.
     pub rings: &'static [Ring],
-    /// Bytes that a slot has beside, however long its text is: those of memories.
+    /// Bytes of recurrent state per slot, independent of length.
     pub memory_bytes: u64,
-    /// What one decoded token costs.
+    /// The cost of one decoded token.
     pub decode: Cost,
-    /// What a pass of `chunk` rows costs.
+    /// The cost of a pass of `chunk` rows.
     pub prefill: Cost,
-    /// Steps of layers at decode beyond the five that any layer has, and why each is a dispatch of its own.
+    /// Dispatches of a layer beyond five, each with the reason why it is not fused.
     pub beyond: &'static [(&'static str, &'static str)],
 }
 
 impl ModelInfo {
-    /// Ids all over the vocabulary, the same every time: a text to measure with.
+    /// A deterministic token sequence spread over the vocabulary, for measurements.
     pub fn some_ids(&self, count: u32) -> Vec<u32> {
         (0..count).map(|i| (u64::from(i) * 2_654_435_761 % u64::from(self.vocabulary)) as u32).collect()
     }
 }
 
-/// The caches of layers that see the last positions only. Position p lies at `p % positions`, so of a slot that has
-/// held n positions they keep those from `n - positions` on.
+/// The sliding-window caches of one window size: ring buffers. Position p is stored at `p % positions`. A
+/// slot that has held n positions keeps those from `n - positions` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    /// Positions that a row of these layers sees, its own included.
+    /// The window: positions that a row sees, its own included.
     pub window: u32,
-    /// Positions that they keep at most: a window, and what else a pass may bring before its first row has seen its own.
+    /// Capacity: the window, plus the rows that a pass may append before its first row is computed.
     pub positions: u32,
-    /// Bytes of all of them for one position of one slot.
+    /// Bytes of all these caches per position and slot.
     pub bytes_per_position: u64,
 }
 
 impl Ring {
-    /// Positions that a slot has room for here.
+    /// Capacity for a context length.
     pub const fn capacity(&self, context: u32) -> u32 {
         if context < self.positions { context } else { self.positions }
     }
 
-    /// Whether a slot that has held `most` positions still has here what a row at position `length` sees: all that it
-    /// looks back on, `length - window + 1` to `length - 1`, or nothing.
+    /// Whether a slot that has held `most` positions can be rewound to `length`: the positions that the next
+    /// row sees, `length - window + 1` to `length - 1`, have not been overwritten.
     pub const fn reaches(&self, most: u32, length: u32) -> bool {
         let oldest = most.saturating_sub(self.positions);
         length == 0 || (length + 1).saturating_sub(self.window) >= oldest
     }
 }
 
-/// What a pass costs, as planned.
+/// The planned cost of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Dispatches, embedding and head included.
+    /// Number of dispatches, embedding and head included.
     pub dispatches: u32,
-    /// Barriers.
+    /// Number of barriers.
     pub barriers: u32,
-    /// Bytes that have to be read from memory at least: weights, and state at the first position.
+    /// Bytes of weights and state read from memory at least, at position 0.
     pub bytes_read: u64,
-    /// Additions and multiplications.
+    /// Number of additions and multiplications.
     pub operations: u64,
     /// Dispatches of each layer.
     pub dispatches_per_layer: &'static [u32],
-    /// More dispatches of each layer where the cache is split.
+    /// Extra dispatches of each layer with split KV.
     pub more_when_split: &'static [u32],
 }
 
-/// Sizes of a model's buffers, and the spans through which the host and the model talk.
+/// Buffer sizes, and the spans shared by host and model.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Where what slots remember lies.
+    /// Layout of the KV cache and recurrent states.
     pub state: StateLayout,
     /// Bytes of [`Buffer::Scratch`].
     pub scratch_bytes: usize,
     /// Bytes of [`Buffer::Rows`].
     pub rows_bytes: usize,
-    /// `[chunk]` The id of each row.
+    /// `[chunk]` Token ids of the rows.
     pub ids: Span<u32>,
-    /// `[chunk]` The slot of each row.
+    /// `[chunk]` Slots of the rows.
     pub slots: Span<u32>,
-    /// `[chunk]` The position of each row in its slot.
+    /// `[chunk]` Positions of the rows.
     pub positions: Span<u32>,
-    /// `[head_rows]` Which rows get logits.
+    /// `[head_rows]` Indices of the rows that get logits.
     pub wanted: Span<u32>,
-    /// `[head_rows, Draw::WORDS]` How the next id of each of these is drawn, if by chance.
+    /// `[head_rows, DeviceSampling::WORDS]` Sampling parameters of these rows.
     pub draws: Span<u32>,
-    /// `[head_rows]` The next id of each of these.
+    /// `[head_rows]` Next token ids of these rows.
     pub next: Span<u32>,
-    /// Where ids follow each other without the host.
+    /// Token ring of multi-step decode.
     pub wheel: TokenRing,
-    /// `[head_rows, vocabulary]`
+    /// `[head_rows, vocabulary]` Logits.
     pub logits: Span<f32>,
-    /// The matrices of the experts of each layer that has any.
+    /// The expert matrices of each MoE layer.
     pub experts: Vec<ExpertWeights>,
-    /// `[experts]` Which matrix of a stack is each expert's: its own, as the engine says once. A device that streams experts tells
-    /// kernels of others in its place.
+    /// `[experts]` The cache slot of each expert. The engine writes the identity; a device that streams
+    /// experts writes cache slots.
     pub seats: Span<u32>,
 }
 
 impl Layout {
-    /// Lays [`Buffer::Rows`] out, what the host writes before what it reads; the rest is as given.
+    /// Lays out [`Buffer::Rows`]; the other arguments are taken as they are.
     pub fn new(info: &ModelInfo, state: StateLayout, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
@@ -254,21 +256,21 @@ impl Layout {
         }
     }
 
-    /// The same, of a model with experts.
+    /// Adds the experts of an MoE model.
     pub fn with_experts(self, experts: Vec<ExpertWeights>) -> Layout {
         let most = experts.iter().map(|stacks| stacks.experts).max().unwrap_or(0);
         let seats: Span<u32> = Span::new(Buffer::Rows, self.seats.offset, most * size_of::<u32>());
         Layout { experts, seats, rows_bytes: seats.offset + seats.bytes, ..self }
     }
 
-    /// The first `count` rows of what the host writes, whose slots are not known.
+    /// The first `count` rows. They are of one slot if `count` is 1.
     pub const fn rows(&self, schedule: Schedule, count: u32, longest: u32) -> Batch {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
         let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
         Batch { schedule, count, longest, of_one_slot, ids, slots, positions }
     }
 
-    /// The first `rows` of those that the host names, of which the next ids are drawn or the most probable.
+    /// The first `rows` output rows, sampled or greedy.
     pub fn heads(&self, rows: u32, are_drawn: bool) -> LogitRows {
         let (wanted, next) = (self.wanted.first(rows as usize), self.next.first(rows as usize));
         let draws = are_drawn.then(|| self.draws.first(rows as usize * DeviceSampling::WORDS));
@@ -276,23 +278,23 @@ impl Layout {
     }
 }
 
-/// Places of lone rows one after the other: the id that a row gives is that of the next place, after the last the first again.
-/// Slot and wanted row are those of the first row of a batch.
+/// The ring of rows in multi-step decode. A row writes its token id to the entry after its own, and the last
+/// entry is followed by the first. Slot and output row are those of the first row of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenRing {
-    /// `[PLACES]` The id of each, which the host writes or the row before it gives.
+    /// `[PLACES]` Token ids, written by the host or by the previous row.
     pub ids: Span<u32>,
-    /// `[PLACES]` The position of each.
+    /// `[PLACES]` Positions.
     pub positions: Span<u32>,
-    /// `[PLACES, Draw::WORDS]` How the id after each is drawn, if by chance.
+    /// `[PLACES, DeviceSampling::WORDS]` Sampling parameters of the token after each row.
     pub draws: Span<u32>,
 }
 
 impl TokenRing {
-    /// As many ids as are on their way at most: those that a row still reads are not written over.
+    /// Ring size: an upper bound on tokens in flight, so that no entry is overwritten before it is read.
     pub const PLACES: usize = 16;
 
-    /// What a row at a place, of a position, reads and gives; the id after it is drawn or the most probable.
+    /// The batch and output rows for the row at a ring index and position.
     pub fn row(
         &self,
         layout: &Layout,
@@ -310,7 +312,7 @@ impl TokenRing {
     }
 }
 
-/// Hands out spans of a buffer one after another, each on a multiple of 256 bytes.
+/// A bump allocator of spans in a buffer, aligned to 256 bytes.
 #[derive(Clone, Debug)]
 pub struct Arena {
     buffer: Buffer,
@@ -318,15 +320,15 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// What every span's offset is a multiple of: enough for any device's loads and bindings.
+    /// Alignment of every span in bytes; enough for all devices.
     pub const ALIGNMENT: usize = 256;
 
-    /// An arena of `buffer`, from its start.
+    /// An empty arena.
     pub const fn new(buffer: Buffer) -> Arena {
         Arena { buffer, used: 0 }
     }
 
-    /// Space for `count` elements.
+    /// Allocates `count` elements.
     pub const fn take<T>(&mut self, count: usize) -> Span<T> {
         let offset = self.used.next_multiple_of(Arena::ALIGNMENT);
         let bytes = count * size_of::<T>();
@@ -334,7 +336,7 @@ impl Arena {
         Span::new(self.buffer, offset, bytes)
     }
 
-    /// Bytes handed out so far, the gaps between spans included.
+    /// Bytes allocated, gaps included.
     pub const fn bytes(&self) -> usize {
         self.used
     }

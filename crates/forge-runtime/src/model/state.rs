@@ -1,33 +1,33 @@
-//! What slots remember, and where it lies.
+//! Layout of the state buffer: KV caches and recurrent states.
 //!
-//! The state buffer is a row of parts, each `[slots, ...]`: caches, which have a record of every position for each of their
-//! heads, and memories, which are as large however long a text is. A model lays it out when it is made, one part after
-//! another, and keeps it in its layout. The engine asks it for the bytes of one slot: to copy them to another slot, or to
-//! keep what memories are.
+//! The state buffer is a sequence of parts, each `[slots, ...]`. A KV cache has a record for every position
+//! and head. A recurrent state has a fixed size. The model lays the buffer out when it is made. The engine
+//! uses the layout to copy a slot and to save and restore recurrent states.
 
 use crate::device::{Buffer, Device, Span};
 use crate::model::Arena;
 
-/// Where everything of [`Buffer::State`] lies.
+/// Layout of [`Buffer::State`].
 #[derive(Clone, Debug)]
 pub struct StateLayout {
     arena: Arena,
     slots: u32,
     caches: Vec<Cache>,
-    memories: Vec<Bytes>,
+    recurrent_states: Vec<Bytes>,
 }
 
-/// The keys, or the values, of a layer: `[slots, heads, positions, record]`. Position p lies at `p % positions`.
+/// The keys or the values of a layer: `[slots, heads, positions, record]`. Position p is stored at
+/// `p % positions`.
 #[derive(Clone, Copy, Debug)]
 struct Cache {
     offset: usize,
     heads: usize,
     positions: usize,
-    /// Bytes of a head's record.
+    /// Bytes of one head's record.
     record: usize,
 }
 
-/// A range of the buffer.
+/// A byte range of the buffer.
 #[derive(Clone, Copy, Debug)]
 struct Bytes {
     offset: usize,
@@ -35,12 +35,17 @@ struct Bytes {
 }
 
 impl StateLayout {
-    /// For so many slots, nothing in it yet.
+    /// An empty layout for this many slots.
     pub const fn new(slots: u32) -> StateLayout {
-        StateLayout { arena: Arena::new(Buffer::State), slots, caches: Vec::new(), memories: Vec::new() }
+        StateLayout {
+            arena: Arena::new(Buffer::State),
+            slots,
+            caches: Vec::new(),
+            recurrent_states: Vec::new(),
+        }
     }
 
-    /// A cache that keeps so many positions of each slot, with `record` elements for each of its heads.
+    /// Allocates a KV cache of `positions` positions per slot, with `record` elements per head.
     pub fn cache<T>(&mut self, heads: usize, positions: u32, record: usize) -> Span<T> {
         let positions = positions as usize;
         let span = self.arena.take(self.slots as usize * heads * positions * record);
@@ -49,33 +54,33 @@ impl StateLayout {
         span
     }
 
-    /// A memory of so many numbers for each slot. A row at position 0 finds zeros in the place of what is there; every other
-    /// continues what the row before it left.
+    /// Allocates a recurrent state of `numbers` f32 elements per slot. A row at position 0 starts from zeros;
+    /// any other row continues from the row before it.
     pub fn memory(&mut self, numbers: usize) -> Span<f32> {
         let span = self.arena.take(self.slots as usize * numbers);
-        self.memories.push(Bytes { offset: span.offset, count: span.bytes / self.slots as usize });
+        self.recurrent_states.push(Bytes { offset: span.offset, count: span.bytes / self.slots as usize });
         span
     }
 
-    /// Bytes of all of it.
+    /// Size of the state buffer in bytes.
     pub const fn bytes(&self) -> usize {
         self.arena.bytes()
     }
 
-    /// What memories have learnt of a slot.
-    pub fn learnt<D: Device>(&self, device: &mut D, slot: u32) -> Vec<Vec<u8>> {
-        self.memories_of(slot).map(|bytes| read(device, bytes)).collect()
+    /// Reads the recurrent states of a slot.
+    pub fn read_state<D: Device>(&self, device: &mut D, slot: u32) -> Vec<Vec<u8>> {
+        self.recurrent_states_of(slot).map(|bytes| read(device, bytes)).collect()
     }
 
-    /// Has memories know of a slot what [`State::learnt`] gave, of this slot or of another.
-    pub fn teach<D: Device>(&self, device: &mut D, slot: u32, learnt: &[Vec<u8>]) {
-        for (bytes, learnt) in self.memories_of(slot).zip(learnt) {
-            device.write(Buffer::State, bytes.offset, learnt);
+    /// Writes the recurrent states of a slot, as returned by [`StateLayout::read_state`] for any slot.
+    pub fn write_state<D: Device>(&self, device: &mut D, slot: u32, states: &[Vec<u8>]) {
+        for (bytes, state) in self.recurrent_states_of(slot).zip(states) {
+            device.write(Buffer::State, bytes.offset, state);
         }
     }
 
-    /// Copies to the caches of slot `to` what those of `from` have of its first `length` positions, if it has held `most`: all of
-    /// them, or as many as have not been overwritten.
+    /// Copies the KV cache of positions below `length` from slot `from` to slot `to`, except overwritten
+    /// ones. `most` is the longest length that `from` has had.
     pub fn copy<D: Device>(&self, device: &mut D, from: u32, to: u32, length: u32, most: u32) {
         for cache in &self.caches {
             for (from, to) in cache.runs(from, length, most).zip(cache.runs(to, length, most)) {
@@ -85,15 +90,16 @@ impl StateLayout {
         }
     }
 
-    fn memories_of(&self, slot: u32) -> impl Iterator<Item = Bytes> {
-        self.memories
+    fn recurrent_states_of(&self, slot: u32) -> impl Iterator<Item = Bytes> {
+        self.recurrent_states
             .iter()
             .map(move |all| Bytes { offset: all.offset + slot as usize * all.count, count: all.count })
     }
 }
 
 impl Cache {
-    /// Where positions below `length` lie of a slot that has held `most`: for each head one run or, where they go round, two.
+    /// The byte ranges of positions below `length` in a slot that has held `most` positions: for each head
+    /// one range, or two if it wraps around.
     fn runs(self, slot: u32, length: u32, most: u32) -> impl Iterator<Item = Bytes> {
         let (length, most, slot) = (length as usize, most as usize, slot as usize);
         let oldest = most.saturating_sub(self.positions).min(length);
@@ -119,21 +125,21 @@ fn read<D: Device>(device: &mut D, bytes: Bytes) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What is copied of each head: the places from where to where.
+    /// The byte ranges that are copied for each head.
     #[test]
-    fn what_has_not_been_overwritten_is_copied() {
+    fn positions_that_were_not_overwritten_are_copied() {
         let cache = Cache { offset: 1000, heads: 2, positions: 8, record: 10 };
         for (length, most, places) in [
             (0, 0, vec![]),
             (5, 5, vec![(0, 5)]),
             (5, 8, vec![(0, 5)]),
             (8, 8, vec![(0, 8)]),
-            // 0 to 2 lie under 8 to 10.
+            // Positions 0 to 2 were overwritten by 8 to 10.
             (11, 11, vec![(3, 8), (0, 3)]),
             (9, 11, vec![(3, 8), (0, 1)]),
             (6, 11, vec![(3, 6)]),
             (16, 16, vec![(0, 8)]),
-            // Nothing is left.
+            // Everything was overwritten.
             (3, 11, vec![]),
         ] {
             let wanted: Vec<(usize, usize)> = [1000 + 160, 1000 + 240]

@@ -1,25 +1,25 @@
-//! The region in which experts have seats: how many there are, and where they lie.
+//! Layout of the expert cache: number of slots and their offsets.
 //!
-//! Layers whose records are of equal size are a class and share its seats; other layers, as where a model mixes
-//! formats, are others. Memory is divided among classes by the bytes of all their experts.
+//! Layers whose records have the same size form a class and share its slots. Models with mixed formats have
+//! several classes. Memory is divided among classes in proportion to the bytes of all their experts.
 
 use crate::error::Error;
 use crate::offload::ExpertWeights;
 
-/// Seats for experts of one size.
+/// The slots for experts of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct SizeClass {
-    /// Bytes of a record, and of a seat.
+    /// Size of a record and of a slot in bytes.
     pub(crate) record: usize,
-    /// Where in the region the seats begin.
+    /// Offset of the first slot in the cache.
     pub(crate) start: usize,
-    /// How many seats there are.
+    /// Number of slots.
     pub(crate) seats: usize,
-    /// Experts of all its layers.
+    /// Number of experts in all its layers.
     pub(crate) experts: usize,
-    /// Those that every row has, which keep their seats.
+    /// Number of shared experts, which are pinned.
     pub(crate) kept: usize,
-    /// The most that a row chooses in one layer.
+    /// The largest number of routed experts per token in one layer.
     picked: usize,
 }
 
@@ -29,48 +29,49 @@ impl SizeClass {
         self.record as u128 * self.experts as u128
     }
 
-    /// The fewest seats that a pass can go on with: an expert at a time would do, but each row would read all of its own again.
+    /// The minimum number of slots. One routed slot would suffice, but then each row would read all its
+    /// experts again.
     fn least(&self) -> usize {
         (self.kept + self.picked + 1).min(self.experts)
     }
 }
 
-/// The region, laid out.
+/// The layout of the expert cache.
 #[derive(Clone, Debug)]
 pub struct CacheLayout {
     pub(crate) classes: Vec<SizeClass>,
-    /// The class of each layer that has experts.
+    /// The class of each MoE layer.
     pub(crate) class_of: Vec<usize>,
     bytes: usize,
-    /// Bytes of experts that a row reads, wherever they are; those that keep their seats left out.
+    /// Bytes of routed experts per token.
     of_row: u64,
 }
 
-/// What is to be expected of a row, if all experts are equally likely.
+/// The expected cost of a token if all experts are equally likely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
-    /// The share of the experts chosen that has a seat.
+    /// The expected hit rate of routed experts.
     pub hits: f64,
-    /// Bytes that are read from disk.
+    /// Bytes read from disk per token.
     pub bytes: f64,
 }
 
 impl Forecast {
-    /// Tokens a second that a disk of so many bytes a second permits; none if nothing is read.
+    /// The disk-bound speed in tok/s for a bandwidth in bytes/s; `None` if nothing is read.
     pub fn per_second(&self, disk: u64) -> Option<f64> {
         (self.bytes > 0.0).then(|| disk as f64 / self.bytes)
     }
 }
 
 impl CacheLayout {
-    /// As many seats for the experts of all layers as `memory` bytes have room for.
+    /// The layout with as many slots as fit in `memory` bytes.
     pub fn new(layers: &[ExpertWeights], memory: u64) -> Result<CacheLayout, Error> {
         let mut room = CacheLayout { classes: Vec::new(), class_of: Vec::new(), bytes: 0, of_row: 0 };
         for stacks in layers {
             room.add(stacks);
         }
         let all: u128 = room.classes.iter().map(SizeClass::all).sum();
-        // What a class needs is what its share of the memory must hold.
+        // Memory is divided by class size, so the class with the largest relative minimum decides.
         let needed =
             |class: &SizeClass| ((class.least() * class.record) as u128 * all).div_ceil(class.all().max(1));
         let enough = room.classes.iter().map(needed).max().unwrap_or(0);
@@ -79,10 +80,10 @@ impl CacheLayout {
             class.seats = class.experts.min((share / class.record.max(1) as u128) as usize);
             if class.seats < class.least() {
                 return Err(Error::usage(format!(
-                    "--experts stream: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
+                    "--experts stream: {memory} bytes hold {} cache slots for experts of {} bytes, {} are needed: \
                      {enough} bytes are enough",
-                    class.record,
                     class.seats,
+                    class.record,
                     class.least(),
                 )));
             }
@@ -107,27 +108,27 @@ impl CacheLayout {
         self.of_row += (stacks.picked() * stacks.record()) as u64;
     }
 
-    /// Bytes of the region.
+    /// Size of the cache in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Seats of all classes.
+    /// Number of slots of all classes.
     pub fn seats(&self) -> usize {
         self.classes.iter().map(|class| class.seats).sum()
     }
 
-    /// Experts of all layers.
+    /// Number of experts of all layers.
     pub fn experts(&self) -> usize {
         self.classes.iter().map(|class| class.experts).sum()
     }
 
-    /// What is to be expected of a row, if all experts are equally likely: then those that have a seat are chosen as often as
-    /// others. Texts choose some experts more often, so that more is found in memory than is said here.
+    /// The expected hit rate and reads of a token if all experts are equally likely. Real routing is skewed,
+    /// so the actual hit rate is higher.
     pub fn forecast(&self) -> Forecast {
-        let chosen = |class: &SizeClass| (class.experts - class.kept) as f64;
-        let seated: f64 = self.classes.iter().map(|class| (class.seats - class.kept) as f64).sum();
-        let hits = seated / self.classes.iter().map(chosen).sum::<f64>().max(1.0);
+        let routed = |class: &SizeClass| (class.experts - class.kept) as f64;
+        let slots: f64 = self.classes.iter().map(|class| (class.seats - class.kept) as f64).sum();
+        let hits = slots / self.classes.iter().map(routed).sum::<f64>().max(1.0);
         Forecast { hits, bytes: (1.0 - hits) * self.of_row as f64 }
     }
 }
@@ -145,22 +146,22 @@ mod tests {
     }
 
     #[test]
-    fn as_many_seats_as_memory_has_room_for_and_never_more_than_experts() {
+    fn slots_fill_the_memory_and_never_exceed_the_experts() {
         let layers = [stacks(8, 0, 3000), stacks(8, 0, 3000)];
         let room = CacheLayout::new(&layers, 5 * 3000 + 2999).unwrap();
         assert_eq!((room.seats(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
         assert_eq!(room.bytes(), 5 * 3000);
         assert_eq!(CacheLayout::new(&layers, 1 << 30).unwrap().seats(), 16);
-        let told = room.forecast();
-        assert_eq!((told.hits, told.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
-        assert_eq!(told.per_second(16_500), Some(2.0));
+        let forecast = room.forecast();
+        assert_eq!((forecast.hits, forecast.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
+        assert_eq!(forecast.per_second(16_500), Some(2.0));
         let of_two_sizes = CacheLayout::new(&[stacks(8, 0, 3000), stacks(4, 1, 1000)], 28_000).unwrap();
         let starts: Vec<usize> = of_two_sizes.classes.iter().map(|class| class.start).collect();
         assert_eq!((starts, of_two_sizes.bytes()), (vec![0, 24_000], 28_000));
     }
 
     #[test]
-    fn memory_for_too_few_seats_is_refused_with_what_is_enough() {
+    fn too_little_memory_is_an_error_that_states_the_minimum() {
         for layers in [vec![stacks(8, 1, 3000)], vec![stacks(8, 0, 3000), stacks(4, 1, 192)]] {
             let message = CacheLayout::new(&layers, 5000).unwrap_err().to_string();
             let enough = message.split_whitespace().rev().nth(3).unwrap().parse().unwrap();

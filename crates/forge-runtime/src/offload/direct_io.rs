@@ -1,9 +1,9 @@
-//! The weight file as experts are read from it: past the system's cache of files where that can be had.
+//! Reads of expert records from the weight file, with direct I/O where possible.
 //!
-//! The cache would keep a second copy of every expert, in memory that the program was not given. Linux reads past it (O_DIRECT)
-//! what begins and ends on a page of the file and of memory; the compiler begins large planes on pages, so that most
-//! models' experts do. What does not is read by whole pages and copied. Apple's systems are asked to keep nothing of what is read
-//! (F_NOCACHE). A file system that knows no such reading is read as any file.
+//! The page cache would hold a second copy of every expert, in memory that the program was not given. Linux
+//! has O_DIRECT for ranges that are aligned to pages in the file and in memory. Records are page-aligned, so
+//! it applies to most models. Other ranges are read in whole pages and copied. macOS has F_NOCACHE. File
+//! systems without direct I/O are read normally.
 
 use crate::weights::WeightFile;
 use std::fs::{File, Metadata};
@@ -11,15 +11,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What disks read, and memory has to begin at, for reads past the cache.
+/// Alignment of file offsets and memory for direct I/O.
 const PAGE: usize = 4096;
 
-/// Something that experts are read from.
+/// A source of expert records.
 pub trait Source: Send + Sync {
-    /// Fills `to` with what lies at `from`.
+    /// Fills `to` with the bytes at `from`.
     fn read(&self, from: u64, to: &mut [u8]) -> Result<(), String>;
 
-    /// Whether it still is what it was when the program began.
+    /// An error if the source has changed since the program started.
     fn check(&self) -> Result<(), String>;
 }
 
@@ -27,50 +27,50 @@ pub trait Source: Send + Sync {
 pub struct WeightSource {
     path: PathBuf,
     file: File,
-    /// The same file, read past the cache.
+    /// The same file, opened for direct I/O.
     direct: Option<File>,
-    was: State,
+    initial: FileState,
 }
 
-/// What changes if somebody writes a file.
+/// Metadata that changes when a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
+struct FileState {
     bytes: u64,
     modified: Option<SystemTime>,
 }
 
-impl State {
-    fn of(metadata: &Metadata) -> State {
-        State { bytes: metadata.len(), modified: metadata.modified().ok() }
+impl FileState {
+    fn of(metadata: &Metadata) -> FileState {
+        FileState { bytes: metadata.len(), modified: metadata.modified().ok() }
     }
 }
 
 impl WeightSource {
-    /// The file that `weights` maps.
+    /// The weight file that `weights` maps.
     pub fn new(weights: &WeightFile) -> Result<WeightSource, String> {
         let path = weights.path().to_path_buf();
-        let trouble = |error: io::Error| format!("{}: cannot be read: {error}", path.display());
-        let file = weights.file().try_clone().map_err(trouble)?;
-        let was = State::of(&file.metadata().map_err(trouble)?);
+        let read_error = |error: io::Error| format!("{}: cannot be read: {error}", path.display());
+        let file = weights.file().try_clone().map_err(read_error)?;
+        let initial = FileState::of(&file.metadata().map_err(read_error)?);
         let direct = open_direct(&path).filter(|direct| is_same(direct, &file));
-        Ok(WeightSource { path, file, direct, was })
+        Ok(WeightSource { path, file, direct, initial })
     }
 
-    fn trouble(&self, what: impl std::fmt::Display) -> String {
+    fn error(&self, what: impl std::fmt::Display) -> String {
         format!("{}: {what}", self.path.display())
     }
 
-    /// Reads whole pages that have what is wanted, and copies that.
+    /// Reads the whole pages around a range and copies the range.
     fn read_by_pages(direct: &File, from: u64, to: &mut [u8]) -> io::Result<()> {
         let first = from / PAGE as u64 * PAGE as u64;
         let skipped = (from - first) as usize;
         let needed = skipped + to.len();
         let mut pages = vec![Page([0; PAGE]); needed.div_ceil(PAGE)];
-        // SAFETY: pages are bytes, one after the other.
+        // SAFETY: `Page` is plain bytes, and pages are contiguous.
         let bytes =
             unsafe { std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), pages.len() * PAGE) };
         let mut done = 0;
-        // The file's last page may be none: then what is there of it is enough.
+        // The file may end within the last page.
         while done < needed {
             match read_at(direct, first + done as u64, &mut bytes[done..])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -94,9 +94,9 @@ impl Source for WeightSource {
         };
         let count = to.len();
         outcome.map_err(|error| {
-            self.trouble(match error.kind() {
+            self.error(match error.kind() {
                 io::ErrorKind::UnexpectedEof => {
-                    format!("has been cut short: bytes {from}..+{count} are missing")
+                    format!("truncated: bytes {from}..+{count} are missing")
                 }
                 _ => format!("bytes {from}..+{count} cannot be read: {error}"),
             })
@@ -105,9 +105,9 @@ impl Source for WeightSource {
 
     fn check(&self) -> Result<(), String> {
         match self.file.metadata() {
-            Ok(metadata) if State::of(&metadata) == self.was => Ok(()),
-            Ok(_) => Err(self.trouble("has been changed since the program began: start it again")),
-            Err(error) => Err(self.trouble(format!("cannot be read: {error}"))),
+            Ok(metadata) if FileState::of(&metadata) == self.initial => Ok(()),
+            Ok(_) => Err(self.error("changed since the program started: restart it")),
+            Err(error) => Err(self.error(format!("cannot be read: {error}"))),
         }
     }
 }
@@ -143,19 +143,19 @@ fn read_at(file: &File, from: u64, to: &mut [u8]) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, to, from)
 }
 
-/// Opens a file for reads past the cache, if its file system has them.
+/// Opens a file for direct I/O, if the file system supports it.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn open_direct(path: &Path) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
     const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
     let file = File::options().read(true).custom_flags(O_DIRECT).open(path).ok()?;
-    // Some accept the flag and refuse to read.
+    // Some file systems accept the flag and fail to read.
     let mut page = [Page([0; PAGE])];
     read_at(&file, 0, &mut page[0].0).ok()?;
     Some(file)
 }
 
-/// Opens a file for reads that the cache keeps nothing of.
+/// Opens a file for reads that do not fill the page cache.
 #[cfg(target_vendor = "apple")]
 fn open_direct(path: &Path) -> Option<File> {
     use std::os::fd::AsRawFd;
@@ -164,7 +164,7 @@ fn open_direct(path: &Path) -> Option<File> {
         fn fcntl(file: i32, command: i32, ...) -> i32;
     }
     let file = File::open(path).ok()?;
-    // SAFETY: the file is open, and the command takes a number.
+    // SAFETY: the descriptor is open, and F_NOCACHE takes an integer.
     let outcome = unsafe { fcntl(file.as_raw_fd(), F_NOCACHE, 1) };
     (outcome != -1).then_some(file)
 }
@@ -177,7 +177,7 @@ fn open_direct(_: &Path) -> Option<File> {
     None
 }
 
-/// Whether both are one file: its name may have been given to another.
+/// Whether both are the same file; the path may have been replaced.
 #[cfg(unix)]
 fn is_same(one: &File, other: &File) -> bool {
     use std::os::unix::fs::MetadataExt;

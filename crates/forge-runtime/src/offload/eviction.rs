@@ -1,171 +1,176 @@
-//! Who sits where: experts of some layers in the seats of their class.
+//! The slot table of the expert cache: which expert is in which slot, and which is evicted.
 //!
-//! Whoever has been asked for keeps its seat until all others have been asked for since: the least recently used goes first. But where
-//! layers ask for so many that not all have seats, as in a chunk of a prompt, they are swept through in turn: whoever was not asked
-//! for longest is just who will be asked for next, and so who was asked for last goes first.
+//! Eviction is LRU. When the layers together request more experts than there are slots, as in prefill,
+//! eviction is MRU: layers run in order, so the least recently used expert is the next one needed.
 
 use std::collections::HashMap;
 
-/// An expert of a layer.
+/// A layer and an expert of it.
 pub(crate) type Expert = (usize, usize);
 
-/// The seats of one class.
+/// The slots of one class.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotTable {
-    of: HashMap<Expert, usize>,
-    seats: Vec<CacheSlot>,
-    /// Counts what was asked for.
+    slot_by_expert: HashMap<Expert, usize>,
+    slots: Vec<CacheSlot>,
+    /// The number of requests so far.
     clock: u64,
-    /// Whether layers ask for more than there are seats.
-    sweeps: bool,
-    kept: usize,
+    /// Whether eviction is MRU: layers request more experts than there are slots.
+    is_mru: bool,
+    pinned: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct CacheSlot {
     expert: Option<Expert>,
-    /// When it was asked for last, or was expected to be.
-    asked: u64,
-    /// When it had been asked for last before somebody expected it to be, until its layer asks.
-    before: Option<u64>,
-    /// Whether it is in the device's order.
-    is_arranged: bool,
-    /// Whether it may still be read: then nobody else can have the seat.
-    is_coming: bool,
-    /// Whether it was read ahead, and its layer has not asked for anybody since.
-    is_foreseen: bool,
+    /// The request that used it last, or for which it was prefetched.
+    last_used: u64,
+    /// `last_used` before a prefetch, until its layer's next request.
+    last_used_before_prefetch: Option<u64>,
+    /// Whether it is repacked.
+    is_repacked: bool,
+    /// Whether a read into it may be in flight; the slot cannot be reassigned.
+    is_loading: bool,
+    /// Whether it was prefetched and its layer has made no request since.
+    is_prefetched: bool,
 }
 
-/// Asked for this late, an expert is never the one that goes.
-const ALWAYS: u64 = u64::MAX;
+/// The `last_used` of pinned experts.
+const PINNED: u64 = u64::MAX;
 
 impl SlotTable {
-    /// So many seats, all of them free.
+    /// A table of empty slots.
     pub(crate) fn new(count: usize) -> SlotTable {
         SlotTable {
-            of: HashMap::new(),
-            seats: vec![CacheSlot::default(); count],
+            slot_by_expert: HashMap::new(),
+            slots: vec![CacheSlot::default(); count],
             clock: 0,
-            sweeps: false,
-            kept: 0,
+            is_mru: false,
+            pinned: 0,
         }
     }
 
-    /// Seats that experts may lose.
-    pub(crate) fn changing(&self) -> usize {
-        self.seats.len() - self.kept
+    /// Number of slots that are not pinned.
+    pub(crate) fn evictable(&self) -> usize {
+        self.slots.len() - self.pinned
     }
 
-    /// The seat of an expert, if it has one.
-    pub(crate) fn of(&self, expert: Expert) -> Option<usize> {
-        self.of.get(&expert).copied()
+    /// The slot of an expert, if it is cached.
+    pub(crate) fn slot_of(&self, expert: Expert) -> Option<usize> {
+        self.slot_by_expert.get(&expert).copied()
     }
 
-    /// Begins to ask for experts: those asked for until the next time have their seats together. `others` ask for as many in turn.
-    pub(crate) fn begin(&mut self, experts: usize, others: usize) {
+    /// Starts a request. The experts of one request do not evict each other. `others`: layers of this class
+    /// that request as many experts in turn.
+    pub(crate) fn begin_request(&mut self, experts: usize, others: usize) {
         self.clock += 1;
-        self.sweeps = experts * (1 + others) > self.changing();
+        self.is_mru = experts * (1 + others) > self.evictable();
     }
 
-    /// Asks for an expert: whether it was foreseen, if it has a seat, and it stays.
-    pub(crate) fn ask(&mut self, expert: Expert) -> Option<bool> {
-        let seat = self.of(expert)?;
-        let seat = &mut self.seats[seat];
-        seat.asked = seat.asked.max(self.clock);
-        seat.before = None;
-        Some(std::mem::take(&mut seat.is_foreseen))
+    /// Looks an expert up and marks it as used. Returns whether it was prefetched; `None` if it is not
+    /// cached.
+    pub(crate) fn lookup(&mut self, expert: Expert) -> Option<bool> {
+        let slot = self.slot_of(expert)?;
+        let slot = &mut self.slots[slot];
+        slot.last_used = slot.last_used.max(self.clock);
+        slot.last_used_before_prefetch = None;
+        Some(std::mem::take(&mut slot.is_prefetched))
     }
 
-    /// Takes note that a layer has asked: whoever was expected and not asked for is as if nobody had expected it, and who
-    /// was foreseen in vain goes first.
-    pub(crate) fn has_asked(&mut self, layer: usize) {
-        for seat in self.seats.iter_mut().filter(|seat| seat.expert.is_some_and(|expert| expert.0 == layer)) {
-            if let Some(before) = seat.before.take() {
-                seat.asked = before;
-                seat.is_foreseen = false;
+    /// Ends the request of a layer. Prefetched experts that were not requested get their previous age back,
+    /// so wasted prefetches are evicted first.
+    pub(crate) fn end_request(&mut self, layer: usize) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.expert.is_some_and(|expert| expert.0 == layer)) {
+            if let Some(before) = slot.last_used_before_prefetch.take() {
+                slot.last_used = before;
+                slot.is_prefetched = false;
             }
         }
     }
 
-    /// Has an expert stay that may be asked for, if it has a seat.
-    pub(crate) fn hold(&mut self, expert: Expert) -> bool {
-        let Some(seat) = self.of(expert) else { return false };
-        let seat = &mut self.seats[seat];
-        if seat.asked < self.clock {
-            seat.before.get_or_insert(seat.asked);
-            seat.asked = self.clock;
+    /// Protects a cached expert from eviction until its layer's next request. Returns whether it is cached.
+    pub(crate) fn pin_until_used(&mut self, expert: Expert) -> bool {
+        let Some(slot) = self.slot_of(expert) else { return false };
+        let slot = &mut self.slots[slot];
+        if slot.last_used < self.clock {
+            slot.last_used_before_prefetch.get_or_insert(slot.last_used);
+            slot.last_used = self.clock;
         }
         true
     }
 
-    /// A seat for an expert that has none and may be asked for.
-    pub(crate) fn foresee(&mut self, expert: Expert) -> Option<usize> {
-        let seat = self.take(expert)?;
-        self.seats[seat].before = Some(0);
-        self.seats[seat].is_foreseen = true;
-        Some(seat)
+    /// Allocates a slot for a prefetch.
+    pub(crate) fn allocate_prefetch(&mut self, expert: Expert) -> Option<usize> {
+        let slot = self.allocate(expert)?;
+        self.slots[slot].last_used_before_prefetch = Some(0);
+        self.slots[slot].is_prefetched = true;
+        Some(slot)
     }
 
-    /// Notes that what is read to a seat is in memory.
-    pub(crate) fn has_come(&mut self, seat: usize) {
-        self.seats[seat].is_coming = false;
+    /// Marks the read into a slot as done.
+    pub(crate) fn mark_loaded(&mut self, slot: usize) {
+        self.slots[slot].is_loading = false;
     }
 
-    /// Takes a seat away from whoever is being read to it: it is free when that is done.
-    pub(crate) fn vacate(&mut self, seat: usize) {
-        let is_coming = self.seats[seat].is_coming;
-        if let Some(expert) = self.seats[seat].expert {
-            self.forget(expert);
+    /// Invalidates a slot with a read in flight. It is free when the read is done.
+    pub(crate) fn invalidate(&mut self, slot: usize) {
+        let is_loading = self.slots[slot].is_loading;
+        if let Some(expert) = self.slots[slot].expert {
+            self.remove(expert);
         }
-        self.seats[seat].is_coming = is_coming;
+        self.slots[slot].is_loading = is_loading;
     }
 
-    /// A seat for an expert that has none and is going to be read: a free one, or that of whoever goes first. None if all have been
-    /// asked for since the beginning, or are being read.
-    pub(crate) fn take(&mut self, expert: Expert) -> Option<usize> {
-        let all = self.seats.iter().enumerate();
-        let others = all.filter(|(_, seat)| seat.asked < self.clock && !seat.is_coming);
-        let order = |seat: &CacheSlot| match seat.expert {
+    /// Allocates a slot for an expert that is not cached: a free one, or that of the evicted expert. `None`
+    /// if all slots are in use by this request or have reads in flight.
+    pub(crate) fn allocate(&mut self, expert: Expert) -> Option<usize> {
+        let all = self.slots.iter().enumerate();
+        let others = all.filter(|(_, slot)| slot.last_used < self.clock && !slot.is_loading);
+        let order = |slot: &CacheSlot| match slot.expert {
             None => 0,
-            // Whoever was foreseen in vain was never asked for.
-            Some(_) if seat.asked == 0 => 0,
-            Some(_) if self.sweeps => self.clock - seat.asked,
-            Some(_) => seat.asked,
+            // A wasted prefetch was never used.
+            Some(_) if slot.last_used == 0 => 0,
+            Some(_) if self.is_mru => self.clock - slot.last_used,
+            Some(_) => slot.last_used,
         };
-        let (seat, oldest) = others.min_by_key(|(_, seat)| order(seat))?;
+        let (slot, oldest) = others.min_by_key(|(_, slot)| order(slot))?;
         if let Some(other) = oldest.expert {
-            self.of.remove(&other);
+            self.slot_by_expert.remove(&other);
         }
-        self.of.insert(expert, seat);
-        self.seats[seat] =
-            CacheSlot { expert: Some(expert), asked: self.clock, is_coming: true, ..CacheSlot::default() };
-        Some(seat)
+        self.slot_by_expert.insert(expert, slot);
+        self.slots[slot] = CacheSlot {
+            expert: Some(expert),
+            last_used: self.clock,
+            is_loading: true,
+            ..CacheSlot::default()
+        };
+        Some(slot)
     }
 
-    /// Has an expert keep its seat for ever.
-    pub(crate) fn keep(&mut self, expert: Expert) {
-        if let Some(seat) = self.of(expert) {
-            self.seats[seat].asked = ALWAYS;
-            self.kept += 1;
+    /// Pins a cached expert.
+    pub(crate) fn pin(&mut self, expert: Expert) {
+        if let Some(slot) = self.slot_of(expert) {
+            self.slots[slot].last_used = PINNED;
+            self.pinned += 1;
         }
     }
 
-    /// Whether an expert that has a seat is in the device's order.
-    pub(crate) fn is_arranged(&self, expert: Expert) -> bool {
-        self.of(expert).is_some_and(|seat| self.seats[seat].is_arranged)
+    /// Whether a cached expert is repacked.
+    pub(crate) fn is_repacked(&self, expert: Expert) -> bool {
+        self.slot_of(expert).is_some_and(|slot| self.slots[slot].is_repacked)
     }
 
-    /// The seat of an expert, if it has one and is in the file's order: from now on it is in the device's.
-    pub(crate) fn arrange(&mut self, expert: Expert) -> Option<usize> {
-        let seat = self.of(expert)?;
-        let was = std::mem::replace(&mut self.seats[seat].is_arranged, true);
-        (!was).then_some(seat)
+    /// Marks a cached expert as repacked. Returns its slot if it was not.
+    pub(crate) fn mark_repacked(&mut self, expert: Expert) -> Option<usize> {
+        let slot = self.slot_of(expert)?;
+        let was = std::mem::replace(&mut self.slots[slot].is_repacked, true);
+        (!was).then_some(slot)
     }
 
-    /// Takes the seat of an expert away: nobody knows what lies there.
-    pub(crate) fn forget(&mut self, expert: Expert) {
-        if let Some(seat) = self.of.remove(&expert) {
-            self.seats[seat] = CacheSlot::default();
+    /// Removes an expert whose content is undefined.
+    pub(crate) fn remove(&mut self, expert: Expert) {
+        if let Some(slot) = self.slot_by_expert.remove(&expert) {
+            self.slots[slot] = CacheSlot::default();
         }
     }
 }
@@ -174,132 +179,136 @@ impl SlotTable {
 mod tests {
     use super::*;
 
-    /// Asks for some experts of a layer at once, and tells who was there.
-    fn ask(seats: &mut SlotTable, experts: &[usize]) -> Vec<usize> {
-        seats.begin(experts.len(), 0);
-        let there: Vec<usize> = experts.iter().copied().filter(|&it| seats.ask((0, it)).is_some()).collect();
-        for expert in experts.iter().filter(|it| !there.contains(it)) {
-            let seat = seats.take((0, *expert)).unwrap();
-            seats.has_come(seat);
+    /// Requests some experts of a layer, and returns those that were cached.
+    fn request(slots: &mut SlotTable, experts: &[usize]) -> Vec<usize> {
+        slots.begin_request(experts.len(), 0);
+        let cached: Vec<usize> =
+            experts.iter().copied().filter(|&it| slots.lookup((0, it)).is_some()).collect();
+        for expert in experts.iter().filter(|it| !cached.contains(it)) {
+            let slot = slots.allocate((0, *expert)).unwrap();
+            slots.mark_loaded(slot);
         }
-        there
+        cached
     }
 
     #[test]
-    fn who_was_not_asked_for_longest_loses_the_seat() {
-        let mut seats = SlotTable::new(3);
-        assert!(ask(&mut seats, &[1, 2]).is_empty());
-        assert!(ask(&mut seats, &[3]).is_empty());
-        assert_eq!(ask(&mut seats, &[1]), [1]);
-        assert!(ask(&mut seats, &[4]).is_empty(), "in the place of 2");
-        assert_eq!(ask(&mut seats, &[1, 3, 4]), [1, 3, 4]);
+    fn the_least_recently_used_expert_is_evicted() {
+        let mut slots = SlotTable::new(3);
+        assert!(request(&mut slots, &[1, 2]).is_empty());
+        assert!(request(&mut slots, &[3]).is_empty());
+        assert_eq!(request(&mut slots, &[1]), [1]);
+        assert!(request(&mut slots, &[4]).is_empty(), "2 is evicted");
+        assert_eq!(request(&mut slots, &[1, 3, 4]), [1, 3, 4]);
     }
 
     #[test]
-    fn of_layers_that_are_swept_through_some_are_found() {
-        // Three layers of four experts, and seats for seven.
-        let mut seats = SlotTable::new(7);
+    fn sequential_requests_beyond_the_capacity_have_hits() {
+        // Three layers of four experts, and seven slots.
+        let mut slots = SlotTable::new(7);
         let mut found = Vec::new();
         for layer in (0..3).cycle().take(9) {
-            seats.begin(4, 2);
-            let there = (0..4).filter(|&expert| seats.ask((layer, expert)).is_some()).count();
+            slots.begin_request(4, 2);
+            let cached = (0..4).filter(|&expert| slots.lookup((layer, expert)).is_some()).count();
             for expert in 0..4 {
-                if seats.of((layer, expert)).is_none() {
-                    let seat = seats.take((layer, expert)).expect("four are not too many");
-                    seats.has_come(seat);
+                if slots.slot_of((layer, expert)).is_none() {
+                    let slot = slots.allocate((layer, expert)).expect("four fit");
+                    slots.mark_loaded(slot);
                 }
             }
-            found.push(there);
+            found.push(cached);
         }
-        // Three seats are left to those who are not asked for: theirs is found whenever it is their turn.
+        // Three slots keep experts of other layers, which are found at their next request.
         assert_eq!(found, [0, 0, 0, 3, 0, 3, 0, 3, 0]);
     }
 
     #[test]
-    fn who_is_expected_in_vain_is_as_if_nobody_had_expected_it() {
-        let mut seats = SlotTable::new(3);
+    fn wasted_prefetches_do_not_change_the_order_of_eviction() {
+        let mut slots = SlotTable::new(3);
         for expert in [1, 2] {
-            ask(&mut seats, &[expert]);
+            request(&mut slots, &[expert]);
         }
-        assert!(seats.hold((0, 1)));
-        let third = seats.foresee((0, 3)).expect("there is a free seat");
-        seats.has_come(third);
-        seats.begin(1, 0);
-        assert_eq!(seats.ask((0, 2)), Some(false));
-        seats.has_asked(0);
-        // First the one who was never asked for, then the one whose turn was longest ago.
+        assert!(slots.pin_until_used((0, 1)));
+        let third = slots.allocate_prefetch((0, 3)).expect("there is a free slot");
+        slots.mark_loaded(third);
+        slots.begin_request(1, 0);
+        assert_eq!(slots.lookup((0, 2)), Some(false));
+        slots.end_request(0);
+        // First the expert that was never requested, then the least recently used.
         for (expert, goes) in [(4, 3), (5, 1)] {
-            seats.begin(1, 0);
-            assert_eq!(seats.of((0, expert)), None);
-            let seat = seats.take((0, expert)).expect("somebody can go");
-            seats.has_come(seat);
-            assert_eq!(seats.of((0, goes)), None, "{goes} goes for {expert}");
+            slots.begin_request(1, 0);
+            assert_eq!(slots.slot_of((0, expert)), None);
+            let slot = slots.allocate((0, expert)).expect("one can be evicted");
+            slots.mark_loaded(slot);
+            assert_eq!(slots.slot_of((0, goes)), None, "{goes} is evicted for {expert}");
         }
-        assert!(seats.of((0, 2)).is_some());
+        assert!(slots.slot_of((0, 2)).is_some());
     }
 
     #[test]
-    fn who_is_foreseen_in_vain_goes_first_where_layers_sweep() {
-        let mut seats = SlotTable::new(3);
-        ask(&mut seats, &[1, 2]);
-        let third = seats.foresee((1, 3)).expect("there is a free seat");
-        seats.has_come(third);
-        seats.begin(1, 3);
-        seats.has_asked(1);
-        assert_eq!(seats.take((1, 4)), Some(third));
+    fn wasted_prefetches_are_evicted_first_under_mru() {
+        let mut slots = SlotTable::new(3);
+        request(&mut slots, &[1, 2]);
+        let third = slots.allocate_prefetch((1, 3)).expect("there is a free slot");
+        slots.mark_loaded(third);
+        slots.begin_request(1, 3);
+        slots.end_request(1);
+        assert_eq!(slots.allocate((1, 4)), Some(third));
     }
 
     #[test]
-    fn experts_asked_for_together_do_not_displace_one_another() {
-        let mut seats = SlotTable::new(2);
-        ask(&mut seats, &[1, 2]);
-        seats.begin(2, 0);
-        assert!(seats.ask((0, 1)).is_some() && seats.take((0, 3)).is_some());
-        assert_eq!(seats.take((0, 4)), None);
-        assert_eq!((seats.of((0, 2)), seats.of((1, 1))), (None, None));
+    fn experts_of_one_request_do_not_evict_each_other() {
+        let mut slots = SlotTable::new(2);
+        request(&mut slots, &[1, 2]);
+        slots.begin_request(2, 0);
+        assert!(slots.lookup((0, 1)).is_some() && slots.allocate((0, 3)).is_some());
+        assert_eq!(slots.allocate((0, 4)), None);
+        assert_eq!((slots.slot_of((0, 2)), slots.slot_of((1, 1))), (None, None));
     }
 
     #[test]
-    fn who_is_kept_stays_and_who_is_forgotten_has_no_seat() {
-        let mut seats = SlotTable::new(3);
-        ask(&mut seats, &[9, 1]);
-        seats.keep((0, 9));
-        assert_eq!(seats.changing(), 2);
+    fn pinned_experts_stay_and_removed_ones_are_not_cached() {
+        let mut slots = SlotTable::new(3);
+        request(&mut slots, &[9, 1]);
+        slots.pin((0, 9));
+        assert_eq!(slots.evictable(), 2);
         for expert in 2..20 {
-            ask(&mut seats, &[expert % 9]);
+            request(&mut slots, &[expert % 9]);
         }
-        assert!(seats.of((0, 9)).is_some());
-        ask(&mut seats, &[1]);
-        seats.forget((0, 1));
-        assert!(ask(&mut seats, &[1]).is_empty());
-        assert!(seats.of((0, 9)).is_some());
+        assert!(slots.slot_of((0, 9)).is_some());
+        request(&mut slots, &[1]);
+        slots.remove((0, 1));
+        assert!(request(&mut slots, &[1]).is_empty());
+        assert!(slots.slot_of((0, 9)).is_some());
     }
 
     #[test]
-    fn who_is_foreseen_sits_where_nobody_is_asked_for_and_who_is_being_read_stays() {
-        let mut seats = SlotTable::new(3);
-        ask(&mut seats, &[1, 2]);
-        ask(&mut seats, &[1]);
-        assert!(seats.hold((0, 2)) && !seats.hold((0, 3)));
-        let third = seats.foresee((0, 3)).expect("there is a free seat");
-        assert_eq!(seats.foresee((0, 4)), None, "the others were asked for, or are held");
-        seats.begin(1, 0);
-        assert_eq!([3, 3, 1, 5].map(|it| seats.ask((0, it))), [Some(true), Some(false), Some(false), None]);
-        seats.begin(2, 0);
-        for expert in [4, 5] {
-            seats.take((0, expert)).expect("1 and 2 can go");
-        }
-        assert_eq!(seats.take((0, 6)), None, "3 is being read");
-        seats.vacate(third);
+    fn prefetches_use_idle_slots_and_reads_in_flight_are_not_evicted() {
+        let mut slots = SlotTable::new(3);
+        request(&mut slots, &[1, 2]);
+        request(&mut slots, &[1]);
+        assert!(slots.pin_until_used((0, 2)) && !slots.pin_until_used((0, 3)));
+        let third = slots.allocate_prefetch((0, 3)).expect("there is a free slot");
+        assert_eq!(slots.allocate_prefetch((0, 4)), None, "the others are in use or protected");
+        slots.begin_request(1, 0);
         assert_eq!(
-            [seats.take((0, 6)), seats.of((0, 3))],
-            [None; 2],
-            "it has no seat, and is being read still"
+            [3, 3, 1, 5].map(|it| slots.lookup((0, it))),
+            [Some(true), Some(false), Some(false), None]
         );
-        seats.has_come(third);
-        assert_eq!(seats.foresee((0, 6)), Some(third));
-        seats.has_asked(1);
-        seats.has_asked(0);
-        assert_eq!(seats.ask((0, 6)), Some(false), "its layer did not ask when it was foreseen");
+        slots.begin_request(2, 0);
+        for expert in [4, 5] {
+            slots.allocate((0, expert)).expect("1 and 2 can be evicted");
+        }
+        assert_eq!(slots.allocate((0, 6)), None, "3 is being read");
+        slots.invalidate(third);
+        assert_eq!(
+            [slots.allocate((0, 6)), slots.slot_of((0, 3))],
+            [None; 2],
+            "it is invalid, and its read is in flight"
+        );
+        slots.mark_loaded(third);
+        assert_eq!(slots.allocate_prefetch((0, 6)), Some(third));
+        slots.end_request(1);
+        slots.end_request(0);
+        assert_eq!(slots.lookup((0, 6)), Some(false), "its layer's request came before it was prefetched");
     }
 }

@@ -1,27 +1,27 @@
-//! Whom the next layer will probably ask for, so that the disk need not wait until that layer's router has spoken.
+//! Expert lookahead: predicts the experts of the next layer, so that they can be prefetched.
 //!
-//! From one layer to the next the stream changes little. So what a layer's router is shown is shown to the next layer's router as well: the
-//! same kernel, bound to the other matrix. What that says is a guess, of which nothing depends but what is read ahead: it knows nothing of
-//! the attention in between, nor of the other layer's gains, biases and groups.
+//! The residual stream changes little from one layer to the next. The next layer's router is therefore run on
+//! this layer's router input: the same kernel, bound to the other weights. The prediction ignores the
+//! attention in between, and the other layer's gains, biases and groups. It affects prefetch only.
 
 use crate::device::{Binding, Buffer, Span};
 use crate::offload::ExpertWeights;
 
-/// What is shown to the next layer's router, and where its logits are.
+/// The dispatch of the next layer's router on this layer's input.
 #[derive(Debug, PartialEq)]
 pub struct RouterLookahead {
-    /// The layer, of those that have experts.
+    /// The next MoE layer.
     pub layer: usize,
-    /// What the kernel is bound to.
+    /// The kernel's bindings.
     pub bindings: Vec<Binding>,
-    /// Where among them its logits are.
+    /// The index of the logits among the bindings.
     pub logits: usize,
     rows: usize,
 }
 
 impl RouterLookahead {
-    /// That of a dispatch with some bindings and rows, if it is of a router and there is a next layer. None where rows are so many that
-    /// together they ask for nearly everybody.
+    /// The lookahead for a dispatch with these bindings and rows. `None` if it is no router, if there is no
+    /// next layer, or if the rows together request nearly all experts.
     pub fn of(layers: &[ExpertWeights], bindings: &[Binding], rows: usize) -> Option<RouterLookahead> {
         let is =
             |binding: &Binding, plane: usize| (binding.buffer, binding.offset) == (Buffer::Weights, plane);
@@ -41,12 +41,12 @@ impl RouterLookahead {
         Some(RouterLookahead { layer, bindings: bindings.iter().map(other).collect(), logits, rows })
     }
 
-    /// The most logits of a layer's router that there are, if it has one gate of who is not chosen.
+    /// The maximum number of logits of a layer's router, including a shared expert gate.
     pub fn most_logits(stacks: &ExpertWeights) -> usize {
         stacks.experts.div_ceil(stacks.picked().max(1)) * (stacks.experts + 1)
     }
 
-    /// Whom rows will probably ask for, by their logits: the likeliest of all rows first.
+    /// The experts that rows will probably request, by their logits; the likeliest of all rows first.
     pub fn likeliest(&self, stacks: &ExpertWeights, logits: &[f32]) -> Vec<usize> {
         let width = logits.len() / self.rows.max(1);
         let open = width.min(stacks.experts - stacks.shared);
@@ -58,7 +58,7 @@ impl RouterLookahead {
                 experts
             })
             .collect();
-        // As many as will be asked for: those that there was no time for are taken back when it is known who is.
+        // As many as will be requested. Unfinished prefetches are cancelled when the request is known.
         let ranks = stacks.picked().min(open);
         let mut likely = Vec::new();
         for rank in 0..ranks {
@@ -76,7 +76,7 @@ impl RouterLookahead {
 mod tests {
     use super::*;
 
-    /// A layer of 6 experts, of which a row chooses 2 and has one more, with a router at `router`.
+    /// A layer of 6 experts with its router at `router`; a row has 2 routed experts and 1 shared expert.
     fn layer(router: usize, bytes: usize) -> ExpertWeights {
         let (none, routes) = (Span::new(Buffer::Weights, 0, 0), Span::new(Buffer::Scratch, 0, 0));
         let router =
@@ -97,30 +97,30 @@ mod tests {
     }
 
     #[test]
-    fn the_next_layers_router_is_shown_what_this_ones_is() {
+    fn the_next_router_runs_on_this_layers_input() {
         let layers = [layer(1000, 64), layer(3000, 64), layer(5000, 32)];
-        let foreseen = RouterLookahead::of(&layers, &bound(1000), 1).unwrap();
-        let offsets: Vec<usize> = foreseen.bindings.iter().map(|binding| binding.offset).collect();
-        assert_eq!((foreseen.layer, foreseen.logits, offsets), (1, 3, vec![3000, 3500, 1000, 7]));
+        let lookahead = RouterLookahead::of(&layers, &bound(1000), 1).unwrap();
+        let offsets: Vec<usize> = lookahead.bindings.iter().map(|binding| binding.offset).collect();
+        assert_eq!((lookahead.layer, lookahead.logits, offsets), (1, 3, vec![3000, 3500, 1000, 7]));
         for (what, router, rows) in [
             ("another matrix", 2000, 1),
-            ("a router of other numbers comes next", 3000, 1),
-            ("no layer comes next", 5000, 1),
-            ("three rows of two ask for everybody", 1000, 3),
+            ("the next router has another shape", 3000, 1),
+            ("there is no next layer", 5000, 1),
+            ("three rows of two experts request all", 1000, 3),
         ] {
             assert_eq!(RouterLookahead::of(&layers, &bound(router), rows), None, "{what}");
         }
     }
 
     #[test]
-    fn whoever_is_likeliest_comes_first_and_nobody_twice() {
+    fn the_likeliest_experts_come_first_without_duplicates() {
         let layers = [layer(1000, 64), layer(3000, 64)];
-        let foreseen = RouterLookahead::of(&layers, &bound(1000), 2).unwrap();
-        // The sixth logit is of the gate of the one that every row has.
+        let lookahead = RouterLookahead::of(&layers, &bound(1000), 2).unwrap();
+        // The sixth logit is the gate of the shared expert.
         let logits = [0.1, 3.0, f32::NEG_INFINITY, 2.0, 0.0, 9.0, 5.0, 7.0, 0.0, 1.0, 6.5, 9.0];
         for (chosen, likely) in [(2, vec![1]), (3, vec![1, 3, 4]), (5, vec![1, 3, 4, 0])] {
             let stacks = ExpertWeights { chosen, ..layers[1].clone() };
-            assert_eq!(foreseen.likeliest(&stacks, &logits), likely);
+            assert_eq!(lookahead.likeliest(&stacks, &logits), likely);
         }
     }
 }

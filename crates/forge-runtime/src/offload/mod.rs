@@ -1,19 +1,18 @@
-//! Experts streamed from disk: a model with more experts than memory has room for.
+//! Expert streaming: MoE experts on disk, with a cache in memory.
 //!
-//! The experts of a layer are [`Stacks`]: what an expert has of all their matrices (codes and scales of each) is a *record* of the
-//! weight file, which is whole pages, and the next expert's follows. Where experts are streamed they are not in memory;
-//! some have a *seat* there, as long as a record. Seats lie side by side in one region that is taken at the start, so that the
-//! kernels which read records read seats, and only look up which seat an expert has. Layers whose records are
-//! of equal size share their seats ([`Room`]). A device may want experts in another order than the file's (`arrangement`).
+//! The planes of all matrices of one expert form a *record* in the weight file, page-aligned and contiguous
+//! ([`ExpertWeights`]). With streaming, memory holds a cache of slots, each as large as a record. Kernels
+//! that read records read slots instead, and look up the slot of each expert. Layers whose records have the
+//! same size share their slots ([`CacheLayout`]). A device may repack experts in their slots (`repack`).
 //!
-//! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read its
-//! record from the file (`readers`, `source`), expert by expert, so that one is computed while others are read (`streamed`). Whom
-//! the next layer will probably ask for is guessed and read ahead (`foresight`).
-//! Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
-//! (`habits`).
+//! A requested expert that is not cached evicts another (`eviction`). I/O threads read its record (`io_pool`,
+//! `direct_io`). Experts are computed as they arrive, while others are read (`cache`). The next layer's
+//! experts are predicted and prefetched (`lookahead`). Shared experts are pinned. A new run first loads the
+//! most used experts of earlier runs (`usage`).
 //!
-//! What comes out is the same to the bit wherever experts are: seats are addresses, and sums keep the order of experts. A
-//! read that fails, or a file that is not what it was, ends the pass with an error, and what was being read has no seat.
+//! Results are bitwise identical with and without streaming: slots are only addresses, and sums keep the
+//! order of experts. A failed read or a changed file ends the pass with an error; the experts being read are
+//! invalidated.
 
 pub(crate) mod cache;
 pub(crate) mod cache_layout;
@@ -35,45 +34,45 @@ pub use crate::offload::usage::UsageStats;
 use crate::device::Span;
 use std::ops::Range;
 
-/// The matrices of a layer's experts: what the compiler tells of them.
+/// The expert matrices of one layer.
 #[derive(Clone, Debug)]
 pub struct ExpertWeights {
-    /// How many experts there are.
+    /// Number of experts.
     pub experts: usize,
-    /// How many a row has.
+    /// Experts per token, shared ones included.
     pub chosen: usize,
-    /// Those of them that every row has, the last ones.
+    /// Number of shared experts; they are the last ones.
     pub shared: usize,
-    /// What each expert has of all matrices, expert after expert.
+    /// The records of all experts.
     pub records: Span<u8>,
-    /// The planes of the matrices that are multiplied first: from where the first expert's begins to where the last one's ends.
+    /// The planes of gate and up, each from the first expert's plane to the end of the last expert's.
     pub inner: Vec<Span<u8>>,
-    /// Those of the matrices whose products are summed.
+    /// The planes of down.
     pub sum: Vec<Span<u8>>,
-    /// `[rows, 2 * chosen]` Where a pass keeps the experts of each row, before the bits of their weights.
+    /// `[rows, 2 * chosen]` The experts of each row, then their routing weights as bits.
     pub routes: Span<u32>,
-    /// The planes of the router, which says who is chosen.
+    /// The planes of the router.
     pub router: Vec<Span<u8>>,
 }
 
 impl ExpertWeights {
-    /// Every plane, in the order in which they lie in a record.
+    /// All planes, in the order of a record.
     pub fn planes(&self) -> impl Iterator<Item = Span<u8>> + '_ {
         self.inner.iter().chain(&self.sum).copied()
     }
 
-    /// Bytes of a record.
+    /// Size of a record in bytes.
     pub fn record(&self) -> usize {
         self.records.bytes / self.experts
     }
 
-    /// Where in a record a plane lies.
+    /// The byte range of a plane within a record.
     pub fn place(&self, plane: Span<u8>) -> Range<usize> {
         let start = plane.offset - self.records.offset;
         start..start + plane.bytes - (self.records.bytes - self.record())
     }
 
-    /// Where in the weight file the records of all layers lie, in order.
+    /// The byte ranges of the records of all layers in the weight file, ascending.
     pub fn places(layers: &[ExpertWeights]) -> Vec<Range<usize>> {
         let records = layers.iter().map(|stacks| stacks.records);
         let mut places: Vec<_> = records.map(|all| all.offset..all.offset + all.bytes).collect();
@@ -81,30 +80,30 @@ impl ExpertWeights {
         places
     }
 
-    /// Experts that are chosen for a row.
+    /// Routed experts per token.
     pub fn picked(&self) -> usize {
         self.chosen - self.shared
     }
 }
 
-/// Which matrices of a layer's experts.
+/// The two stages of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertStage {
-    /// What is multiplied first.
+    /// Gate and up.
     Inner,
-    /// Those whose products are summed.
+    /// Down, whose outputs are summed.
     Sum,
 }
 
-/// Where experts are while a program runs.
+/// Where expert weights are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpertPlacement {
-    /// With all other weights.
+    /// In memory with all other weights.
     #[default]
     Resident,
-    /// In the mapped file: the system reads what is touched, and keeps as much of it as it has room for.
+    /// In the memory-mapped file; the OS page cache decides what stays in memory.
     Mapped,
-    /// On disk, but for those that have a seat in so many bytes of memory; in what is free if there is no number.
+    /// On disk, with a cache of this many bytes; as large as free memory allows if `None`.
     Streamed(Option<u64>),
 }
 
@@ -122,7 +121,7 @@ impl std::str::FromStr for ExpertPlacement {
     }
 }
 
-/// Bytes as people write them: `20G`, `1.5GB`, `800MiB`, `4096`.
+/// Parses a size in bytes: `20G`, `1.5GB`, `800MiB`, `4096`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -135,15 +134,19 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "Ki" => 1024.0,
         "Mi" => 1024.0 * 1024.0,
         "Gi" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(format!("`{text}` is no size: a number and a unit are wanted, such as 20G")),
+        _ => return Err(invalid(text)),
     };
     match number.parse::<f64>() {
         Ok(number) if number * unit >= 1.0 => Ok((number * unit) as u64),
-        _ => Err(format!("`{text}` is no size: a number and a unit are wanted, such as 20G")),
+        _ => Err(invalid(text)),
     }
 }
 
-/// Bytes a second as people write them: `6GB/s`.
+fn invalid(text: &str) -> String {
+    format!("invalid size `{text}`: expected a number and a unit, such as 20G")
+}
+
+/// Parses a bandwidth in bytes/s: `6GB/s`.
 pub fn speed(text: &str) -> Result<u64, String> {
     bytes(text.strip_suffix("/s").unwrap_or(text))
 }
@@ -153,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_have_units() {
         for (text, value) in [
             ("20G", Some(20_000_000_000)),
             ("1.5GB", Some(1_500_000_000)),
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn where_experts_are_is_said_in_a_word_and_a_size() {
+    fn expert_placement_is_a_word_and_a_size() {
         assert_eq!("resident".parse(), Ok(ExpertPlacement::Resident));
         assert_eq!("mmap".parse(), Ok(ExpertPlacement::Mapped));
         assert_eq!("stream".parse(), Ok(ExpertPlacement::Streamed(None)));

@@ -1,41 +1,41 @@
-//! The order in which a device wants numbers of an expert in its seat, where it is not the file's.
+//! Repacking of experts in their cache slots to the device's weight layout.
 //!
-//! Whoever has come from disk just now is multiplied as it lies in the file: then the disk is waited for. Whoever is found when it is asked
-//! for again is likely to be found more often, and is arranged before it is multiplied, once, while the disk reads others.
+//! An expert that was just read is used in file order, because the pass waits for the disk then. An expert
+//! that is found again is likely to be used more often. It is repacked once, while the disk reads others.
 
-/// How a plane is arranged: in its place, so many bytes after so many, each by themselves.
+/// How a plane is repacked: in place, in independent groups of bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Repacking {
-    /// Bytes that are arranged by themselves. An expert has a whole number of them.
+    /// Bytes of a group. A plane of an expert is a whole number of groups.
     pub bytes: usize,
-    /// Puts these bytes in the device's order; the others are room for as many.
+    /// Repacks a group. The second slice is a workspace of the same size.
     pub arrange: fn(&mut [u8], &mut [u8]),
 }
 
-/// Bytes of a seat that are in the file's order and are to be in the device's.
+/// A part of a plane to be repacked in its slot.
 pub struct RepackJob {
     start: *mut u8,
     bytes: usize,
     arrangement: Repacking,
 }
 
-// SAFETY: `arrange`'s callers promise that nobody else touches the bytes.
+// SAFETY: callers of [`RepackJob::arrange`] promise exclusive access to the bytes.
 unsafe impl Sync for RepackJob {}
 
 impl RepackJob {
-    /// What a thread arranges at once, about.
-    const PIECE: usize = 128 << 10;
+    /// Approximate bytes per job.
+    const JOB_BYTES: usize = 128 << 10;
 
-    /// All of what an expert has of a plane, in pieces.
+    /// Divides an expert's part of a plane into jobs.
     ///
     /// # Safety
-    /// There are as many bytes.
+    /// `start` has to point to `bytes` bytes.
     pub(crate) unsafe fn pieces(
         start: *mut u8,
         bytes: usize,
         arrangement: Repacking,
     ) -> impl Iterator<Item = RepackJob> {
-        let piece = RepackJob::PIECE.next_multiple_of(arrangement.bytes);
+        let piece = RepackJob::JOB_BYTES.next_multiple_of(arrangement.bytes);
         (0..bytes).step_by(piece).map(move |first| {
             // SAFETY: the caller's promise.
             let start = unsafe { start.add(first) };
@@ -43,10 +43,10 @@ impl RepackJob {
         })
     }
 
-    /// Arranges them; `room` is as long as it needs to be then.
+    /// Repacks the bytes. `room` is the workspace; it is resized as needed.
     ///
     /// # Safety
-    /// Nobody else touches them meanwhile, and they are arranged once.
+    /// The caller has exclusive access to the bytes, and runs each job once.
     pub unsafe fn arrange(&self, room: &mut Vec<u8>) {
         let Repacking { bytes, arrange } = self.arrangement;
         room.resize(bytes, 0);

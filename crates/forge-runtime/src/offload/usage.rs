@@ -1,21 +1,21 @@
-//! Which experts texts ask for: counted while they run, and kept in a small file beside the weights, so that the next run begins
-//! with those in memory that are likely to be asked for.
+//! Expert usage counts, kept in a file next to the weights. The next run starts with the most used experts in
+//! its cache.
 //!
-//! The file is no part of the model. Whoever deletes it loses the reads of a beginning; a file that cannot be read, or is of other
-//! experts, is as none, and where nothing may be written nothing is kept.
+//! The file may be deleted. A missing, unreadable or mismatching file counts as empty. If it cannot be
+//! written, nothing is kept.
 
 use crate::atomic_write;
 use crate::offload::ExpertWeights;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The file, beside that of the weights.
-pub(crate) const FILE: &str = "experts.json";
+/// The file name.
+pub(crate) const FILE: &str = "expert_usage.json";
 
-/// From here on all counts are halved when they are written: what texts are about changes.
-const MANY: u32 = 1 << 20;
+/// All counts are halved when one reaches this, so that old usage fades.
+const HALVE_AT: u32 = 1 << 20;
 
-/// How often each expert was asked for.
+/// How often each expert was requested.
 pub struct UsageStats {
     path: PathBuf,
     counts: Counts,
@@ -25,39 +25,39 @@ pub struct UsageStats {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counts {
-    /// Of each layer that has experts, each expert's.
-    asked: Vec<Vec<u32>>,
+    /// For each MoE layer, the count of each expert.
+    counts: Vec<Vec<u32>>,
 }
 
 impl UsageStats {
-    /// Those of the experts of a weight file.
+    /// The counts of the experts of a weight file.
     pub fn beside(weights: &Path, layers: &[ExpertWeights]) -> UsageStats {
         let path = weights.with_file_name(FILE);
-        let none = Counts { asked: layers.iter().map(|stacks| vec![0; stacks.experts]).collect() };
-        let is_of_these = |counts: &Counts| {
-            counts.asked.len() == none.asked.len()
-                && counts.asked.iter().zip(&none.asked).all(|(some, others)| some.len() == others.len())
+        let none = Counts { counts: layers.iter().map(|stacks| vec![0; stacks.experts]).collect() };
+        let has_same_shape = |counts: &Counts| {
+            counts.counts.len() == none.counts.len()
+                && counts.counts.iter().zip(&none.counts).all(|(some, others)| some.len() == others.len())
         };
-        let kept = std::fs::read(&path).ok();
-        let kept = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).filter(is_of_these);
-        UsageStats { path, counts: kept.unwrap_or(none), has_changed: false }
+        let saved = std::fs::read(&path).ok();
+        let saved = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).filter(has_same_shape);
+        UsageStats { path, counts: saved.unwrap_or(none), has_changed: false }
     }
 
-    /// Experts of a layer are asked for.
-    pub(crate) fn ask(&mut self, layer: usize, experts: impl Iterator<Item = usize>) {
+    /// Counts requests of experts of a layer.
+    pub(crate) fn count(&mut self, layer: usize, experts: impl Iterator<Item = usize>) {
         for expert in experts {
-            let count = &mut self.counts.asked[layer][expert];
+            let count = &mut self.counts.counts[layer][expert];
             *count = count.saturating_add(1);
         }
         self.has_changed = true;
     }
 
-    /// Experts of some layers that were asked for, the one first that was most often.
+    /// Requested experts of some layers, most used first.
     pub(crate) fn likeliest(&self, layers: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
-        let layers = self.counts.asked.iter().enumerate().filter(|(layer, _)| layers(*layer));
+        let layers = self.counts.counts.iter().enumerate().filter(|(layer, _)| layers(*layer));
         let mut experts: Vec<(u32, usize, usize)> = layers
-            .flat_map(|(layer, asked)| {
-                asked.iter().enumerate().map(move |(expert, count)| (*count, layer, expert))
+            .flat_map(|(layer, counts)| {
+                counts.iter().enumerate().map(move |(expert, count)| (*count, layer, expert))
             })
             .filter(|(count, ..)| *count > 0)
             .collect();
@@ -66,8 +66,8 @@ impl UsageStats {
     }
 
     fn write(&mut self) -> std::io::Result<()> {
-        if self.counts.asked.iter().flatten().any(|count| *count >= MANY) {
-            self.counts.asked.iter_mut().flatten().for_each(|count| *count /= 2);
+        if self.counts.counts.iter().flatten().any(|count| *count >= HALVE_AT) {
+            self.counts.counts.iter_mut().flatten().for_each(|count| *count /= 2);
         }
         atomic_write::write(&self.path, &serde_json::to_string(&self.counts)?)
     }
@@ -76,7 +76,7 @@ impl UsageStats {
 impl Drop for UsageStats {
     fn drop(&mut self) {
         if self.has_changed {
-            // Where nothing may be written nothing is kept.
+            // Errors are ignored: the counts are optional.
             let _ = self.write();
         }
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::device::{Buffer, Span};
 
-    /// Two layers of so many experts.
+    /// Two layers with this many experts.
     fn layers(experts: usize) -> Vec<ExpertWeights> {
         let routes = Span::new(Buffer::Scratch, 0, 0);
         let stacks = ExpertWeights {
@@ -104,40 +104,40 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_remembered_beside_the_weights() {
+    fn counts_are_kept_next_to_the_weights() {
         let folder = tempfile::tempdir().unwrap();
         let weights = folder.path().join("weights.safetensors");
-        let mut habits = UsageStats::beside(&weights, &layers(4));
-        assert!(habits.likeliest(|_| true).is_empty());
-        habits.ask(1, [3, 0].into_iter());
-        habits.ask(0, [2].into_iter());
-        habits.ask(1, [3].into_iter());
-        drop(habits);
-        let habits = UsageStats::beside(&weights, &layers(4));
-        assert_eq!(habits.likeliest(|_| true), [(1, 3), (0, 2), (1, 0)]);
-        assert_eq!(habits.likeliest(|layer| layer == 0), [(0, 2)]);
-        drop(habits);
-        // Of other experts, and of nobody.
+        let mut usage = UsageStats::beside(&weights, &layers(4));
+        assert!(usage.likeliest(|_| true).is_empty());
+        usage.count(1, [3, 0].into_iter());
+        usage.count(0, [2].into_iter());
+        usage.count(1, [3].into_iter());
+        drop(usage);
+        let usage = UsageStats::beside(&weights, &layers(4));
+        assert_eq!(usage.likeliest(|_| true), [(1, 3), (0, 2), (1, 0)]);
+        assert_eq!(usage.likeliest(|layer| layer == 0), [(0, 2)]);
+        drop(usage);
+        // Files for other experts, and invalid files.
         assert!(UsageStats::beside(&weights, &layers(5)).likeliest(|_| true).is_empty());
-        for wrong in ["", "{}", "[[1]]", r#"{"asked":[[1,2,3,4],[1,2,3,-4]]}"#] {
+        for wrong in ["", "{}", "[[1]]", r#"{"counts":[[1,2,3,4],[1,2,3,-4]]}"#] {
             std::fs::write(folder.path().join(FILE), wrong).unwrap();
             assert!(UsageStats::beside(&weights, &layers(4)).likeliest(|_| true).is_empty(), "{wrong}");
         }
     }
 
     #[test]
-    fn nothing_is_kept_where_nothing_may_be_written_and_counts_do_not_grow_for_ever() {
+    fn unwritable_counts_are_dropped_and_large_counts_are_halved() {
         let folder = tempfile::tempdir().unwrap();
-        let mut habits = UsageStats::beside(&folder.path().join("nowhere/weights.safetensors"), &layers(2));
-        habits.ask(0, [1].into_iter());
-        drop(habits);
+        let mut usage = UsageStats::beside(&folder.path().join("nowhere/weights.safetensors"), &layers(2));
+        usage.count(0, [1].into_iter());
+        drop(usage);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let weights = folder.path().join("weights.safetensors");
-        let mut habits = UsageStats::beside(&weights, &layers(2));
-        habits.counts.asked = vec![vec![u32::MAX, 8], vec![0, 3]];
-        habits.ask(0, [0].into_iter());
-        drop(habits);
-        let habits = UsageStats::beside(&weights, &layers(2));
-        assert_eq!(habits.counts.asked, [[u32::MAX / 2, 4], [0, 1]]);
+        let mut usage = UsageStats::beside(&weights, &layers(2));
+        usage.counts.counts = vec![vec![u32::MAX, 8], vec![0, 3]];
+        usage.count(0, [0].into_iter());
+        drop(usage);
+        let usage = UsageStats::beside(&weights, &layers(2));
+        assert_eq!(usage.counts.counts, [[u32::MAX / 2, 4], [0, 1]]);
     }
 }

@@ -1,55 +1,56 @@
-//! One id of a row of logits by chance, in whole numbers, so that every device draws the same one: the steps that
-//! [`crate::sampling::sampler`] defines, but for those that only the host knows.
+//! Integer sampling: draws one token of a row of logits, the same one on every device. It implements the
+//! steps that [`crate::sampling::sampler`] defines, except those that run on the host only.
 //!
-//! The host's sampler and the CPU's kernel call what is here; `sample.metal` says the same in its own words. What floats do is
-//! rounded alike everywhere: a difference, two products, and what is cut off of the last; numbers smaller than the
-//! smallest normal one count as 0, as some devices know none. All after that is whole numbers: weights are words, their sums
-//! are exact in 64 bits, and thresholds are found digit by digit of the ids' keys, whatever order they are added up in.
+//! The host sampler and the CPU kernel call this module; `sample.metal` implements the same arithmetic. Float
+//! operations round alike on every device: one difference, two products, and a truncation. Subnormal numbers
+//! count as 0, because some GPUs flush them. The rest is integer arithmetic: weights are 32-bit, their sums
+//! are exact in 64 bits, and thresholds are found by a radix search over keys, so the order of summation does
+//! not matter.
 
-/// The weight of the most probable id.
+/// The weight of the most probable token.
 pub const HEAVIEST: u32 = 1 << 31;
 
-/// Settings of a draw as a device is told them.
+/// Sampling parameters in the form that devices read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceSampling {
-    /// What makes a distance from the largest logit one in powers of two, the logarithm of e divided by the temperature; 0 takes
-    /// the largest logit, and nothing else is looked at.
+    /// log2(e) / temperature: converts a logit difference to powers of two. 0 is greedy; the other fields are
+    /// then ignored.
     pub scale: f32,
-    /// How many ids are kept; 0 keeps all.
+    /// Top-k; 0 keeps all.
     pub top_k: u32,
-    /// The share of all weight that is kept, in parts of 2^32; 0 keeps all.
+    /// Top-p in parts of 2^32; 0 keeps all.
     pub top_p: u32,
-    /// The least weight that is kept, where the heaviest weighs [`HEAVIEST`].
+    /// Min-p as a weight, relative to [`HEAVIEST`].
     pub min_p: u32,
-    /// Where random numbers come from.
+    /// The random seed.
     pub seed: u64,
-    /// Which of them is this draw's.
+    /// The index of this draw.
     pub index: u32,
 }
 
 impl DeviceSampling {
-    /// Words of a draw.
+    /// 32-bit words of the device representation.
     pub const WORDS: usize = 8;
 
-    /// Whether chance plays no part.
+    /// Whether sampling is greedy.
     pub fn is_greedy(&self) -> bool {
         self.scale == 0.0
     }
 
-    /// This one, after which it is that of the next number.
+    /// Returns the parameters of this draw and advances to the next index.
     pub fn take(&mut self) -> DeviceSampling {
         let draw = *self;
         self.index = self.index.wrapping_add(1);
         draw
     }
 
-    /// As words, which a device reads.
+    /// The device representation.
     pub fn words(&self) -> [u32; DeviceSampling::WORDS] {
         let DeviceSampling { scale, top_k, top_p, min_p, seed, index } = *self;
         [scale.to_bits(), top_k, top_p, min_p, seed as u32, (seed >> 32) as u32, index, 0]
     }
 
-    /// What words say.
+    /// Parses the device representation.
     pub fn of(words: [u32; DeviceSampling::WORDS]) -> DeviceSampling {
         let [scale, top_k, top_p, min_p, low, high, index, _] = words;
         let seed = u64::from(high) << 32 | u64::from(low);
@@ -57,7 +58,7 @@ impl DeviceSampling {
     }
 }
 
-/// 64 random bits of a seed, those of draw `index`: what SplitMix64 gives after as many others.
+/// The 64 random bits of draw `index` with this seed: the output of SplitMix64 after `index` others.
 pub fn random(seed: u64, index: u32) -> u64 {
     let mut z = seed.wrapping_add((u64::from(index) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -65,18 +66,18 @@ pub fn random(seed: u64, index: u32) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What ids of a row weigh; 0 for those that cannot be drawn.
+/// The sampling weight of each token of a row; 0 if it cannot be drawn.
 #[derive(Clone, Debug, Default)]
 pub struct TokenWeights(Vec<u32>);
 
 impl TokenWeights {
-    /// The id that `draw` gives of these logits.
+    /// Computes weights from logits and draws a token.
     pub fn draw(&mut self, logits: &[f32], draw: &DeviceSampling) -> u32 {
         self.weigh(logits, draw.scale);
         self.draw_weighed(draw)
     }
 
-    /// The id that `draw` gives of ids that have been weighed.
+    /// Draws a token from the current weights.
     pub fn draw_weighed(&mut self, draw: &DeviceSampling) -> u32 {
         self.keep_top_k(draw.top_k);
         self.keep_top_p(draw.top_p);
@@ -84,12 +85,12 @@ impl TokenWeights {
         self.draw_one(random(draw.seed, draw.index))
     }
 
-    /// What each id weighs, to be set to 0.
+    /// The weights, for filters that set some to 0.
     pub fn get_mut(&mut self) -> &mut [u32] {
         &mut self.0
     }
 
-    /// Weighs the ids of a row.
+    /// Computes the weights from logits.
     #[inline(always)]
     pub fn weigh(&mut self, logits: &[f32], scale: f32) {
         let top = largest(logits);
@@ -102,14 +103,15 @@ impl TokenWeights {
         }
     }
 
-    /// Keeps the `count` heaviest, of equals those of the lowest ids; 0 keeps all.
+    /// Keeps the `count` heaviest tokens, the lowest ids among equals; 0 keeps all.
     pub fn keep_top_k(&mut self, count: u32) {
         if count > 0 && (count as usize) < self.0.len() {
             self.keep_first(u64::from(count), |_| 1);
         }
     }
 
-    /// Keeps the fewest of the heaviest that have this share of all weight, in parts of 2^32; 0 keeps all.
+    /// Top-p: keeps the fewest heaviest tokens that reach this share of the total, in parts of 2^32; 0 keeps
+    /// all.
     pub fn keep_top_p(&mut self, share: u32) {
         if share > 0 {
             let needed = (u128::from(share) * u128::from(self.total())).div_ceil(1 << 32);
@@ -117,7 +119,7 @@ impl TokenWeights {
         }
     }
 
-    /// Keeps those that weigh at least as much to the heaviest as `least` is of [`HEAVIEST`].
+    /// Min-p: keeps tokens whose weight relative to the heaviest is at least `least` / [`HEAVIEST`].
     pub fn keep_min_p(&mut self, least: u32) {
         let heaviest = self.0.iter().copied().max().unwrap_or(0);
         let least = (u64::from(least) * u64::from(heaviest)).div_ceil(u64::from(HEAVIEST)) as u32;
@@ -126,7 +128,8 @@ impl TokenWeights {
         }
     }
 
-    /// The first id up to which ids weigh more than `bits` are of 2^64, of all weight; 0 if none weighs anything.
+    /// Draws a token: the first id whose cumulative weight exceeds `bits` / 2^64 of the total; 0 if all
+    /// weights are 0.
     pub fn draw_one(&self, bits: u64) -> u32 {
         let mut left = ((u128::from(bits) * u128::from(self.total())) >> 64) as u64;
         for (id, &weight) in (0..).zip(&self.0) {
@@ -139,12 +142,12 @@ impl TokenWeights {
         0
     }
 
-    /// All weight.
+    /// The sum of all weights.
     fn total(&self) -> u64 {
         self.0.iter().map(|&weight| u64::from(weight)).sum()
     }
 
-    /// Keeps the fewest first ids, in the order of their keys from the largest down, whose values sum to `needed`.
+    /// Keeps the fewest tokens, in descending order of keys, whose values sum to at least `needed`.
     fn keep_first(&mut self, needed: u64, value: impl Fn(u32) -> u64) {
         let least = self.least_key(needed, value);
         for (id, weight) in (0..).zip(&mut self.0) {
@@ -152,13 +155,14 @@ impl TokenWeights {
         }
     }
 
-    /// A key so that those which are not smaller are the fewest first ones whose values sum to `needed`; none smaller if all
-    /// do not. Its digits of 8 bits are found one after the other, by what ids with each digit have together.
+    /// The smallest key kept by [`Self::keep_first`]; 0 if all values together are less than `needed`. A
+    /// radix search finds it in digits of 8 bits, from the sum of values for each digit.
     fn least_key(&self, mut needed: u64, value: impl Fn(u32) -> u64) -> u64 {
         let mut least = 0;
         for shift in (0..u64::BITS).step_by(8).rev() {
             let mut values = [0; 256];
-            // Most have digit 0, and need not be added up: it is they if none of the others. Whole blocks of such are passed over.
+            // Most tokens have digit 0 and need not be added: it is the answer if no other digit is. Blocks
+            // with only such tokens are skipped.
             let (heaviest, low, least_digit) =
                 ((least >> 32) as u32, shift.saturating_sub(32), u32::from(shift >= 32));
             let may_add = |weight: u32| ((weight ^ heaviest) >> low).wrapping_sub(least_digit) < 255;
@@ -183,7 +187,8 @@ impl TokenWeights {
     }
 }
 
-/// The digit at which the values of all from the largest down come to what is needed; what comes before is taken from this.
+/// The digit at which the sum from the largest digit down reaches `needed`; the sum of the digits above is
+/// subtracted.
 fn reaches(values: &[u64; 256], needed: &mut u64) -> usize {
     for (digit, &value) in values.iter().enumerate().skip(1).rev() {
         if value >= *needed {
@@ -194,12 +199,12 @@ fn reaches(values: &[u64; 256], needed: &mut u64) -> usize {
     0
 }
 
-/// What ids are ordered by, the largest first: heavier before lighter, and of equals the lower id.
+/// Sort key, largest first: heavier tokens first, lower ids first among equals.
 fn key(id: u32, weight: u32) -> u64 {
     u64::from(weight) << 32 | u64::from(!id)
 }
 
-/// The largest number of a row, in sixteen parts that a machine may look at together.
+/// The largest logit; sixteen partial maxima allow vectorization.
 #[inline(always)]
 fn largest(logits: &[f32]) -> f32 {
     let (blocks, rest) = logits.as_chunks::<16>();
@@ -212,29 +217,29 @@ fn largest(logits: &[f32]) -> f32 {
     parts.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// 2^31 · 2^(-scale · (top - logit)), as a whole number: what an id weighs. What is not a number weighs nothing, nor does what
-/// is 32 powers of two below the largest logit. `top` is no less than `logit`.
+/// The weight of a token: 2^31 · 2^(-scale · (top - logit)), as an integer. It is 0 for NaN, and if the
+/// exponent is -32 or less. `top` is at least `logit`.
 #[inline(always)]
 pub fn weight(logit: f32, top: f32, scale: f32) -> u32 {
     let (logit, top) = (normal(logit), normal(top));
-    // Of two infinities there is no difference.
+    // The difference of equal infinities is 0.
     let powers = if logit == top { 0.0 } else { normal(top - logit) * scale };
-    // Not so of what is not a number.
+    // False for NaN.
     let is_near = powers < 32.0;
     let steps = if is_near { powers * 67_108_864.0 } else { 0.0 };
-    // SAFETY: it is at least 0 and less than 2^31.
+    // SAFETY: `steps` is at least 0 and less than 2^31.
     let weight = power(unsafe { steps.to_int_unchecked::<i32>() } as u32);
     if is_near { weight } else { 0 }
 }
 
-/// 0 in the place of numbers that devices may not know.
+/// Replaces subnormal numbers by 0.
 #[inline(always)]
 fn normal(number: f32) -> f32 {
     if number.abs() < f32::MIN_POSITIVE { 0.0 } else { number }
 }
 
-/// 2^31 · 2^-(steps / 2^26): what is left of the exponent is a polynomial, 1 - f · (c1 - f · (c2 - ...)), which is within
-/// 5e-9 of the power and never grows with f; whole powers are a shift that rounds.
+/// 2^31 · 2^-(steps / 2^26). The fraction of the exponent is a polynomial, 1 - f · (c1 - f · (c2 - ...)),
+/// within 5e-9 of the power and monotonic in f. The integer part is a rounding shift.
 #[inline(always)]
 pub fn power(steps: u32) -> u32 {
     const COEFFICIENTS: [u32; 6] =

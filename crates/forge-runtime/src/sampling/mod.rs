@@ -1,4 +1,4 @@
-//! Choosing the next token, on the host and on the device.
+//! Sampling: choosing the next token, on the host and on the device.
 
 pub mod device_sampling;
 pub mod sampler;

@@ -1,60 +1,69 @@
-//! From logits to an id.
+//! The host sampler: from logits to a token.
 //!
-//! In this order. First logits are adjusted: `bias` is added; the logits of ids that the prompt or the answer has are
-//! divided by `repetition_penalty` (multiplied where they are negative); those of ids that the answer has lose
-//! `presence_penalty` once and `frequency_penalty` for each time. A constraint takes its ids out. Then ids are weighed and
-//! left out: the `top_k` heaviest are kept; of these the ones whose surprise is nearest to the expected one, as many as have
-//! `typical_p` of the weight; of these the fewest first that have `top_p` of the weight; of these the ones at least
-//! `min_p` times as heavy as the heaviest. Shares are of what the step before has kept. One of what is left is drawn by its
-//! weight. Heavier ids come before lighter ones, of equals the lower. Temperature 0 takes the first id of the largest
-//! logit after the adjustments.
+//! The steps, in order:
 //!
-//! Weights are whole numbers. With l the largest logit that is a number, an id whose logit is x weighs
-//! `2^31 · 2^(-d)`, `d = (l - x) · s`, where `s` is log2(e) / temperature, rounded to f32 and kept within its normal numbers;
-//! `d` is the difference rounded to f32, then the product rounded, cut off behind 26 binary places, and its power is
-//! that of [`draw::power`](crate::sampling::device_sampling::power). Where d is 32 or more, an id weighs nothing and is never drawn; nor is what is not a
-//! number, nor minus infinity; where logits are infinite these alone weigh anything. The shares are whole numbers, too:
-//! `top_p` in parts of 2^32, rounded up, of which the product with the weight that is kept is rounded up again; `min_p` in
-//! parts of 2^31, rounded up, and its product likewise. A draw is one of 64 random bits, b, numbered from 0 within a text: it
-//! takes the lowest id so that it and those below it weigh more than the whole part of `b · total / 2^64`, or 0 if none
-//! weighs anything.
+//! 1. Logit adjustments. `bias` is added. Logits of tokens in the prompt or the output are divided by
+//!    `repetition_penalty` (multiplied if negative). Logits of tokens in the output lose `presence_penalty`
+//!    once and `frequency_penalty` for each occurrence.
+//! 2. The constraint masks tokens.
+//! 3. `top_k`: the heaviest tokens are kept.
+//! 4. `typical_p`: of these, the tokens whose surprise is nearest to the expected surprise, up to this share
+//!    of the weight.
+//! 5. `top_p`: of these, the fewest heaviest with this share of the weight.
+//! 6. `min_p`: of these, the tokens at least `min_p` times as heavy as the heaviest.
+//! 7. One token is drawn by weight.
 //!
-//! The same logits, settings and seed give the same ids, on every machine, whether host or device draws. `typical_p`
-//! alone takes logarithms, and only the host knows it.
+//! Shares refer to what the previous step kept. Heavier tokens come first, lower ids first among equals.
+//! Temperature 0 takes the first token with the largest adjusted logit.
+//!
+//! Weights are integers. With l the largest logit that is not NaN, a token with logit x weighs
+//! `2^31 · 2^(-d)`, where `d = (l - x) · s` and `s = log2(e) / temperature`. `s` is rounded to f32 and
+//! clamped to its normal range. `d` is the f32 difference, then the f32 product, truncated after 26 binary
+//! places; [`power`](crate::sampling::device_sampling::power) computes the weight. Tokens with d of 32 or
+//! more, NaN or minus infinity weigh 0 and are never drawn. If some logits are plus infinity, only they have
+//! weight.
+//!
+//! Shares are integers, too. `top_p` is in parts of 2^32, rounded up, and its product with the kept weight is
+//! rounded up again. `min_p` is in parts of 2^31, rounded up, and so is its product. A draw takes 64 random
+//! bits b, numbered from 0 within a sequence. It returns the lowest token whose cumulative weight exceeds the
+//! integer part of `b · total / 2^64`, or 0 if all weights are 0.
+//!
+//! The same logits, parameters and seed give the same tokens on every machine, sampled on the host or on the
+//! device. `typical_p` takes logarithms and runs on the host only.
 
 use crate::engine::golden::largest;
 use crate::sampling::device_sampling::{DeviceSampling, HEAVIEST, TokenWeights, random};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The temperature of models that name none.
-const ORDINARY_TEMPERATURE: f32 = 0.7;
+/// The default temperature of models that specify none.
+const DEFAULT_TEMPERATURE: f32 = 0.7;
 
-/// How ids are chosen.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// 0 takes the most probable id always; 1 leaves the model's probabilities as they are.
+    /// Temperature; 0 is greedy.
     pub temperature: f32,
-    /// How many ids are kept; 0 keeps all.
+    /// Top-k; 0 keeps all tokens.
     pub top_k: usize,
-    /// The share of probability that is kept of ids as surprising as is to be expected; 1 keeps all.
+    /// Locally typical sampling: share of probability kept; 1 disables it.
     pub typical_p: f32,
-    /// The share of probability that is kept; 1 keeps all.
+    /// Nucleus sampling: share of probability kept; 1 disables it.
     pub top_p: f32,
-    /// The smallest probability that is kept, as a part of the largest; 0 keeps all.
+    /// Minimum probability, relative to the most probable token; 0 disables it.
     pub min_p: f32,
-    /// What makes ids of the prompt and the answer less probable; 1 leaves them.
+    /// Repetition penalty over prompt and output; 1 disables it.
     pub repetition_penalty: f32,
-    /// What ids of the answer lose; 0 leaves them.
+    /// Presence penalty over the output; 0 disables it.
     pub presence_penalty: f32,
-    /// What ids of the answer lose for each time that they are in it; 0 leaves them.
+    /// Frequency penalty over the output; 0 disables it.
     pub frequency_penalty: f32,
-    /// What is added to the logits of ids.
+    /// Values added to the logits of token ids.
     pub bias: Vec<(u32, f32)>,
 }
 
 impl Default for SamplingParams {
-    /// The model's own probabilities.
+    /// The model's own distribution: temperature 1, no filters.
     fn default() -> SamplingParams {
         SamplingParams {
             temperature: 1.0,
@@ -71,30 +80,29 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The most probable id, always.
+    /// Greedy sampling.
     pub fn greedy() -> SamplingParams {
         SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
-    /// What is chosen by where a model's makers say nothing.
+    /// The defaults for a model without `generation_config.json`.
     pub fn ordinary() -> SamplingParams {
-        SamplingParams { temperature: ORDINARY_TEMPERATURE, ..SamplingParams::default() }
+        SamplingParams { temperature: DEFAULT_TEMPERATURE, ..SamplingParams::default() }
     }
 
-    /// How the makers of a model would have ids chosen, by the bytes of its `generation_config.json`, or what is wrong with
-    /// them. A key that is null counts as absent.
+    /// The parameters in `generation_config.json`, or an error. A key that is null counts as absent.
     pub fn configured(bytes: &[u8]) -> Result<SamplingParams, String> {
-        let config: Value = serde_json::from_slice(bytes).map_err(|error| format!("is not JSON: {error}"))?;
-        let config = config.as_object().ok_or("is not an object")?;
+        let config: Value =
+            serde_json::from_slice(bytes).map_err(|error| format!("not valid JSON: {error}"))?;
+        let config = config.as_object().ok_or("not a JSON object")?;
         let get = |key: &str| config.get(key).filter(|value| !value.is_null());
-        let wrong =
-            |key: &str, value: &Value, wanted: &str| format!("{key} has to be {wanted}, and is {value}");
+        let wrong = |key: &str, value: &Value, wanted: &str| format!("{key} must be {wanted}, not {value}");
         match get("do_sample") {
             Some(Value::Bool(false)) => return Ok(SamplingParams::greedy()),
             None | Some(Value::Bool(true)) => {}
             Some(value) => return Err(wrong("do_sample", value, "true or false")),
         }
-        let plain = SamplingParams::ordinary();
+        let defaults = SamplingParams::ordinary();
         let number = |key: &str, other: f32| match get(key) {
             None => Ok(other),
             Some(value) => match value.as_f64() {
@@ -103,50 +111,50 @@ impl SamplingParams {
             },
         };
         let top_k = match get("top_k") {
-            None => plain.top_k,
-            // Others than transformers write so that all are kept.
+            None => defaults.top_k,
+            // -1 disables top-k in some libraries; transformers uses 0.
             Some(value) if value.as_i64() == Some(-1) => 0,
             Some(value) => match value.as_u64() {
                 Some(count) => usize::try_from(count).unwrap_or(usize::MAX),
-                None => return Err(wrong("top_k", value, "a whole number, 0 or more")),
+                None => return Err(wrong("top_k", value, "an integer of at least 0")),
             },
         };
         let sampling = SamplingParams {
-            temperature: number("temperature", plain.temperature)?,
+            temperature: number("temperature", defaults.temperature)?,
             top_k,
-            typical_p: number("typical_p", plain.typical_p)?,
-            top_p: number("top_p", plain.top_p)?,
-            min_p: number("min_p", plain.min_p)?,
-            repetition_penalty: number("repetition_penalty", plain.repetition_penalty)?,
-            ..plain
+            typical_p: number("typical_p", defaults.typical_p)?,
+            top_p: number("top_p", defaults.top_p)?,
+            min_p: number("min_p", defaults.min_p)?,
+            repetition_penalty: number("repetition_penalty", defaults.repetition_penalty)?,
+            ..defaults
         };
         sampling.check()?;
         Ok(sampling)
     }
 
-    /// Whether chance plays no part.
+    /// Whether sampling is greedy.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
 
-    /// Whether logits are used as the model gives them.
+    /// Whether logits are used without adjustments.
     pub fn leaves_logits(&self) -> bool {
         self.bias.is_empty() && !self.counts_ids()
     }
 
-    /// Whether what has been written matters.
+    /// Whether the adjustments depend on the tokens so far.
     fn counts_ids(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// What a device is told to draw an id: that of the number `index` among those of `seed`.
+    /// The device parameters of draw `index` with this seed.
     pub fn draw(&self, seed: u64, index: u32) -> DeviceSampling {
         let scale = (std::f64::consts::LOG2_E / f64::from(self.temperature)) as f32;
         let parts = |share: f32, whole: f64| (f64::from(share) * whole).ceil() as u32;
         DeviceSampling {
             scale: if self.is_greedy() { 0.0 } else { scale.clamp(f32::MIN_POSITIVE, f32::MAX) },
             top_k: u32::try_from(self.top_k).unwrap_or(u32::MAX),
-            // All is more than a word says.
+            // A share of 1 does not fit in 32 bits.
             top_p: if self.top_p < 1.0 { parts(self.top_p, 4_294_967_296.0) } else { 0 },
             min_p: parts(self.min_p, f64::from(HEAVIEST)),
             seed,
@@ -154,72 +162,72 @@ impl SamplingParams {
         }
     }
 
-    /// What is wrong with the settings.
+    /// Checks the ranges of all parameters.
     pub fn check(&self) -> Result<(), String> {
         let at_least_0 = |value: f32| value >= 0.0 && value.is_finite();
         let share = |value: f32| value > 0.0 && value <= 1.0;
         let rules: [(&str, f32, bool, &str); 7] = [
-            ("a temperature", self.temperature, at_least_0(self.temperature), "0 or more"),
-            ("typical-p", self.typical_p, share(self.typical_p), "more than 0 and at most 1"),
-            ("top-p", self.top_p, share(self.top_p), "more than 0 and at most 1"),
-            ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "0 to 1"),
+            ("temperature", self.temperature, at_least_0(self.temperature), "at least 0"),
+            ("typical-p", self.typical_p, share(self.typical_p), "above 0 and at most 1"),
+            ("top-p", self.top_p, share(self.top_p), "above 0 and at most 1"),
+            ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
             (
-                "a repetition penalty",
+                "repetition-penalty",
                 self.repetition_penalty,
                 self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite(),
-                "more than 0",
+                "above 0",
             ),
-            ("a presence penalty", self.presence_penalty, self.presence_penalty.is_finite(), "a number"),
-            ("a frequency penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "a number"),
+            ("presence-penalty", self.presence_penalty, self.presence_penalty.is_finite(), "finite"),
+            ("frequency-penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "finite"),
         ];
         if let Some((name, value, _, range)) = rules.into_iter().find(|rule| !rule.2) {
-            return Err(format!("{name} is {range}, not {value}"));
+            return Err(format!("{name} must be {range}, not {value}"));
         }
         match self.bias.iter().find(|(_, bias)| bias.is_nan()) {
-            Some((id, _)) => Err(format!("the bias of id {id} is not a number")),
+            Some((id, _)) => Err(format!("the logit bias of token id {id} is NaN")),
             None => Ok(()),
         }
     }
 }
 
-/// Draws ids.
+/// The sampler of one sequence.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: SamplingParams,
     seed: u64,
-    /// How many ids chance has chosen.
+    /// Number of draws so far.
     drawn: u32,
-    /// How often each id is in the answer; with none for ids that only the prompt has.
+    /// Occurrences of each token in the output; 0 for tokens only in the prompt.
     seen: BTreeMap<u32, u32>,
     weights: TokenWeights,
 }
 
 impl Sampler {
-    /// A sampler whose draws follow from `seed`, of an answer to `prompt`.
+    /// A sampler with this seed, for output after `prompt`.
     pub fn new(sampling: SamplingParams, seed: u64, prompt: &[u32]) -> Sampler {
         let seen =
             if sampling.counts_ids() { prompt.iter().map(|&id| (id, 0)).collect() } else { BTreeMap::new() };
         Sampler { sampling, seed, drawn: 0, seen, weights: TokenWeights::default() }
     }
 
-    /// How ids are chosen.
+    /// The sampling parameters.
     pub fn sampling(&self) -> &SamplingParams {
         &self.sampling
     }
 
-    /// How a device draws the next id, if it can: of logits as the model gives them, and without `typical_p`.
+    /// The device parameters of the next draw; `None` if logits are adjusted or `typical_p` is used.
     pub fn next_draw(&self) -> Option<DeviceSampling> {
         let sampling = &self.sampling;
         let is_known = sampling.leaves_logits() && (sampling.is_greedy() || sampling.typical_p == 1.0);
         is_known.then(|| sampling.draw(self.seed, self.drawn))
     }
 
-    /// Takes note that a device has chosen an id so.
+    /// Counts a draw that the device made.
     pub fn note(&mut self) {
         self.drawn = self.drawn.wrapping_add(u32::from(!self.sampling.is_greedy()));
     }
 
-    /// Makes logits those that ids are chosen by.
+    /// Applies bias and penalties to the logits.
     pub fn adjust(&self, logits: &mut [f32]) {
         let SamplingParams { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
         for &(id, bias) in &self.sampling.bias {
@@ -237,7 +245,7 @@ impl Sampler {
         }
     }
 
-    /// The next id, of logits that have been adjusted.
+    /// Samples the next token from adjusted logits.
     pub fn draw(&mut self, logits: &[f32]) -> u32 {
         let id = if self.sampling.is_greedy() { largest(logits) as u32 } else { self.draw_one(logits) };
         if self.sampling.counts_ids() {
@@ -261,7 +269,8 @@ impl Sampler {
     }
 }
 
-/// Keeps the fewest ids whose surprise is nearest to the expected one that have this share of all weight.
+/// Locally typical sampling: keeps the fewest tokens whose surprise is nearest to the expected one, with this
+/// share of the weight.
 fn keep_typical(weights: &mut [u32], share: f32) {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     let surprise = |weight: u32| -(f64::from(weight) / total as f64).ln();

@@ -1,9 +1,8 @@
-//! The server: one model, many clients, as OpenAI's clients expect it.
+//! The HTTP server: one model for many clients, with the OpenAI API.
 //!
-//! Two threads. The one that owns the engine runs the `scheduler`: it alone knows the model's type. The other one
-//! serves connections: `listener` takes them, `access` asks who they are, `endpoints` reads what they want into
-//! prompts and completions, `queue` hands these to the scheduler, and `answer` carries what comes back to the client.
-//! Prompts and answers are in no log.
+//! There are two threads. One owns the engine and runs the scheduler (`batch`). The other serves connections
+//! (`http`): it authenticates requests, parses them into prompts and generation parameters (`api`, `tools`),
+//! queues them for the scheduler and sends its events to the client. Prompts and outputs are not logged.
 
 pub(crate) mod api;
 pub(crate) mod batch;
@@ -32,26 +31,26 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::Notify;
 
-/// How a model is served.
+/// Server options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The address to listen at.
+    /// The address to listen on.
     pub host: String,
-    /// The port there; 0: any that is free.
+    /// The port; 0 takes a free one.
     pub port: u16,
-    /// Keys, any of which a request has to show; none: requests show none.
+    /// Accepted API keys; if empty, requests need no key.
     pub api_keys: Vec<String>,
-    /// Whether others may reach the server although it wants no key.
+    /// Whether requests without a key are allowed on a public address.
     pub insecure: bool,
-    /// Texts that may wait for a slot.
+    /// Maximum number of sequences waiting for a slot.
     pub queue: u32,
-    /// Origins whose pages may ask; `*`: all.
+    /// Browser origins that may send requests; `*` allows all.
     pub origins: Vec<String>,
-    /// Other names that the model answers to.
+    /// Additional model names to accept.
     pub aliases: Vec<String>,
 }
 
-/// A server that has its address, and no model yet.
+/// A bound server without a model.
 pub struct Server {
     options: Options,
     listener: TcpListener,
@@ -59,56 +58,56 @@ pub struct Server {
     stop: Stop,
 }
 
-/// Ends a server as Ctrl-C does, from within the program.
+/// Stops a server from within the program, like Ctrl-C.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Notify>);
 
 impl Stop {
-    /// Lets answers that are under way come to their end; the second time it does not.
+    /// Finishes running requests and stops the server; a second call stops at once.
     pub fn stop(&self) {
         self.0.notify_one();
     }
 }
 
 impl Server {
-    /// Takes the address, before anything that takes longer.
+    /// Binds the address, before slower steps such as loading.
     pub fn listen(options: Options) -> Result<Server, Error> {
         if options.aliases.iter().any(|alias| alias.trim().is_empty()) {
-            return Err(Error::usage("an alias is empty: --alias takes a name"));
+            return Err(Error::usage("empty name: check --alias"));
         }
         let (listener, address) = crate::serve::http::listener::listen(&options.host, options.port)?;
         if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
             return Err(Error::usage(format!(
-                "at {} others can reach the model: --api-key KEY (or MODEL_API_KEY) keeps them out, --no-api-key lets them in",
+                "cannot listen on {} without an API key: pass --api-key (or set MODEL_API_KEY) or --no-api-key",
                 address.ip()
             )));
         }
         Ok(Server { options, listener, address, stop: Stop::default() })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether a model can be served in so many slots, which have a row each in a pass.
+    /// Checks that the number of slots fits in a pass, which has a row for each.
     pub fn check_slots(info: &ModelInfo, slots: u32) -> Result<(), Error> {
         match slots > info.chunk {
             true => Err(Error::usage(format!(
-                "{slots} slots; a pass of this model has at most {} rows",
+                "--slots {slots} is too large: a pass of this model has at most {} rows",
                 info.chunk
             ))),
             false => Ok(()),
         }
     }
 
-    /// What ends it.
+    /// A handle that stops the server.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Serves the model of `engine`, which has `slots` slots, until it is told to stop. `tokenizer` is where `text` was
-    /// read from; `sampling` is how ids are chosen unless a request says otherwise.
+    /// Serves the model of `engine` until stopped. `slots` is the engine's number of slots, `tokenizer` the
+    /// path of `text`, and `sampling` the default sampling parameters.
     pub fn run<D: Device>(
         self,
         engine: Engine<D>,
@@ -148,9 +147,9 @@ impl Server {
         let mut scheduler = Scheduler::new(engine, slots, jobs, metrics);
         scheduler.warm_up()?;
         service.is_ready.store(true, Relaxed);
-        // The scheduler ends when nobody is left who could send it anything.
+        // The scheduler ends when no sender of its queue is left.
         drop(service);
         scheduler.run();
-        thread.join().unwrap_or_else(|_| Err(Error::runtime("the thread that serves connections has failed")))
+        thread.join().unwrap_or_else(|_| Err(Error::runtime("the connection thread failed")))
     }
 }

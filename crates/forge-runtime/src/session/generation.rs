@@ -1,18 +1,18 @@
-//! One text being written, whoever runs the model.
+//! Generation of one sequence, independent of engine and slot.
 //!
-//! A [`Generation`] is given what the model says after each id, and gives a [`Piece`] back: the id that it has chosen and
-//! the text that may be shown because of it. It owns what one text needs: the sampler, the bytes of characters that are
-//! not whole yet, text that may be the beginning of a stop string, and a constraint if there is one. It knows neither
-//! engine nor slot, so that a lone conversation and a server's scheduler drive it alike:
+//! A [`Generation`] receives the chosen token or the logits after each token and returns a
+//! [`GeneratedToken`]: the token and the text that may be shown. It owns the sampler, incomplete UTF-8 bytes,
+//! text that may start a stop string, and an optional constraint. Both
+//! [`Session`](crate::session::session::Session) and the server's scheduler use it:
 //!
 //! ```ignore
-//! let piece = match completion.want() {
-//!     Want::Next | Want::Drawn(_) => completion.next(chosen)?,
-//!     _ => completion.choose(&mut logits)?,
+//! let token = match generation.want() {
+//!     Output::Next | Output::Drawn(_) => generation.next(chosen)?,
+//!     _ => generation.choose(&mut logits)?,
 //! };
 //! ```
 //!
-//! The id of a piece that has an [`Piece::end`] is not to be fed to the model.
+//! A token with an [`end`](GeneratedToken::end) must not be fed to the model.
 
 use crate::engine::Output;
 use crate::error::Error;
@@ -20,20 +20,20 @@ use crate::sampling::device_sampling::DeviceSampling;
 use crate::sampling::sampler::{Sampler, SamplingParams};
 use crate::text::tokenizer::{Detokenizer, StopStrings, Tokenizer};
 
-/// How a text is written.
+/// Parameters of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerationParams {
-    /// How ids are chosen.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// Same seed, same text.
+    /// The random seed. The same seed gives the same output.
     pub seed: u64,
-    /// The most ids.
+    /// Maximum number of tokens.
     pub count: usize,
-    /// The text ends before any of these.
+    /// Stop strings; the text ends before any of them.
     pub stop: Vec<String>,
-    /// Whether ids that end a text are ids like others.
+    /// Whether end-of-text tokens are treated as ordinary tokens.
     pub ignore_end: bool,
-    /// Whether to tell the probability of each id, and how many of the most probable beside it.
+    /// Whether to return log probabilities, and of how many top tokens.
     pub logprobs: Option<usize>,
 }
 
@@ -50,35 +50,35 @@ impl Default for GenerationParams {
     }
 }
 
-/// What a text has to be like: a grammar, for one.
+/// A constraint on the output, such as a grammar.
 pub trait Constraint: Send {
-    /// Makes the logits of ids that may not come next minus infinity.
+    /// Sets the logits of tokens that may not come next to minus infinity.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error>;
-    /// Takes note of the id that came.
+    /// Advances the constraint by a token.
     fn accept(&mut self, id: u32) -> Result<(), Error>;
-    /// Whether nothing may follow.
+    /// Whether the output is complete and no token may follow.
     fn is_complete(&mut self) -> bool;
 }
 
-/// Why a text ended.
+/// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended it.
+    /// An end-of-text token.
     EndOfText,
-    /// A stop string was met.
+    /// A stop string.
     StopString,
-    /// As many ids as were asked for.
+    /// The maximum number of tokens.
     Count,
-    /// No more positions.
+    /// The context is full.
     Context,
-    /// The constraint lets nothing follow.
+    /// The constraint is complete.
     Complete,
-    /// Whoever wanted it does not any more.
+    /// The caller stopped it.
     Interrupted,
 }
 
 impl FinishReason {
-    /// For people.
+    /// The name in the CLI and its JSON.
     pub fn name(self) -> &'static str {
         match self {
             FinishReason::EndOfText => "end of text",
@@ -91,30 +91,30 @@ impl FinishReason {
     }
 }
 
-/// What an id gave.
+/// One generated token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratedToken {
-    /// The id; none where something else than an id ended the text.
+    /// The token id; `None` if the generation ended without a token.
     pub id: Option<u32>,
-    /// Text that may be shown now; often nothing, when a character or a stop string is not whole yet.
+    /// Text that may be shown now. Empty while a character or a possible stop string is incomplete.
     pub text: String,
-    /// Probabilities, if they were asked for.
+    /// Log probabilities, if requested.
     pub logprobs: Option<Logprobs>,
-    /// Why it is the last piece, if it is.
+    /// The finish reason, if this is the last token.
     pub end: Option<FinishReason>,
 }
 
-/// Logarithms of probabilities, of the model's own logits.
+/// Log probabilities of the model's own logits, before sampling adjustments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprobs {
-    /// Of the id that was chosen.
+    /// Of the chosen token.
     pub chosen: f32,
-    /// The most probable ids, first the most probable.
+    /// The most probable tokens, most probable first.
     pub top: Vec<(u32, f32)>,
 }
 
 impl Logprobs {
-    /// The probability of `id`, and of the `count` most probable ids.
+    /// The log probabilities of `id` and of the `count` most probable tokens.
     pub fn of(logits: &[f32], id: u32, count: usize) -> Logprobs {
         let total = log_sum(logits);
         let of = |logit: f32| (f64::from(logit) - total) as f32;
@@ -132,14 +132,14 @@ impl Logprobs {
     }
 }
 
-/// The logarithm of the sum of what logits are the logarithms of.
+/// The log-sum-exp of logits.
 pub fn log_sum(logits: &[f32]) -> f64 {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - top).exp()).sum();
     f64::from(top) + sum.ln()
 }
 
-/// A text being written.
+/// A generation in progress.
 pub struct Generation {
     text: Option<Detokenizer>,
     stops: StopStrings,
@@ -152,7 +152,8 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Begins a text after `prompt`. Without a tokenizer there are ids only. The ids of `end` end it.
+    /// Starts a generation after `prompt`. Without a tokenizer it produces token ids only. Tokens in `end`
+    /// end it.
     pub fn new(
         text: Option<&Tokenizer>,
         end: &'static [u32],
@@ -172,7 +173,7 @@ impl Generation {
         }
     }
 
-    /// What has to be known of the model for the next piece: the id that it chooses or draws, or all logits.
+    /// The model output needed for the next token: a token chosen on the device, or logits.
     pub fn want(&self) -> Output {
         match self.draw() {
             Some(draw) if draw.is_greedy() => Output::Next,
@@ -181,36 +182,36 @@ impl Generation {
         }
     }
 
-    /// How a device chooses the id of the next piece, if nothing else has to be known.
+    /// The sampling parameters for the device; `None` if logits are needed on the host.
     pub fn draw(&self) -> Option<DeviceSampling> {
         let is_plain = self.constraint.is_none() && self.logprobs.is_none();
         self.sampler.next_draw().filter(|_| is_plain)
     }
 
-    /// How many ids the text may still have.
+    /// How many more tokens may be generated.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Whether the text has as many ids as it may have.
+    /// Whether the maximum number of tokens is reached.
     pub fn is_full(&self) -> bool {
         self.left == 0
     }
 
-    /// Chooses an id by the logits after the last one, which are changed on the way.
+    /// Samples the next token from the logits after the last one. The logits are modified.
     pub fn choose(&mut self, logits: &mut [f32]) -> Result<GeneratedToken, Error> {
-        let models = self.logprobs.map(|_| logits.to_vec());
+        let unadjusted = self.logprobs.map(|_| logits.to_vec());
         self.sampler.adjust(logits);
         if let Some(constraint) = &mut self.constraint {
             constraint.mask(logits)?;
         }
         let id = self.sampler.draw(logits);
         let mut piece = self.take(id)?;
-        piece.logprobs = models.map(|logits| Logprobs::of(&logits, id, self.logprobs.unwrap_or(0)));
+        piece.logprobs = unadjusted.map(|logits| Logprobs::of(&logits, id, self.logprobs.unwrap_or(0)));
         Ok(piece)
     }
 
-    /// Takes an id that has been chosen as [`Generation::want`] says.
+    /// Accepts a token that was chosen on the device as [`Generation::want`] specifies.
     pub fn next(&mut self, id: u32) -> Result<GeneratedToken, Error> {
         self.sampler.note();
         self.take(id)
@@ -242,7 +243,7 @@ impl Generation {
         Ok(GeneratedToken { id: Some(id), text, logprobs: None, end })
     }
 
-    /// Ends the text for a reason that lies outside it, and gives what was held back.
+    /// Ends the generation for an outside reason, and returns text that was held back.
     pub fn finish(&mut self, end: FinishReason) -> Result<GeneratedToken, Error> {
         let rest = self.text.take().map_or_else(|| Ok(String::new()), Detokenizer::finish)?;
         let (mut text, is_stopped) = self.stops.push(&rest);
@@ -254,25 +255,24 @@ impl Generation {
     }
 }
 
-/// A prompt given back in pieces, as if it had been written.
+/// A prompt returned as if it had been generated, for `echo`.
 pub struct Echo {
     text: Option<Detokenizer>,
     logprobs: Option<usize>,
 }
 
 impl Echo {
-    /// For a prompt of `text`; `logprobs`: whether to tell the probability of each id, and how many of the most probable
-    /// beside it.
+    /// Echoes a prompt. `logprobs`: whether to return log probabilities, and of how many top tokens.
     pub fn new(text: &Tokenizer, logprobs: Option<usize>) -> Echo {
         Echo { text: Some(text.stream()), logprobs }
     }
 
-    /// Whether it has to be known what the model said before each id.
+    /// Whether the logits before each prompt token are needed.
     pub fn wants_logits(&self) -> bool {
         self.logprobs.is_some()
     }
 
-    /// The next id of the prompt, with the logits that it was chosen from, as it were; of the first id there are none.
+    /// The next prompt token. `logits` are those after the token before it; the first token has none.
     pub fn piece(&mut self, id: u32, logits: Option<&[f32]>, is_last: bool) -> Result<GeneratedToken, Error> {
         let mut text = match &mut self.text {
             Some(stream) => stream.push(id)?,

@@ -1,12 +1,12 @@
-//! One conversation at a time: text in, text out.
+//! A session: text in, text out, one sequence at a time.
 //!
-//! A [`Session`] owns a running model, its tokenizer and its chat template, and remembers which ids its slot holds, so
-//! that a conversation that goes on is not read again from its start. `generate` and `chat` are made of it, and so is
-//! any program that has a compiled model as a library:
+//! A [`Session`] owns an engine, its tokenizer and its chat template. It tracks the tokens in its slot, so a
+//! conversation that continues is not prefilled again from its start. `generate`, `chat` and programs that
+//! use the model as a library are built on it:
 //!
 //! ```ignore
-//! let mut fable = fable::open(&Setup::default())?;
-//! let story = fable.answer(&[Message::user("Tell me a story about a fox")], Settings::default())?;
+//! let mut fable = fable::open(&LoadOptions::default())?;
+//! let story = fable.answer(&[Message::user("Tell me a story about a fox")], GenerationParams::default())?;
 //! ```
 
 use crate::device::{Device, RunAhead};
@@ -20,45 +20,45 @@ use crate::text::tokenizer::Tokenizer;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// A running model and the conversation in its slot.
+/// An engine with the conversation in slot 0.
 pub struct Session<D = Box<dyn Device>> {
     engine: Engine<D>,
     text: Option<Tokenizer>,
     template: Option<Template>,
-    /// What the slot holds.
+    /// The tokens in the slot.
     held: Vec<u32>,
-    /// Ids of a pass, where the device chooses them; as many as it likes if there is no number.
+    /// Tokens per pass in multi-step decode; the device's default if `None`.
     ahead: Option<u32>,
 }
 
-/// What happens while a text is written.
+/// Progress of a generation.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// So many ids of the prompt have been read.
+    /// Prefill progress, in tokens.
     Read {
-        /// Read so far, those included that the slot held already.
+        /// Tokens processed so far, reused ones included.
         done: usize,
-        /// All of them.
+        /// Tokens of the prompt.
         total: usize,
     },
-    /// An id was chosen.
+    /// A generated token.
     Piece(&'a GeneratedToken),
 }
 
-/// What came of a prompt.
+/// The result of a generation.
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// The ids, the one that ended the text included.
+    /// The generated token ids, including a final end-of-text token.
     pub ids: Vec<u32>,
-    /// Their text, as it was shown.
+    /// The generated text.
     pub text: String,
-    /// Why there are no more.
+    /// The finish reason.
     pub end: FinishReason,
-    /// How many ids of the prompt had to be read.
+    /// Prompt tokens that were prefilled, reused ones excluded.
     pub read: usize,
-    /// How long that took, the first id included.
+    /// Prefill time, including the first token.
     pub read_time: Duration,
-    /// How long the other ids took.
+    /// Decode time of the other tokens.
     pub write_time: Duration,
 }
 
@@ -66,7 +66,7 @@ pub struct Generated {
 const SLOT: u32 = 0;
 
 impl Session {
-    /// Opens the model's files and puts it on a device.
+    /// Loads the model and puts it on a device.
     pub fn open(program: &CompiledModel, setup: &LoadOptions) -> Result<Session, Error> {
         let (text, template) = (setup.text(program), setup.template(program)?);
         let engine = setup.engine(program, None)?;
@@ -76,34 +76,34 @@ impl Session {
 }
 
 impl<D: Device> Session<D> {
-    /// A session on an engine whose slots are empty. Without a tokenizer there are ids only.
+    /// A session on an engine with empty slots. Without a tokenizer it produces token ids only.
     pub fn new(engine: Engine<D>, text: Option<Tokenizer>, template: Option<Template>) -> Session<D> {
         Session { engine, text, template, held: Vec::new(), ahead: None }
     }
 
-    /// The same session, whose device writes so many ids in one pass where it chooses them itself.
+    /// Sets the tokens per pass of multi-step decode.
     pub fn chaining(mut self, ids: Option<u32>) -> Session<D> {
         self.ahead = ids;
         self
     }
 
-    /// The engine. Who feeds its slot 0 ends the session's conversation.
+    /// The engine. Clears the session's record of slot 0, so the next prompt is prefilled from its start.
     pub fn engine(&mut self) -> &mut Engine<D> {
         self.held.clear();
         &mut self.engine
     }
 
-    /// What the device is, for people.
+    /// A description of the device.
     pub fn describe(&mut self) -> String {
         self.engine.device().describe()
     }
 
-    /// Positions that there is room for.
+    /// The context length in tokens.
     pub fn context(&self) -> u32 {
         self.engine.context()
     }
 
-    /// Positions that the conversation fills.
+    /// Tokens in the slot.
     pub fn length(&self) -> u32 {
         self.engine.length(SLOT)
     }
@@ -113,18 +113,18 @@ impl<D: Device> Session<D> {
         self.text.as_ref()
     }
 
-    /// The ids of a conversation up to where its answer begins.
+    /// The token ids of a conversation, up to where the reply starts.
     pub fn prompt(&self, conversation: &Conversation<'_>) -> Result<Vec<u32>, Error> {
         prompt(self.text.as_ref(), self.template.as_ref(), conversation)
     }
 
-    /// The model's next turn in a conversation.
+    /// Generates the reply to a conversation.
     pub fn answer(&mut self, messages: &[Message], settings: GenerationParams) -> Result<String, Error> {
         let prompt = self.prompt(&Conversation::new(messages))?;
         Ok(self.complete(&prompt, settings, None, &mut |_| ControlFlow::Continue(()))?.text)
     }
 
-    /// Writes on after `prompt`, telling `listen` what happens as it happens; it may break off.
+    /// Generates after `prompt` and reports progress to `listen`, which may stop it.
     pub fn complete(
         &mut self,
         prompt: &[u32],
@@ -159,22 +159,22 @@ impl<D: Device> Session<D> {
         let start = Instant::now();
         let mut writing = InProgress { completion, written, listen };
         if matches!(writing.completion.want(), Output::Next | Output::Drawn(_)) {
-            self.follow(&mut writing, first)?;
+            self.decode_on_device(&mut writing, first)?;
         } else {
-            let mut next = writing.tell(first, self.is_full())?;
+            let mut next = writing.report(first, self.is_full())?;
             while let Some(id) = next {
                 let piece = self.feed(&mut writing.completion, &[id], true)?;
                 let Some(piece) = piece else { break };
-                next = writing.tell(piece, self.is_full())?;
+                next = writing.report(piece, self.is_full())?;
             }
         }
         writing.written.write_time = start.elapsed();
         Ok(writing.written)
     }
 
-    /// Writes what the device chooses by itself, which may be ahead.
-    fn follow(&mut self, writing: &mut InProgress<'_>, first: GeneratedToken) -> Result<(), Error> {
-        let Some(id) = writing.tell(first, self.is_full())? else { return Ok(()) };
+    /// Decodes with tokens chosen on the device, several per pass.
+    fn decode_on_device(&mut self, writing: &mut InProgress<'_>, first: GeneratedToken) -> Result<(), Error> {
+        let Some(id) = writing.report(first, self.is_full())? else { return Ok(()) };
         let lead = self.lead();
         let Session { engine, held, .. } = self;
         let context = engine.context() as usize;
@@ -188,34 +188,35 @@ impl<D: Device> Session<D> {
             outcome = chain
                 .next(writing.completion.left())
                 .and_then(|id| writing.completion.next(id))
-                .and_then(|piece| writing.tell(piece, held.len() >= context));
+                .and_then(|piece| writing.report(piece, held.len() >= context));
         }
         drop(chain);
-        // What was written beyond the end is none of the text.
+        // Removes tokens that the device decoded past the end.
         self.engine.truncate(SLOT, self.held.len() as u32);
         outcome.map(|_| ())
     }
 
-    /// How far the device is to be ahead.
+    /// How far the device runs ahead.
     fn lead(&mut self) -> RunAhead {
         let devices = self.engine.device().lead();
         match self.ahead {
             Some(ids) => RunAhead { ids, ..devices },
-            // What memories have learnt beyond the end of an answer could only be unlearnt by reading all of it again.
+            // A recurrent state past the end of the reply would force a new prefill of the whole
+            // conversation.
             None if self.engine.info().memory_bytes > 0 => RunAhead::NONE,
             None => devices,
         }
     }
 
-    /// Whether there is no room for another id.
+    /// Whether the context is full.
     fn is_full(&self) -> bool {
         self.held.len() >= self.engine.context() as usize
     }
 
-    /// Leaves in the slot what `prompt` begins with; gives how much that is, and the ids that are to be read.
+    /// Keeps the common prefix of the slot and `prompt`. Returns its length and the tokens to prefill.
     fn rewind<'a>(&mut self, prompt: &'a [u32]) -> Result<(usize, &'a [u32]), Error> {
         let common = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();
-        // The last id is always read: what follows it is what is wanted.
+        // The last token is always processed: its output is needed.
         let reused = common.min(prompt.len().saturating_sub(1));
         let reused = self.engine.truncate(SLOT, reused as u32) as usize;
         self.held.truncate(reused);
@@ -224,7 +225,7 @@ impl<D: Device> Session<D> {
         Ok((reused, fresh))
     }
 
-    /// Feeds ids, and has the next one chosen if it is wanted.
+    /// Feeds tokens, and chooses the next one if `is_wanted`.
     fn feed(
         &mut self,
         completion: &mut Generation,
@@ -237,9 +238,9 @@ impl<D: Device> Session<D> {
             (self.engine.info().memory_bytes > 0 && is_wanted, ids.split_last())
             && !before.is_empty()
         {
-            // A prompt that begins as this one does will want its memories before the last id, which is always read.
+            // Snapshots the recurrent state before the last token, so that the same prompt can be reused.
             self.engine.feed(SLOT, before, Output::Nothing)?;
-            self.engine.remember(SLOT);
+            self.engine.snapshot_state(SLOT);
             self.held.extend(before);
             ids = std::slice::from_ref(last);
         }
@@ -249,12 +250,12 @@ impl<D: Device> Session<D> {
             (Output::Nothing, ..) => Ok(None),
             (Output::Next | Output::Drawn(_), Some(&next), _) => completion.next(next).map(Some),
             (_, _, Some(logits)) => completion.choose(logits).map(Some),
-            _ => Err(Error::runtime("the device gave no logits")),
+            _ => Err(Error::runtime("the device returned no logits")),
         }
     }
 }
 
-/// A text on its way: what chooses it, what has come of it, and who hears of it.
+/// The generation in progress: its parameters, its result so far, and the listener.
 struct InProgress<'a> {
     completion: Generation,
     written: Generated,
@@ -262,11 +263,12 @@ struct InProgress<'a> {
 }
 
 impl InProgress<'_> {
-    /// Tells of a piece, the last one if there `is_no_room` for more. Gives the id that the text goes on with, if it does.
-    fn tell(&mut self, mut piece: GeneratedToken, is_no_room: bool) -> Result<Option<u32>, Error> {
+    /// Reports a token, the last one if the context is full. Returns the token to continue with, or `None` at
+    /// the end.
+    fn report(&mut self, mut piece: GeneratedToken, is_context_full: bool) -> Result<Option<u32>, Error> {
         let InProgress { completion, written, listen } = self;
         written.ids.extend(piece.id);
-        if piece.end.is_none() && is_no_room {
+        if piece.end.is_none() && is_context_full {
             let rest = completion.finish(FinishReason::Context)?;
             piece.text.push_str(&rest.text);
             piece.end = rest.end;
@@ -287,7 +289,7 @@ impl InProgress<'_> {
     }
 }
 
-/// The ids of a conversation, for a model that has what that takes.
+/// The token ids of a conversation. An error if the model has no tokenizer or no chat template.
 pub fn prompt(
     text: Option<&Tokenizer>,
     template: Option<&Template>,
@@ -296,15 +298,14 @@ pub fn prompt(
     let (Some(text), Some(template)) = (text, template) else { return Err(no_conversations()) };
     let ids = text.encode(&template.render(conversation)?, false)?;
     if ids.is_empty() {
-        return Err(Error::usage("the chat template makes nothing of this conversation"));
+        return Err(Error::usage("the chat template renders this conversation to nothing"));
     }
     Ok(ids)
 }
 
-/// Why a model that lacks a tokenizer or a chat template is no partner in conversation.
+/// The error for a model without a tokenizer or a chat template.
 pub fn no_conversations() -> Error {
     Error::usage(
-        "this model has no chat template (in chat_template.jinja or tokenizer_config.json), so it holds no conversations; \
-         generate continues texts",
+        "this model has no chat template (chat_template.jinja or tokenizer_config.json): use generate instead of chat",
     )
 }

@@ -1,4 +1,4 @@
-//! Text to token ids and back, and chat templates.
+//! Tokenizer, detokenizer and chat templates.
 
 pub mod chat_template;
 pub mod tokenizer;

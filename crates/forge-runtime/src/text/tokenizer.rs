@@ -1,8 +1,7 @@
-//! Text to token ids and back: the tokenizer, a detokenizer that never splits characters, and stop strings that
-//! end a generation.
+//! The tokenizer, a streaming detokenizer that never splits characters, and stop strings.
 //!
-//! A file that is no tokenizer, or one that contradicts itself, makes the library that reads it panic as often as it makes it
-//! say so, and some of that only shows in a text. Both become failures here.
+//! The tokenizers library may panic on an invalid or inconsistent file, sometimes only while encoding. This
+//! module turns panics into errors.
 
 use crate::error::{Error, panic_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use tokenizers::Tokenizer as HfTokenizer;
 
-/// The model's tokenizer, shared by its clones: read, or being read.
+/// The model's tokenizer. Clones share it; it may still be loading.
 #[derive(Clone)]
 pub struct Tokenizer {
     read: Arc<OnceLock<Result<HfTokenizer, Error>>>,
@@ -24,8 +23,8 @@ impl Tokenizer {
         text.tokenizer().map(|_| text.clone())
     }
 
-    /// Reads it on a thread beside: it has many thousand entries, and whoever opens a model has other things to do. Who needs it first
-    /// waits for it, and is told if it cannot be used.
+    /// Loads the file on another thread, because it takes a while. The first use waits for it and returns the
+    /// error if it cannot be used.
     pub fn being_read(path: PathBuf) -> Tokenizer {
         let text = Tokenizer { read: Arc::default() };
         let reader = text.clone();
@@ -37,12 +36,12 @@ impl Tokenizer {
         text
     }
 
-    /// Why the bytes of a `tokenizer.json` cannot be used, if they cannot: what [`Tokenizer::read`] would say of them.
+    /// Checks the bytes of a `tokenizer.json`; the error is that of [`Tokenizer::read`].
     pub fn check(bytes: &[u8]) -> Result<(), String> {
         usable(|| HfTokenizer::from_bytes(bytes)).map(drop)
     }
 
-    /// Waits until it is read.
+    /// Waits until the file is loaded.
     pub fn ready(&self) -> Result<(), Error> {
         self.tokenizer().map(drop)
     }
@@ -51,8 +50,9 @@ impl Tokenizer {
         self.read.wait().as_ref().map_err(Error::clone)
     }
 
-    /// The ids of `text`: with the special ids that the tokenizer adds to a text, or without them, as what a chat
-    /// template has rendered is encoded. Special tokens that stand in the text are recognised either way.
+    /// The token ids of `text`. `specials` adds the special tokens that the tokenizer puts around a text.
+    /// Text rendered by a chat template has them already. Special tokens within the text are recognized
+    /// either way.
     pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
         let encoding = guarded(|| tokenizer.encode_fast(text, specials))
@@ -60,27 +60,27 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `ids`, special ids left out.
+    /// The text of `ids`, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         let tokenizer = self.tokenizer()?;
         guarded(|| tokenizer.decode(ids, true))
-            .map_err(|error| Error::runtime(format!("ids cannot be made text: {error}")))
+            .map_err(|error| Error::runtime(format!("the tokens cannot be decoded: {error}")))
     }
 
-    /// The text of `tokens`, special ones as they are written.
+    /// The text of `tokens`, with special tokens.
     pub fn decode_with_special(&self, tokens: &[u32]) -> Result<String, Error> {
         let tokenizer = self.tokenizer()?;
         guarded(|| tokenizer.decode(tokens, false))
             .map_err(|error| Error::runtime(format!("the tokens cannot be decoded: {error}")))
     }
 
-    /// The texts of tokens that control the model, such as those between the turns of a conversation.
+    /// The texts of special tokens, such as those around the messages of a chat.
     pub fn control_texts(&self) -> Result<Vec<String>, Error> {
         let added = self.tokenizer()?.get_added_vocabulary().get_added_tokens_decoder();
         Ok(added.values().filter(|token| token.special).map(|token| token.content.clone()).collect())
     }
 
-    /// Tokenizer that grows id by id.
+    /// A streaming detokenizer.
     pub fn stream(&self) -> Detokenizer {
         Detokenizer { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
     }
@@ -91,16 +91,16 @@ fn read(path: &Path) -> Result<HfTokenizer, Error> {
         .map_err(|error| Error::runtime(format!("{}: cannot be used: {error}", path.display())))
 }
 
-/// A tokenizer as a program uses it.
+/// Disables padding and truncation, which are for training batches.
 fn usable(read: impl FnOnce() -> tokenizers::Result<HfTokenizer>) -> Result<HfTokenizer, String> {
     let mut tokenizer = guarded(read)?;
-    // Of batches for training: a prompt is taken as it is, whole and with nothing behind it.
+    // A prompt is never padded or truncated.
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
     Ok(tokenizer)
 }
 
-/// What the library gives, or why it does not, be it by a panic.
+/// Calls the library and converts a panic to an error.
 fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| error.to_string()),
@@ -108,24 +108,24 @@ fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
     }
 }
 
-/// Ids that become text as soon as they are whole characters.
+/// A streaming detokenizer: returns text as soon as its characters are complete.
 ///
-/// What an id adds to a text depends on the ids before it (a leading space, bytes of one character), so it is
-/// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
-/// if it does not begin within a character.
+/// The text of a token depends on the tokens before it, because of leading spaces and multi-byte characters.
+/// Each token is therefore decoded together with the tokens of the last returned text. These are kept as a
+/// whole, because some tokenizers decode bytes only from the start of a character.
 #[derive(Clone)]
 pub struct Detokenizer {
     text: Tokenizer,
-    /// The ids that gave text last, and those that have given none yet.
+    /// The tokens of the last returned text, then the pending tokens.
     ids: Vec<u32>,
-    /// Where the latter begin.
+    /// The index of the first pending token.
     start: usize,
-    /// The text of the former.
+    /// The text of the tokens before it.
     given: String,
 }
 
 impl Detokenizer {
-    /// What `id` adds; nothing while a character is incomplete.
+    /// Adds a token and returns the new text; empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> Result<String, Error> {
         self.ids.push(id);
         let text = self.text.decode(&self.ids)?;
@@ -141,17 +141,17 @@ impl Detokenizer {
         Ok(added)
     }
 
-    /// What is left when no more ids come: an incomplete character, as the tokenizer writes it.
+    /// Returns the remaining text: an incomplete character as the tokenizer decodes it.
     pub fn finish(self) -> Result<String, Error> {
         Ok(rest(&self.text.decode(&self.ids)?, &self.given))
     }
 }
 
-/// What `text` has beyond `given`.
+/// The part of `text` after `given`.
 fn rest(text: &str, given: &str) -> String {
     match text.strip_prefix(given) {
         Some(rest) => rest.to_owned(),
-        // A tokenizer that rewrites what it has given: keep the length, at the next whole character.
+        // The tokenizer changed earlier text: skip as many bytes, up to the next character boundary.
         None => {
             let start = (given.len()..=text.len()).find(|&at| text.is_char_boundary(at));
             start.map_or_else(String::new, |at| text[at..].to_owned())
@@ -159,14 +159,14 @@ fn rest(text: &str, given: &str) -> String {
     }
 }
 
-/// Holds text back while it may be the beginning of a stop string.
+/// Holds back text that may be the start of a stop string.
 pub struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
 impl StopStrings {
-    /// Ends text before the first of `strings`.
+    /// Stops before the first of `strings`; empty strings are ignored.
     pub fn new(strings: Vec<String>) -> StopStrings {
         StopStrings {
             strings: strings.into_iter().filter(|string| !string.is_empty()).collect(),
@@ -174,7 +174,7 @@ impl StopStrings {
         }
     }
 
-    /// The text that may be shown now, and whether a stop string has been met.
+    /// Adds text. Returns what may be shown now, and whether a stop string was found.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         let met = self.strings.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
@@ -187,13 +187,13 @@ impl StopStrings {
         (std::mem::replace(&mut self.held, held), false)
     }
 
-    /// What was held back, when no more text comes.
+    /// Returns the text held back, at the end of the output.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes of the longest end of `text` that `stop` begins with.
+/// The length in bytes of the longest suffix of `text` that is a prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     stop.char_indices()
         .map(|(at, _)| at)

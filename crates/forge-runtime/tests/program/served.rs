@@ -32,11 +32,7 @@ fn serve_answers_until_it_is_stopped() {
         assert_eq!(status(&[("Authorization", "Bearer secret")]), 200);
         let busy = run(&folder, &port);
         assert_eq!(busy.status.code(), Some(2));
-        assert!(
-            text(&busy.stderr).contains("is taken by another program: --port "),
-            "{}",
-            text(&busy.stderr)
-        );
+        assert!(text(&busy.stderr).contains("is in use: try --port "), "{}", text(&busy.stderr));
         // A response does not end when stderr is closed.
         drop(errors);
         let killed =
@@ -50,9 +46,9 @@ fn serve_answers_until_it_is_stopped() {
 fn serve_does_not_open_the_door_by_accident() {
     let folder = directory(0.0);
     for (line, part) in [
-        ("serve --host 0.0.0.0 --port 0", "others can reach the model: --api-key KEY (or MODEL_API_KEY)"),
-        ("serve --host no.such.host.invalid", "cannot listen at no.such.host.invalid port 8080"),
-        ("serve --port 0 --slots 9", "9 slots; a pass of this model has at most 8 rows"),
+        ("serve --host 0.0.0.0 --port 0", "without an API key: pass --api-key (or set MODEL_API_KEY)"),
+        ("serve --host no.such.host.invalid", "cannot listen on no.such.host.invalid port 8080"),
+        ("serve --port 0 --slots 9", "--slots 9 is too large: a pass of this model has at most 8 rows"),
         ("serve --port 0 --ctx-size 65", "compiled for contexts up to 64"),
     ] {
         let output = run(&folder, line);
@@ -61,5 +57,5 @@ fn serve_does_not_open_the_door_by_accident() {
         assert!(!text(&output.stderr).contains("http://"), "{line}: {}", text(&output.stderr));
     }
     let output = program(&folder, "serve --port 0").env("MODEL_API_KEY", "").output().unwrap();
-    assert!(text(&output.stderr).contains("a key is not empty"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("empty API key"), "{}", text(&output.stderr));
 }

@@ -73,9 +73,9 @@ fn an_answer_does_not_depend_on_concurrent_requests() {
             assert_eq!(together, alone, "round {round}: {question}");
         }
     }
-    assert!(served.metric("prompt_tokens_reused_total") > 0.0);
+    assert!(served.metric("prompt_tokens_cached_total") > 0.0);
     // Passes served several at once.
-    assert!(served.metric("pass_rows_total") > 2.0 * served.metric("passes_total"));
+    assert!(served.metric("batch_tokens_total") > 2.0 * served.metric("forward_passes_total"));
     served.end();
 }
 
@@ -218,7 +218,7 @@ fn three_texts(serve: fn(&Setting) -> Served, slots: u32, length: usize, tempera
     };
     let together = served.answer(PLAINLY, &question(7, 3));
     assert_eq!(together["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
-    let (rows, reused) = (served.metric("pass_rows_total"), served.metric("prompt_tokens_reused_total"));
+    let (rows, reused) = (served.metric("batch_tokens_total"), served.metric("prompt_tokens_cached_total"));
     assert_eq!(reused as usize, 2 * (length - 1), "{slots} slots: the second and the third read its last id");
     assert!(rows as usize <= length + 2 + 3 * 20, "{slots} slots: {rows} rows");
     let alone: Vec<String> = (7..10)
@@ -241,7 +241,7 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
     let questions: Vec<Vec<usize>> = (2..6).map(|seed| [common.clone(), ids(seed, 9)].concat()).collect();
     let asked: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
     let answers: Vec<Value> = asked.into_iter().map(|asked| asked.response().json()).collect();
-    assert_eq!(served.metric("prompt_tokens_reused_total"), 240.0, "three times what they have in common");
+    assert_eq!(served.metric("prompt_tokens_cached_total"), 240.0, "three times what they have in common");
     let mut cached: Vec<u64> = answers
         .iter()
         .map(|answer| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
@@ -258,11 +258,11 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
     long["stream"] = true.into();
     let mut asked = served.ask(PLAINLY, &long);
     asked.event().unwrap();
-    let before = served.metric("prompt_tokens_reused_total");
+    let before = served.metric("prompt_tokens_cached_total");
     served.answer(PLAINLY, &greedy(&[questions[0].clone(), ids(8, 3)].concat(), 2));
     // The first request is still running.
-    served.becomes("texts_active", 1.0);
-    assert_eq!(served.metric("prompt_tokens_reused_total") - before, 89.0);
+    served.becomes("requests_running", 1.0);
+    assert_eq!(served.metric("prompt_tokens_cached_total") - before, 89.0);
     while asked.event().is_some() {}
     served.end();
 }
@@ -286,6 +286,6 @@ fn a_prompt_is_read_once() {
     assert_eq!(reused(&ids(6, 8)).0, 0);
     // Another conversation has not cost the first its slot.
     assert_eq!(reused(&conversation).0, 18);
-    assert_eq!(served.metric("prompt_tokens_reused_total"), (14 + 18 + 18) as f64);
+    assert_eq!(served.metric("prompt_tokens_cached_total"), (14 + 18 + 18) as f64);
     served.end();
 }

@@ -17,13 +17,13 @@ fn a_full_queue_answers_with_retry_after() {
     });
     first.event().unwrap();
     let second = served.ask(PLAINLY, &greedy(&ids(2, 3), 2));
-    served.becomes("texts_waiting", 1.0);
+    served.becomes("requests_waiting", 1.0);
     let third = served.post(PLAINLY, &greedy(&ids(3, 3), 2));
     assert_eq!(third.status, 429);
     assert!(third.head.to_lowercase().contains("retry-after: "), "{}", third.head);
     assert_eq!(third.json()["error"]["type"], "rate_limit_error");
     assert_eq!(second.response().status, 200);
-    assert_eq!(served.metric("requests_refused_total"), 1.0);
+    assert_eq!(served.metric("requests_rejected_total"), 1.0);
     assert_eq!(served.post(PLAINLY, &greedy(&ids(3, 3), 2)).status, 200);
     served.end();
 }
@@ -32,22 +32,22 @@ fn a_full_queue_answers_with_retry_after() {
 fn a_disconnected_client_frees_its_slot() {
     let served = serve(&Setting { slots: 1, pace: 30, ..PLAIN });
     for stream in [true, false] {
-        let before = served.metric("texts_cancelled_total");
+        let before = served.metric("requests_cancelled_total");
         let mut question = greedy(&ids(1, 3), 55);
         question["stream"] = stream.into();
         let mut asked = served.ask(PLAINLY, &question);
         if stream {
             asked.event().unwrap();
         }
-        served.becomes("texts_active", 1.0);
+        served.becomes("requests_running", 1.0);
         let waiting = served.ask(PLAINLY, &greedy(&ids(2, 3), 50));
-        served.becomes("texts_waiting", 1.0);
-        let (start, written) = (Instant::now(), served.metric("tokens_total"));
+        served.becomes("requests_waiting", 1.0);
+        let (start, written) = (Instant::now(), served.metric("generation_tokens_total"));
         drop(waiting);
         drop(asked);
-        served.becomes("texts_cancelled_total", before + 2.0);
-        served.becomes("texts_active", 0.0);
-        let steps = served.metric("tokens_total") - written;
+        served.becomes("requests_cancelled_total", before + 2.0);
+        served.becomes("requests_running", 0.0);
+        let steps = served.metric("generation_tokens_total") - written;
         assert!(steps < 20.0, "{steps} tokens were generated after the disconnect, in {:?}", start.elapsed());
     }
     // The processed prompt of the disconnected client is reused.
@@ -63,16 +63,16 @@ fn a_long_prompt_does_not_delay_other_requests() {
     let served = serve(&Setting { slots: 2, pace: 15, ..PLAIN });
     let mut question = greedy(&ids(1, 3), 45);
     question["stream"] = true.into();
-    let before = served.metric("passes_total");
+    let before = served.metric("forward_passes_total");
     let mut asked = served.ask(PLAINLY, &question);
     asked.event().unwrap();
     let long = served.answer(PLAINLY, &greedy(&ids(2, 58), 2));
     assert_eq!(long["usage"]["completion_tokens"], 2);
     // The first request is still running.
-    served.becomes("texts_active", 1.0);
+    served.becomes("requests_running", 1.0);
     while asked.event().is_some() {}
     // 46 passes for the first request; separate prefill of 58 tokens would take 8 more.
-    assert!(served.metric("passes_total") - before <= 48.0);
+    assert!(served.metric("forward_passes_total") - before <= 48.0);
     served.end();
 }
 
@@ -108,14 +108,14 @@ fn a_device_failure_ends_running_requests_and_the_server_continues() {
     let text = |answer: Value| answer["choices"][0]["text"].clone();
     let whole = text(served.answer(PLAINLY, &question));
     let (one, other) = (served.ask(PLAINLY, &question), served.ask(PLAINLY, &greedy(&ids(2, 3), 30)));
-    served.becomes("texts_active", 2.0);
+    served.becomes("requests_running", 2.0);
     broken.store(true, Ordering::Relaxed);
     for asked in [one, other] {
         let response = asked.response();
         assert_eq!(response.status, 500);
         assert!(response.json()["error"]["message"].as_str().unwrap().contains("the disk is broken"));
     }
-    assert_eq!(served.metric("texts_failed_total"), 2.0);
+    assert_eq!(served.metric("requests_failed_total"), 2.0);
     assert_eq!(served.get("/ready").status, 200);
     broken.store(false, Ordering::Relaxed);
     assert_eq!(text(served.answer(PLAINLY, &question)), whole);
@@ -126,24 +126,24 @@ fn a_device_failure_ends_running_requests_and_the_server_continues() {
 #[test]
 fn what_was_read_of_experts_is_counted() {
     let served = serve(&PLAIN);
-    assert_eq!(served.metric("experts_asked_total"), 0.0);
+    assert_eq!(served.metric("expert_cache_requests_total"), 0.0);
     served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
-    let (passes, rows) = (served.metric("passes_total"), served.metric("pass_rows_total"));
+    let (passes, rows) = (served.metric("forward_passes_total"), served.metric("batch_tokens_total"));
     assert!(passes > 1.0);
     for (name, of_pass) in [
-        ("asked", OF_PASS.asked as f64),
-        ("found", OF_PASS.found as f64),
-        ("foreseen", OF_PASS.foreseen as f64),
-        ("wanted_bytes", OF_PASS.wanted as f64),
-        ("bytes", OF_PASS.bytes as f64),
-        ("stalled_seconds", OF_PASS.stalled.as_secs_f64()),
+        ("requests", OF_PASS.asked as f64),
+        ("hits", OF_PASS.found as f64),
+        ("prefetch_hits", OF_PASS.foreseen as f64),
+        ("miss_bytes", OF_PASS.wanted as f64),
+        ("read_bytes", OF_PASS.bytes as f64),
+        ("stall_seconds", OF_PASS.stalled.as_secs_f64()),
     ] {
-        assert_eq!(served.metric(&format!("experts_{name}_total")), passes * of_pass, "{name}");
+        assert_eq!(served.metric(&format!("expert_cache_{name}_total")), passes * of_pass, "{name}");
     }
-    assert_eq!(served.metric("experts_disk_bytes_per_second"), DISK);
-    let permitted = served.metric("experts_rows_per_second_permitted");
+    assert_eq!(served.metric("expert_disk_bytes_per_second"), DISK);
+    let permitted = served.metric("expert_disk_bound_tokens_per_second");
     assert_eq!(permitted, DISK * rows / (passes * OF_PASS.wanted as f64));
-    let reached = served.metric("experts_rows_per_second_reached_ratio");
-    assert!((reached * served.metric("pass_seconds_total") * permitted / rows - 1.0).abs() < 1e-9);
+    let reached = served.metric("expert_disk_bound_ratio");
+    assert!((reached * served.metric("forward_seconds_total") * permitted / rows - 1.0).abs() < 1e-9);
     served.end();
 }

@@ -49,21 +49,21 @@ fn text_follows_a_grammar() {
         assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
     }
     for (form, param, part) in [
-        (json!({ "guided_regex": "(" }), "guided_regex", "the grammar is not understood"),
-        (json!({ "guided_grammar": "start: nothing" }), "guided_grammar", "the grammar is not understood"),
-        (json!({ "guided_json": { "$ref": "#" } }), "guided_json", "no text of it has a beginning"),
-        (json!({ "guided_grammar": "start: start" }), "guided_grammar", "the grammar is not understood"),
+        (json!({ "guided_regex": "(" }), "guided_regex", "unsupported grammar"),
+        (json!({ "guided_grammar": "start: nothing" }), "guided_grammar", "unsupported grammar"),
+        (json!({ "guided_json": { "$ref": "#" } }), "guided_json", "it matches no text"),
+        (json!({ "guided_grammar": "start: start" }), "guided_grammar", "unsupported grammar"),
         (
             json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } } }),
             "response_format",
-            "the grammar is not understood",
+            "unsupported grammar",
         ),
         (
             json!({ "response_format": { "type": "yaml" } }),
             "response_format",
             "text, json_object or json_schema",
         ),
-        (json!({ "guided_regex": "a", "guided_json": {} }), "guided_regex", "not several"),
+        (json!({ "guided_regex": "a", "guided_json": {} }), "guided_regex", "cannot be combined"),
     ] {
         let response = served.post(PLAINLY, &asked(form));
         assert_eq!(response.status, 400, "{}", response.body);
@@ -179,14 +179,10 @@ fn functions_are_called_as_they_are_described() {
         served.answer(CHAT, &json!({ "messages": messages, "tools": tools, "max_tokens": 3 }));
         for (more, param, part) in [
             (json!({ "tool_choice": "sometimes" }), "tool_choice", "none, auto, required"),
-            (
-                json!({ "tool_choice": { "function": { "name": "x" } } }),
-                "tool_choice",
-                "not among the `tools`",
-            ),
-            (json!({ "tools": [], "tool_choice": "required" }), "tool_choice", "there are no `tools`"),
+            (json!({ "tool_choice": { "function": { "name": "x" } } }), "tool_choice", "not in `tools`"),
+            (json!({ "tools": [], "tool_choice": "required" }), "tool_choice", "requires `tools`"),
             (json!({ "tools": [{ "type": "web_search" }] }), "tools", "a function with a name"),
-            (json!({ "tool_choice": "required", "guided_regex": "a" }), "tools", "answers in JSON"),
+            (json!({ "tool_choice": "required", "guided_regex": "a" }), "tools", "JSON output only"),
         ] {
             let mut question = json!({ "messages": messages, "tools": tools });
             question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -200,7 +196,7 @@ fn functions_are_called_as_they_are_described() {
     let served = serve(&PLAIN);
     let response =
         served.post(CHAT, &json!({ "messages": [{ "role": "user", "content": "w5" }], "tools": tools }));
-    assert!(response.body.contains("this model's chat template knows no tools"), "{}", response.body);
+    assert!(response.body.contains("this model's chat template does not support tools"), "{}", response.body);
     assert_eq!(served.post("/v1/embeddings", &json!({ "input": "w5" })).status, 404);
     served.end();
 }

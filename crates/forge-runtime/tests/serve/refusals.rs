@@ -13,20 +13,20 @@ fn what_is_not_understood_is_refused_by_name() {
         (PLAINLY, json!({ "prompt": "" , "max_tokens": 1 }), 200, "", ""),
         (PLAINLY, json!({ "prompt": [] }), 400, "prompt", "is empty"),
         (PLAINLY, json!({ "prompt": { "a": 1 } }), 400, "prompt", "a text, a list of token ids"),
-        (PLAINLY, json!({ "prompt": [50] }), 400, "prompt", "outside the vocabulary"),
-        (PLAINLY, json!({ "prompt": long }), 400, "prompt", "has 65 tokens, and the context here is 64"),
+        (PLAINLY, json!({ "prompt": [50] }), 400, "prompt", "not below the vocabulary size"),
+        (PLAINLY, json!({ "prompt": long }), 400, "prompt", "has 65 tokens, the context length is 64"),
         (PLAINLY, json!({ "prompt": "w5", "echo": "loud" }), 400, "echo", "`echo`"),
         (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "not 0"),
         (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0, "echo": true }), 200, "", ""),
         (PLAINLY, json!({ "prompt": "w5", "temperature": "hot" }), 400, "temperature", "`temperature`"),
         (PLAINLY, json!({ "prompt": "w5", "temperature": -1 }), 400, "temperature", "0 to 100, not -1"),
-        (PLAINLY, json!({ "prompt": "w5", "n": 1000 }), 400, "n", "`n` is 1 to 68"),
+        (PLAINLY, json!({ "prompt": "w5", "n": 1000 }), 400, "n", "`n` must be 1 to 68"),
         (
             PLAINLY,
             json!({ "prompt": ["w5", "w6"], "n": 40 }),
             400,
             "n",
-            "80 texts at once; the server takes 68",
+            "80 completions exceed the maximum of 68",
         ),
         // Before processing starts.
         (
@@ -34,9 +34,15 @@ fn what_is_not_understood_is_refused_by_name() {
             json!({ "prompt": vec!["w5"; 50_000], "n": 6, "guided_json": { "type": "object" } }),
             400,
             "prompt",
-            "50000 prompts at once; the server takes 68",
+            "50000 prompts exceed the maximum of 68",
         ),
-        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "`max_tokens` is 1 or more"),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "max_tokens": 0 }),
+            400,
+            "max_tokens",
+            "`max_tokens` must be at least 1",
+        ),
         (PLAINLY, json!({ "prompt": "w5", "stop": [""] }), 400, "stop", "none of them empty"),
         (PLAINLY, json!({ "prompt": "w5", "logit_bias": { "x": 1 } }), 400, "logit_bias", "token ids"),
         (
@@ -44,23 +50,29 @@ fn what_is_not_understood_is_refused_by_name() {
             json!({ "prompt": "w5", "logit_bias": { "50": 1 } }),
             400,
             "logit_bias",
-            "token 50 is outside the vocabulary of 50",
+            "token id 50 is not below the vocabulary size 50",
         ),
         (
             PLAINLY,
             json!({ "prompt": "w5", "stream_options": { "include_usage": true } }),
             400,
             "stream_options",
-            "streamed",
+            "requires `stream`",
         ),
         (
             PLAINLY,
             json!({ "prompt": "w5", "use_beam_search": true }),
             400,
             "use_beam_search",
-            "is not understood here",
+            "unsupported field `use_beam_search`",
         ),
-        (PLAINLY, json!({ "prompt": "w5", "model": "gpt-4" }), 404, "", "the model here is \"tiny\""),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "model": "gpt-4" }),
+            404,
+            "",
+            "unknown model \"gpt-4\": this server has \"tiny\"",
+        ),
         (
             PLAINLY,
             json!({ "prompt": "w5", "max_tokens": 1, "model": "small", "user": "me", "seed": null }),
@@ -76,14 +88,14 @@ fn what_is_not_understood_is_refused_by_name() {
             json!({ "messages": [{ "role": "tool", "content": "w5" }] }),
             400,
             "messages",
-            "refuses this: no tools here",
+            "rejected by the model's chat template: no tools here",
         ),
         (
             CHAT,
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
             400,
             "messages",
-            "this model reads text",
+            "this model accepts text only",
         ),
         (
             CHAT,
@@ -97,37 +109,37 @@ fn what_is_not_understood_is_refused_by_name() {
             json!({ "messages": [{ "role": "user", "content": "w5" }], "top_logprobs": 2 }),
             400,
             "top_logprobs",
-            "comes with `logprobs`",
+            "requires `logprobs`",
         ),
         (
             CHAT,
             json!({ "messages": [{ "role": "assistant", "content": "", "tool_calls": [5] }] }),
             400,
             "messages",
-            "has a `function` with a name and arguments, not 5",
+            "must have a `function` with name and arguments, not 5",
         ),
         (
             CHAT,
             json!({ "messages": [{ "role": "assistant", "content": "", "tool_calls": [{ "function": 5 }] }] }),
             400,
             "messages",
-            "has a `function`",
+            "must have a `function`",
         ),
         (
             CHAT,
             json!({ "messages": [{ "role": "assistant", "content": "", "tool_calls": 5 }] }),
             400,
             "messages",
-            "`tool_calls` is a list, not 5",
+            "`tool_calls` must be a list, not 5",
         ),
         (
             CHAT,
             json!({ "messages": [{ "role": "user", "content": "w5 ".repeat(80) }] }),
             400,
             "messages",
-            "the context here is 64",
+            "the context length is 64",
         ),
-        ("/v1/responses", json!({ "input": "w5 ".repeat(80) }), 400, "input", "the context here is 64"),
+        ("/v1/responses", json!({ "input": "w5 ".repeat(80) }), 400, "input", "the context length is 64"),
         ("/v1/responses", json!({ "input": "w5", "text": 5 }), 400, "text", "`text`"),
         ("/v1/responses", json!({ "input": "w5", "reasoning": 5 }), 400, "reasoning", "`reasoning`"),
         (
@@ -135,10 +147,10 @@ fn what_is_not_understood_is_refused_by_name() {
             json!({ "input": "w5", "max_output_tokens": 0 }),
             400,
             "max_output_tokens",
-            "`max_output_tokens` is 1 or more, not 0",
+            "`max_output_tokens` must be at least 1, not 0",
         ),
-        (PLAINLY, json!({ "prompt": "w5", "top_p": 0 }), 400, "top_p", "more than 0"),
-        (PLAINLY, json!({ "prompt": "w5", "max_tokens": "x" }), 400, "max_tokens", "expected a whole number"),
+        (PLAINLY, json!({ "prompt": "w5", "top_p": 0 }), 400, "top_p", "above 0"),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": "x" }), 400, "max_tokens", "expected an integer"),
         (PLAINLY, json!({ "prompt": "w5", "max_tokens": -2 }), 400, "max_tokens", "`max_tokens`"),
         (PLAINLY, json!({ "prompt": "w5", "max_tokens": -1 }), 200, "", ""),
         (
@@ -162,8 +174,8 @@ fn what_is_not_understood_is_refused_by_name() {
             "chat_template_kwargs",
             "cannot set `messages`",
         ),
-        ("/v1/nowhere", json!({}), 404, "", "there is nothing at /v1/nowhere"),
-        ("/v1/models", json!({}), 405, "", "/v1/models does not take POST"),
+        ("/v1/nowhere", json!({}), 404, "", "not found: /v1/nowhere"),
+        ("/v1/models", json!({}), 405, "", "/v1/models does not support POST"),
     ] {
         let response = served.post(path, &body);
         assert_eq!(response.status, status, "{path} {body}: {}", response.body);
@@ -177,7 +189,10 @@ fn what_is_not_understood_is_refused_by_name() {
     for body in ["", "[1]", "{\"prompt\": ", "\u{0}"] {
         let response = send(served.address, "POST", PLAINLY, &[], body).response();
         assert_eq!(response.status, 400, "{body}");
-        assert!(response.json()["error"]["message"].as_str().unwrap().contains("the body is not"), "{body}");
+        assert!(
+            response.json()["error"]["message"].as_str().unwrap().contains("the request body is not"),
+            "{body}"
+        );
     }
     let response = send(served.address, "GET", "/v1/models/%ff", &[], "").response();
     assert_eq!(
@@ -216,13 +231,16 @@ fn the_small_endpoints_answer() {
     assert_eq!(served.answer("/detokenize", &json!({ "tokens": [1, 5] }))["prompt"], "<s> w5");
     let outside = served.post("/detokenize", &json!({ "tokens": [5, 50] }));
     assert_eq!(outside.status, 400);
-    assert!(outside.body.contains("token 50 is outside the vocabulary of 50"), "{}", outside.body);
+    assert!(outside.body.contains("token id 50 is not below the vocabulary size 50"), "{}", outside.body);
     let nameless = served.post("/tokenize", &json!({ "text": "w5" }));
     assert!(nameless.body.contains("`prompt` (or `content`)"), "{}", nameless.body);
     served.answer(PLAINLY, &json!({ "prompt": "w5 w6", "max_tokens": 3, "ignore_eos": true }));
-    for (name, value) in
-        [("tokens_total", 3.0), ("prompt_tokens_total", 3.0), ("texts_finished_total", 1.0), ("slots", 4.0)]
-    {
+    for (name, value) in [
+        ("generation_tokens_total", 3.0),
+        ("prompt_tokens_total", 3.0),
+        ("requests_completed_total", 1.0),
+        ("slots", 4.0),
+    ] {
         served.becomes(name, value);
     }
     served.end();
@@ -254,7 +272,7 @@ fn only_authorized_requests_are_answered() {
         assert_eq!(ask("GET", "/v1/models", &headers).status, status, "{headers:?}");
     }
     for (headers, said) in
-        [(vec![], "wants its key"), (vec![("Authorization", "Bearer third")], "is not this server's")]
+        [(vec![], "API key required"), (vec![("Authorization", "Bearer third")], "invalid API key")]
     {
         let refused = ask("GET", "/v1/models", &headers).body;
         assert!(refused.contains(said), "{refused}");
@@ -305,5 +323,5 @@ fn an_alias_has_a_name() {
         aliases: vec![String::new()],
     };
     let failure = crate::runtime::serve::Server::listen(options).err().unwrap();
-    assert!(failure.to_string().contains("an alias is empty"), "{failure}");
+    assert!(failure.to_string().contains("empty name: check --alias"), "{failure}");
 }

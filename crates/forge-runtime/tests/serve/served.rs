@@ -215,7 +215,7 @@ impl Served {
     /// Reads a value of `/metrics`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
-        let line = text.lines().find(|line| line.starts_with(&format!("model_{name} ")));
+        let line = text.lines().find(|line| line.starts_with(&format!("forge_{name} ")));
         line.unwrap_or_else(|| panic!("{name}: {text}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
 

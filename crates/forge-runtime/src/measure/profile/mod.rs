@@ -1,6 +1,5 @@
-//! Where the time of a pass goes. The dispatches of passes that were noted are done again, each by itself, and timed by the
-//! device; beside them the passes are done whole, as programs do them. What is done by itself waits for what comes before, and has
-//! nothing beside it: the sum is more than the whole.
+//! The time of each dispatch in a pass. Captured passes are replayed with each dispatch timed in isolation,
+//! and again as a whole. Isolated dispatches do not overlap, so their sum may exceed the time of the pass.
 
 pub(crate) mod table;
 pub(crate) mod trace;
@@ -16,66 +15,67 @@ use crate::measure::capture::{CapturedPass, CapturingDevice};
 use crate::weights::WeightFile;
 use std::time::Instant;
 
-/// A dispatch that was timed.
+/// A timed dispatch.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The name of its kernel.
+    /// The kernel's name.
     pub kernel: &'static str,
-    /// The layer that it is of, as far as weights tell: none before the first, and after the last.
+    /// The layer, derived from the weights that it reads; `None` before the first layer and after the last.
     pub layer: Option<u32>,
-    /// What it does at least.
+    /// Its minimum memory traffic and operations.
     pub done: DispatchCost,
-    /// Seconds, the middle of all rounds.
+    /// Median time in seconds.
     pub seconds: f64,
-    /// When it began in the last round, in seconds of the device's clock.
+    /// Start in the last round, in seconds of the device's clock.
     pub begin: f64,
 }
 
-/// Passes that were timed.
+/// A profile of one or more passes.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What they compute, for people.
+    /// Description for output.
     pub name: String,
-    /// Rounds that count.
+    /// Measured rounds.
     pub rounds: usize,
-    /// Their dispatches in order.
+    /// The dispatches in order.
     pub steps: Vec<Step>,
-    /// Seconds of all passes as programs do them, the middle of all rounds.
+    /// Median time of all passes as a whole, in seconds.
     pub whole: f64,
 }
 
 impl Profile {
-    /// Seconds of all dispatches, each by itself.
+    /// Sum of the isolated dispatch times in seconds.
     pub fn sum(&self) -> f64 {
         self.steps.iter().map(|step| step.seconds).sum()
     }
 }
 
-/// Passes to be timed.
+/// Captured passes to be profiled.
 pub struct ProfiledPass {
-    /// What they compute, for people.
+    /// Description for output.
     pub name: String,
-    /// The passes, and to how many positions the last row of each attends.
+    /// The passes, each with the positions that its last row attends to.
     pub passes: Vec<(CapturedPass, u32)>,
 }
 
 impl ProfiledPass {
-    /// The pass of an id that sees so many positions, its own included.
+    /// The decode pass at the end of a context of `length` tokens.
     pub fn id<D: Device>(
         engine: &mut Engine<CapturingDevice<D>>,
         length: u32,
     ) -> Result<ProfiledPass, Error> {
         engine.truncate(0, 0);
         let ids = engine.info().some_ids(length);
-        let (last, before) = ids.split_last().ok_or_else(|| Error::usage("a text has at least one id"))?;
+        let (last, before) =
+            ids.split_last().ok_or_else(|| Error::usage("the context is empty: use --ctx-size 1 or more"))?;
         if !before.is_empty() {
             engine.feed(0, before, Output::Nothing)?;
         }
-        let passes = noted(engine, &[*last], Output::Next)?;
-        Ok(ProfiledPass { name: format!("an id at the end of {length}"), passes })
+        let passes = captured(engine, &[*last], Output::Next)?;
+        Ok(ProfiledPass { name: format!("decode at {length} tokens"), passes })
     }
 
-    /// The passes of a prompt, after which the next id is known.
+    /// The prefill passes of a prompt of `count` tokens.
     pub fn prompt<D: Device>(
         engine: &mut Engine<CapturingDevice<D>>,
         count: u32,
@@ -86,13 +86,13 @@ impl ProfiledPass {
         let mut chunks = ids.chunks(engine.info().chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
             let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Next };
-            passes.extend(noted(engine, chunk, want)?);
+            passes.extend(captured(engine, chunk, want)?);
         }
-        Ok(ProfiledPass { name: format!("a prompt of {count} ids"), passes })
+        Ok(ProfiledPass { name: format!("prefill of {count} tokens"), passes })
     }
 
-    /// Does everything once that does not count, and then `rounds` times; fewer if `goes_on`, which hears how many rounds are
-    /// done, says so. Nothing if there was no round.
+    /// Measures `rounds` rounds after a warm-up round. `goes_on` gets the number of rounds done and may stop
+    /// early. `None` if no round was measured.
     pub fn measure(
         &self,
         device: &mut dyn Device,
@@ -100,7 +100,7 @@ impl ProfiledPass {
         rounds: usize,
         goes_on: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<Profile>, String> {
-        let (mut apart, mut wholes, mut begins) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut isolated, mut wholes, mut begins) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=rounds {
             if !goes_on(round) {
                 break;
@@ -113,13 +113,13 @@ impl ProfiledPass {
                 let start = Instant::now();
                 device.run(pass.program, &mut |to| pass.encode(to))?;
                 whole += start.elapsed().as_secs_f64();
-                // Each pass has a clock of its own: one follows the other.
+                // Each pass has its own clock; passes are concatenated.
                 let first = of_pass.first().map_or(0.0, |time| time[0]);
                 let before = times.last().map_or(0.0, |time: &[f64; 2]| time[1]);
                 times.extend(of_pass.iter().map(|time| time.map(|at| at - first + before)));
             }
             if round > 0 {
-                apart.push(times.iter().map(|[begin, end]| end - begin).collect::<Vec<f64>>());
+                isolated.push(times.iter().map(|[begin, end]| end - begin).collect::<Vec<f64>>());
                 wholes.push(whole);
                 begins = times.iter().map(|time| time[0]).collect();
             }
@@ -132,7 +132,7 @@ impl ProfiledPass {
             let mut layer = None;
             for note in &pass.notes {
                 layer = layer_of(&note.bindings, weights, layer);
-                let seconds = middle(apart.iter().map(|round| round[steps.len()]).collect());
+                let seconds = middle(isolated.iter().map(|round| round[steps.len()]).collect());
                 let done = note.kernel.work.of(note.rows(), *length);
                 steps.push(Step {
                     kernel: note.kernel.name,
@@ -148,8 +148,8 @@ impl ProfiledPass {
     }
 }
 
-/// The passes of ids, and to how many positions the last of them attends.
-fn noted<D: Device>(
+/// Runs tokens and returns the captured passes, each with the positions that its last row attends to.
+fn captured<D: Device>(
     engine: &mut Engine<CapturingDevice<D>>,
     ids: &[u32],
     want: Output,
@@ -160,20 +160,20 @@ fn noted<D: Device>(
     Ok(engine.device().take().into_iter().map(|pass| (pass, length)).collect())
 }
 
-/// The layer of a dispatch: the first whose weights it reads, since a step may leave something for the layer after it; without
-/// any, that of the dispatch before.
+/// The layer of a dispatch: the lowest layer whose weights it reads, because a step may prepare input of the
+/// next layer. Without weights, the layer of the previous dispatch.
 fn layer_of(bindings: &[Binding], weights: &WeightFile, before: Option<u32>) -> Option<u32> {
     let read = bindings.iter().filter(|binding| binding.buffer == Buffer::Weights);
     let layers: Vec<Option<u32>> = read.map(|binding| weights.layer(binding.offset)).collect();
     if layers.is_empty() { before } else { layers.into_iter().flatten().min() }
 }
 
-/// The one in the middle; of an even number the mean of two.
-pub(crate) fn middle(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    match (of.len() / 2, of.len() % 2) {
+/// The median.
+pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match (values.len() / 2, values.len() % 2) {
         (0, 0) => 0.0,
-        (half, 0) => f64::midpoint(of[half - 1], of[half]),
-        (half, _) => of[half],
+        (half, 0) => f64::midpoint(values[half - 1], values[half]),
+        (half, _) => values[half],
     }
 }

@@ -1,20 +1,20 @@
-//! A profile as a table for people, a line for each kernel, and as JSON.
+//! A profile as a text table with a line for each kernel, and as JSON.
 
 use crate::device::kernel_cost::DispatchCost;
 use crate::measure::profile::Profile;
 use crate::model::memory::human;
 use serde_json::{Value, json as value};
 
-/// What a device's memory gives at best.
+/// Memory bandwidth that a profile is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeakBandwidth {
-    /// Bytes a second.
+    /// Bandwidth in bytes/s.
     pub bytes: f64,
-    /// Whether that was measured here, and is not what its maker tells.
+    /// Whether it was measured on this machine rather than published by the vendor.
     pub is_measured: bool,
 }
 
-/// The dispatches of a kernel.
+/// All dispatches of a kernel.
 struct Line {
     kernel: &'static str,
     calls: usize,
@@ -32,7 +32,7 @@ impl Line {
     }
 }
 
-/// A line for each kernel, those that take longest first.
+/// A line for each kernel, slowest first.
 fn lines(profile: &Profile) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for step in &profile.steps {
@@ -51,14 +51,14 @@ fn lines(profile: &Profile) -> Vec<Line> {
     lines
 }
 
-/// The table.
+/// The text table.
 pub fn table(profile: &Profile, best: Option<PeakBandwidth>) -> String {
     let lines = lines(profile);
     let width = lines.iter().map(|line| line.kernel.len()).max().unwrap_or(0).max(6);
-    let of_best = if best.is_some() { "  of best" } else { "" };
+    let of_best = if best.is_some() { "  of peak" } else { "" };
     let mut text = format!(
         "{}\n{:<width$} {:>6} {:>11} {:>11} {:>6} {:>10} {:>10} {:>9}{of_best} {:>10}\n",
-        profile.name, "kernel", "calls", "µs a call", "µs", "share", "read", "written", "GB/s", "GFLOP/s"
+        profile.name, "kernel", "calls", "µs/call", "µs", "share", "read", "written", "GB/s", "GFLOP/s"
     );
     let sum = profile.sum();
     for line in &lines {
@@ -79,7 +79,7 @@ pub fn table(profile: &Profile, best: Option<PeakBandwidth>) -> String {
     }
     let calls: usize = lines.iter().map(|line| line.calls).sum();
     text += &format!(
-        "{calls} dispatches, each by itself: {:.1} µs; all of them as programs do them: {:.1} µs, the middle of {}\n",
+        "{calls} dispatches: {:.1} µs isolated, {:.1} µs in the pass (median of {})\n",
         1e6 * sum,
         1e6 * profile.whole,
         profile.rounds
@@ -87,7 +87,7 @@ pub fn table(profile: &Profile, best: Option<PeakBandwidth>) -> String {
     text
 }
 
-/// The same, and every dispatch.
+/// The profile as JSON, with every dispatch.
 pub fn json(profile: &Profile) -> Value {
     let lines = lines(profile).into_iter().map(|line| {
         value!({
@@ -114,8 +114,8 @@ pub fn json(profile: &Profile) -> Value {
     value!({
         "name": profile.name,
         "rounds": profile.rounds,
-        "seconds_apart": profile.sum(),
-        "seconds_whole": profile.whole,
+        "seconds_isolated": profile.sum(),
+        "seconds_in_pass": profile.whole,
         "kernels": lines.collect::<Vec<_>>(),
         "steps": steps.collect::<Vec<_>>(),
     })
@@ -135,7 +135,7 @@ mod tests {
             begin,
         };
         Profile {
-            name: "an id at position 512".to_owned(),
+            name: "decode at 512 tokens".to_owned(),
             rounds: 3,
             steps: vec![
                 step("embed", None, 4000, 2e-6, 0.0),
@@ -147,26 +147,26 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_has_a_line_and_the_whole_stands_beside_the_sum() {
-        let told = table(&profile(), Some(PeakBandwidth { bytes: 400e9, is_measured: true }));
+    fn kernels_have_lines_and_the_sum_is_next_to_the_pass() {
+        let output = table(&profile(), Some(PeakBandwidth { bytes: 400e9, is_measured: true }));
         assert_eq!(
-            told,
-            "an id at position 512\n\
-             kernel   calls   µs a call          µs  share       read    written      GB/s  of best    GFLOP/s\n\
+            output,
+            "decode at 512 tokens\n\
+             kernel   calls     µs/call          µs  share       read    written      GB/s  of peak    GFLOP/s\n\
              qkv_one      2       11.00        22.0  91.7%    2.00 MB    1.00 kB    181.91      45%     363.64\n\
              embed        1        2.00         2.0   8.3%    4.00 kB    1.00 kB      2.50       1%       4.00\n\
-             3 dispatches, each by itself: 24.0 µs; all of them as programs do them: 20.0 µs, the middle of 3\n"
+             3 dispatches: 24.0 µs isolated, 20.0 µs in the pass (median of 3)\n"
         );
-        assert!(!table(&profile(), None).contains("of best"));
+        assert!(!table(&profile(), None).contains("of peak"));
     }
 
     #[test]
     fn json_has_every_kernel_and_every_step() {
-        let told = json(&profile());
-        assert_eq!(told["kernels"][0]["kernel"], "qkv_one");
-        assert_eq!(told["kernels"][0]["bytes_read"], 4_000_000);
-        assert_eq!(told["steps"][2]["layer"], 1);
-        assert_eq!(told["steps"].as_array().map(Vec::len), Some(3));
-        assert_eq!(told["seconds_whole"], 20e-6);
+        let output = json(&profile());
+        assert_eq!(output["kernels"][0]["kernel"], "qkv_one");
+        assert_eq!(output["kernels"][0]["bytes_read"], 4_000_000);
+        assert_eq!(output["steps"][2]["layer"], 1);
+        assert_eq!(output["steps"].as_array().map(Vec::len), Some(3));
+        assert_eq!(output["seconds_in_pass"], 20e-6);
     }
 }

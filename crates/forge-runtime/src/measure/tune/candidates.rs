@@ -1,97 +1,98 @@
-//! What a program may choose from, as its compiler wrote it, and what came of a choice.
+//! Tuning problems and candidate layouts, as the compiler generates them.
 
 use crate::device::Kernel;
 use crate::program::{CompiledModel, Ptx};
 
-/// What a program may choose from.
+/// All tuning problems of a program.
 pub struct TuningSpace {
-    /// Text of kernels: the plan's own and all that may stand in for them.
+    /// Metal source of the default and candidate kernels.
     pub metal: &'static str,
-    /// The same as NVIDIA's driver takes it.
+    /// The same kernels as PTX.
     pub ptx: &'static [Ptx],
-    /// What there is to choose.
+    /// The tuning problems.
     pub choices: &'static [TuningProblem],
 }
 
-/// A subject, and how its kernels could be laid out.
+/// A tuning problem: kernels that share a layout, and candidate layouts for them.
 pub struct TuningProblem {
-    /// The subject.
+    /// The key of the problem.
     pub subject: TuningKey,
-    /// The plan's kernels that are of it.
+    /// The plan's kernels.
     pub kernels: &'static [&'static str],
-    /// How they are laid out.
+    /// Their default layout.
     pub own: Layout,
-    /// Other layouts.
+    /// The candidates.
     pub others: &'static [Candidate],
 }
 
-/// What a layout is chosen by. The compiler knows its subjects; here they are what tables and people are told, and what sums are of.
+/// The key of a tuning problem. The compiler interprets it; here it labels output and sets the error
+/// tolerance.
 #[derive(Clone, Copy, Debug)]
 pub struct TuningKey {
-    /// What it is, for people.
+    /// Name for output.
     pub name: &'static str,
-    /// `one`, `few` or `many`: how many rows its kernels are made for.
+    /// Batch-size class of the kernels: `one`, `few` or `many` rows.
     pub rows: &'static str,
-    /// What it is, for the table.
+    /// Key and values in tuned.json.
     pub said: &'static [(&'static str, KeyValue)],
-    /// What its results are.
+    /// The error model of the kernels' results.
     pub sums: ErrorModel,
 }
 
-/// What a table says of a subject.
+/// A value in tuned.json.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyValue {
-    /// A word.
+    /// A string.
     Word(&'static str),
-    /// A number.
+    /// An integer.
     Number(u32),
-    /// Whether something is so.
+    /// A boolean.
     Flag(bool),
 }
 
-/// What results are sums of.
+/// Rounding error of a kernel's results, by what they are sums of.
 #[derive(Clone, Copy, Debug)]
 pub enum ErrorModel {
-    /// So many products.
+    /// A sum of this many products.
     Products(u32),
-    /// Of so many products, where x may be taken as codes of 16 bits, or not.
+    /// A sum of this many products, where activations may be quantized to 16 bits.
     Codes(u32),
-    /// Attention: scores are of so many products, and results of as many values as a row sees positions.
+    /// Attention: scores are dot products of `width` channels, outputs are sums over the visible positions.
     Attention {
-        /// Channels of a head.
+        /// Head dimension.
         width: u32,
-        /// The most positions that a row sees, where it does not see all.
+        /// Sliding window, if there is one.
         window: Option<u32>,
     },
 }
 
-/// How kernels are laid out.
+/// A kernel layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layout {
-    /// What it is, for people.
+    /// Name for output.
     pub name: &'static str,
-    /// All of it, by the names that the compiler has for it.
+    /// Its knobs, by the compiler's names.
     pub knobs: &'static [(&'static str, KeyValue)],
 }
 
-/// A layout, and for each kernel of the choice one that has it.
+/// A candidate layout, with a kernel for each kernel of the problem.
 pub struct Candidate {
     /// The layout.
     pub layout: Layout,
-    /// In the order of the choice's kernels.
+    /// The kernels, in the order of [`TuningProblem::kernels`].
     pub stand_ins: &'static [&'static CandidateKernel],
 }
 
-/// A kernel that may do what one of the plan's does.
+/// A kernel with a candidate layout.
 pub struct CandidateKernel {
     /// The kernel.
     pub kernel: Kernel,
-    /// Its threadgroups, by its scalars.
+    /// The number of threadgroups for its scalars.
     pub groups: fn(&[u32]) -> [u32; 3],
 }
 
 impl TuningSpace {
-    /// The program with everything that there is to choose from among its kernels.
+    /// The program with all candidate kernels added.
     pub fn program(&'static self, of: &CompiledModel) -> CompiledModel {
         let kernels: Vec<_> = of.kernels.iter().copied().chain(self.kernels()).collect();
         CompiledModel {
@@ -106,7 +107,7 @@ impl TuningSpace {
         }
     }
 
-    /// All kernels that may stand in.
+    /// All candidate kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
         let others = self.choices.iter().flat_map(|choice| choice.others);
         others.flat_map(|other| other.stand_ins).map(|stand_in| &stand_in.kernel)

@@ -1,50 +1,50 @@
-//! Whether two kernels have written the same. A layout says how columns are shared and so in which order products are added: sums
-//! are equal as far as singles added in any order are. What is left for each threadgroup is compared as what it is for: squares by
-//! their sum, and a candidate for the best logit by its logit; shares of a cache when they have been joined. What is no sum that
-//! layouts cut differently, what goes to a cache and which experts a row has, is the same to the bit.
+//! Compares the outputs of two kernels. Layouts add products in different orders, so sums may differ by the
+//! rounding of f32 additions. Per-threadgroup results are compared by their use: partial sums of squares by
+//! their total, argmax candidates by their logit, KV splits after they are combined. Cache entries and expert
+//! routes must be bitwise identical.
 
 use crate::device::Binding;
 use crate::measure::tune::candidates::ErrorModel;
 
-/// What was written, by the name that the kernel has for it, and where.
+/// The outputs of a dispatch: buffer name, binding and bytes.
 pub(crate) type OutputSnapshot = Vec<(&'static str, Binding, Vec<u8>)>;
 
-/// What kernels leave for one that joins it.
+/// The buffer of partial results that a combine kernel reads.
 pub(crate) const JOINED: &str = "partials";
 
-/// What kernels write that is no sum.
+/// Outputs that must be bitwise identical.
 const EXACT: [&str; 3] = ["keys", "values", "routes"];
 
-/// How far what was written is from what should have been.
+/// A difference between expected and actual output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The buffer, as the kernel calls it.
+    /// The kernel's name for the buffer.
     pub buffer: &'static str,
-    /// The largest difference, over the root mean square of what should have been written.
+    /// The largest difference, relative to the root mean square of the expected output.
     pub distance: f64,
-    /// What it may be.
+    /// The tolerance.
     pub bound: f64,
 }
 
-/// What sums of so many products may differ by, over their root mean square, added in one order or another: each addition rounds
-/// by half a unit of 2⁻²³ at most, in either. Matrix units cut where additions round, and may be further apart than that: of an
-/// H200's, sums of 2048 products of halves that two share are 1.6 units for each product away from those that none share, measured.
-/// Such a layout is told of, and not chosen.
+/// The tolerance for sums of products added in different orders, relative to their root mean square. Each
+/// addition rounds by at most half a unit of 2⁻²³ in either order. Tensor cores truncate where additions
+/// round, and may differ by more. On an H200, sums of 2048 f16 products split in two differ by 1.6 units per
+/// product. Such a layout is reported and not chosen.
 ///
-/// Attention has two such sums: scores, of as many products as a head has channels, and of values as many as positions are seen. A
-/// weight is e to the power of a score, and off by as much of itself as the score is off; scores are taken to be of the size of 1.
-/// Where they are larger a layout that adds them otherwise may be refused though it is right.
+/// Attention has two sums: scores, over the channels of a head, and values, over the visible positions. A
+/// weight is e to the power of a score, so its relative error is the score's absolute error. Scores are
+/// assumed to be about 1. With larger scores a correct layout may be rejected.
 pub(crate) fn bound(sums: ErrorModel, positions: u32) -> f64 {
     let added = match sums {
         ErrorModel::Products(count) => count,
-        // A code is off by 2^-16 of the largest of its block, and results by some times that of their size.
+        // A 16-bit code is off by 2⁻¹⁶ of the largest value of its block, and results by a few times that.
         ErrorModel::Codes(count) => count.max(1 << 12),
         ErrorModel::Attention { width, window } => width + positions.min(window.unwrap_or(positions)),
     };
     f64::from(added.max(8)) * 2.0_f64.powi(-23)
 }
 
-/// The first buffer in which two kernels have not written the same.
+/// The first buffer whose contents differ.
 pub(crate) fn difference(own: &OutputSnapshot, others: &OutputSnapshot, bound: f64) -> Option<Difference> {
     let compared = own.iter().zip(others).filter(|((buffer, ..), _)| *buffer != JOINED);
     let compared = compared.map(|((buffer, _, own), (_, _, other))| {
@@ -58,25 +58,26 @@ pub(crate) fn difference(own: &OutputSnapshot, others: &OutputSnapshot, bound: f
     compared.into_iter().find(|it| it.distance.is_nan() || it.distance > it.bound)
 }
 
-/// What words of a buffer are.
+/// The values of a buffer.
 fn numbers(buffer: &str, bytes: &[u8]) -> Vec<f64> {
     let words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word));
-    let single = |word| f64::from(f32::from_bits(word));
+    let float = |word| f64::from(f32::from_bits(word));
     match buffer {
-        "squares_out" => vec![words.map(single).sum()],
-        // A key that orders as the logit does, and the lowest output that has it.
-        "candidates" => words.step_by(2).map(|key| single(unordered(key))).collect(),
-        _ => words.map(single).collect(),
+        "squares_out" => vec![words.map(float).sum()],
+        // Pairs of a sortable key of the logit and the lowest output with that logit.
+        "candidates" => words.step_by(2).map(|key| float(unordered(key))).collect(),
+        _ => words.map(float).collect(),
     }
 }
 
-/// The bits of the number that a key is of: the sign is turned, and of what is below zero every bit.
+/// Inverts the sortable key of a float: flips the sign bit of positive numbers, and every bit of negative
+/// ones.
 fn unordered(key: u32) -> u32 {
     if key >> 31 == 1 { key ^ (1 << 31) } else { !key }
 }
 
-/// The largest difference over the root mean square of what should be there: 0 where both are the same to the bit, and not a number where
-/// one is none and the other is.
+/// The largest difference relative to the root mean square of the expected values: 0 if bitwise identical,
+/// NaN if only one side is NaN.
 fn distance(own: &[f64], other: &[f64]) -> f64 {
     let is_same = |(a, b): &(&f64, &f64)| a == b || a.is_nan() && b.is_nan();
     let mut differing = own.iter().zip(other).filter(|pair| !is_same(pair)).peekable();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_same_or_so_far_apart() {
+    fn distance_is_relative_to_the_root_mean_square() {
         let nan = f64::NAN;
         assert_eq!(distance(&[3.0, nan, -4.0], &[3.0, nan, -4.0]), 0.0);
         assert_eq!(distance(&[1.0, 1.0, -1.0, 1.0], &[1.0, 1.5, -1.0, 1.0]), 0.5);
@@ -110,12 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sum_is_the_same_to_the_bit_and_shares_are_not_looked_at() {
+    fn caches_and_routes_are_exact_and_partials_are_ignored() {
         let binding = Binding { buffer: Buffer::Scratch, offset: 0, bytes: 8, written: true };
         let cases = [
             ("y", [1.0, 1.0], [1.0, 1.0 + 1e-6], false),
             ("y", [1.0, 1.0], [1.0, 1.0 + 1e-4], true),
-            // Words that are small numbers beside another: a share of one expert's number is lost in the size of weights.
+            // Small integers next to floats: a relative error would hide a wrong expert id.
             ("routes", [f32::from_bits(3), 0.5], [f32::from_bits(4), 0.5], true),
             ("keys", [1.0, 1.0], [1.0, 1.0 + 1e-6], true),
             ("values", [1.0, 1.0], [1.0, 1.0], false),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_may_be_off_by_what_scores_and_values_may() {
+    fn attention_tolerance_adds_scores_and_values() {
         let of = |width, window, positions| {
             bound(ErrorModel::Attention { width, window }, positions) * 2.0_f64.powi(23)
         };
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_threadgroups_is_compared_as_what_it_is_for() {
+    fn per_threadgroup_results_are_compared_by_their_use() {
         let [two, one] =
             [&[1.0, 3.0, 0.0][..], &[4.0, 0.0, 0.0]].map(|squares| numbers("squares_out", &bytes(squares)));
         assert_eq!(two, one);

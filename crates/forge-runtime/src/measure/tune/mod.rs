@@ -1,10 +1,11 @@
-//! Which layouts of a model's products and of its attention are fastest on a device. A program that was compiled for it has, beside
-//! its kernels, others that may stand in for them; [`Tuner`] has each do what the plan's kernels do in passes of the model, on the same
-//! bytes, and times them in turns. One that computes something else is told of and never chosen. The table that comes of it is for
-//! `forge compile --tuned`: a program's own kernels stay what they are.
+//! Finds the fastest kernel layouts on a device. A program compiled with `--with-tuning` includes candidate
+//! kernels. [`Tuner`] runs each in place of the default kernels on the same inputs, and compares and times
+//! them in interleaved rounds. A candidate with different output is reported and never chosen. The result is
+//! a table for `forge compile --tuned`; the program itself does not change.
 //!
-//! What a product takes does not depend on how long a text is, and it is measured in one pass. What attention takes does: it is
-//! measured in a short text and in a long one, and a layout is chosen that is faster on the whole and in neither slower.
+//! The time of a matmul does not depend on the context length, so it is measured in one pass. Attention is
+//! measured at a short and at a long context length. Its layout has to be faster in the mean and not slower
+//! at either length.
 
 pub(crate) mod candidates;
 #[cfg(feature = "tune")]

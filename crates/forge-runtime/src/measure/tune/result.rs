@@ -1,55 +1,55 @@
-//! What was measured of candidate layouts.
+//! Results of tuning.
 
 use crate::measure::tune::candidates::{Layout, TuningKey};
 use crate::measure::tune::compare::Difference;
 
-/// What came of a choice.
+/// The result of one tuning problem.
 #[derive(Clone, Debug)]
 pub struct TuningResult {
-    /// The subject.
+    /// The key of the problem.
     pub subject: TuningKey,
-    /// The kernels that are of it.
+    /// Its kernels.
     pub kernels: &'static [&'static str],
-    /// How the plan's are laid out.
+    /// The default layout.
     pub own: Layout,
-    /// The fastest layout, which may be the plan's own.
+    /// The fastest layout; may be the default.
     pub best: Layout,
-    /// What all dispatches of a pass take with either, in each pass that was measured.
+    /// Times of all its dispatches in a pass, for each measured pass.
     pub times: Vec<Times>,
-    /// Layouts that were measured, the plan's included.
+    /// Number of layouts measured, the default included.
     pub tried: usize,
-    /// Layouts that compute something else.
+    /// Candidates whose output differs.
     pub wrong: Vec<Mismatch>,
 }
 
-/// What all dispatches of a subject in a pass take.
+/// Times of all dispatches of a problem in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// Positions that the pass's last row sees.
+    /// Positions that the last row attends to.
     pub positions: u32,
-    /// Seconds, as the plan has them.
+    /// Seconds with the default layout.
     pub own: f64,
     /// Seconds with the fastest layout.
     pub best: f64,
 }
 
 impl TuningResult {
-    /// Seconds in all passes, as the plan has it and with the fastest layout.
+    /// Seconds over all passes, with the default and with the fastest layout.
     pub fn seconds(&self) -> [f64; 2] {
         [self.times.iter().map(|times| times.own).sum(), self.times.iter().map(|times| times.best).sum()]
     }
 
-    /// Whether another layout than the plan's was chosen.
+    /// Whether a layout other than the default was chosen.
     pub fn changes(&self) -> bool {
         self.best != self.own
     }
 }
 
-/// A layout that computes something else.
+/// A candidate whose output differs.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
-    /// The kernel.
+    /// The candidate kernel.
     pub kernel: &'static str,
-    /// By how much what.
+    /// The difference.
     pub difference: Difference,
 }

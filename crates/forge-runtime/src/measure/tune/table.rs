@@ -1,23 +1,23 @@
-//! What was chosen, for people, and as the table that `forge compile --tuned` takes.
+//! Tuning results as text, and as tuned.json for `forge compile --tuned`.
 
 use crate::measure::tune::candidates::{ErrorModel, KeyValue, Layout};
 use crate::measure::tune::result::TuningResult;
 use serde_json::{Map, Value, json};
 
-/// Knobs, by the names that the compiler has for them.
+/// The knobs of a layout as JSON.
 fn named(layout: Layout) -> Value {
     Value::Object(layout.knobs.iter().map(|(name, knob)| ((*name).to_owned(), value(knob))).collect())
 }
 
-fn value(said: &KeyValue) -> Value {
-    match said {
+fn value(entry: &KeyValue) -> Value {
+    match entry {
         KeyValue::Word(word) => json!(word),
         KeyValue::Number(number) => json!(number),
         KeyValue::Flag(flag) => json!(flag),
     }
 }
 
-/// A line for people.
+/// One line of text.
 pub fn line(chosen: &TuningResult) -> String {
     let TuningResult { subject, kernels, best, tried, wrong, .. } = chosen;
     let [before, after] = chosen.seconds();
@@ -25,16 +25,17 @@ pub fn line(chosen: &TuningResult) -> String {
         let percent = 100.0 * (after / before - 1.0);
         format!("{:>9.1} µs → {:.1} µs ({percent:+.1}%)  {}", 1e6 * before, 1e6 * after, best.name)
     } else {
-        format!("{:>9.1} µs  stays", 1e6 * before)
+        format!("{:>9.1} µs  unchanged", 1e6 * before)
     };
     let wrong = match wrong.len() {
         0 => String::new(),
-        count => format!(", {count} more compute something else"),
+        1 => ", 1 mismatch".to_owned(),
+        count => format!(", {count} mismatches"),
     };
     format!("{:<28} {:<24} {gained}  (of {tried}{wrong})\n", subject.name, kernels.join(" "))
 }
 
-/// The table.
+/// The content of tuned.json.
 pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
     let layouts = all.iter().map(|chosen| {
         let TuningResult { subject, kernels, own, best, times, tried, wrong } = chosen;
@@ -49,18 +50,18 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
         });
         let [before, after] = chosen.seconds();
         let mut layout: Map<String, Value> =
-            subject.said.iter().map(|(name, said)| ((*name).to_owned(), value(said))).collect();
+            subject.said.iter().map(|(name, entry)| ((*name).to_owned(), value(entry))).collect();
         let mut more = json!({
             "knobs": named(*best),
             "seconds": after,
-            "knobs_before": named(*own),
-            "seconds_before": before,
+            "default_knobs": named(*own),
+            "default_seconds": before,
             "kernels": kernels,
-            "tried": tried,
-            "wrong": wrong.collect::<Vec<_>>(),
+            "candidates": tried,
+            "mismatches": wrong.collect::<Vec<_>>(),
         });
         if let ErrorModel::Attention { .. } = subject.sums {
-            let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "seconds_before": it.own });
+            let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.own });
             more["texts"] = times.iter().map(of).collect();
         }
         layout.extend(more.as_object_mut().map(std::mem::take).unwrap_or_default());
@@ -75,7 +76,7 @@ mod tests {
     use crate::measure::tune::{Difference, Mismatch, Times, TuningKey};
 
     #[test]
-    fn a_line_tells_what_is_gained_and_the_table_by_what() {
+    fn a_line_has_the_gain_and_the_table_the_knobs() {
         let subject = TuningKey {
             name: "q8_0 3072 × 2048 one",
             rows: "one",
@@ -106,24 +107,23 @@ mod tests {
         let chosen = TuningResult { best: own, wrong, ..chosen };
         assert_eq!(
             line(&chosen),
-            "q8_0 3072 × 2048 one         qkv_one                       12.0 µs  stays  (of 40, 1 more compute something \
-             else)\n"
+            "q8_0 3072 × 2048 one         qkv_one                       12.0 µs  unchanged  (of 40, 1 mismatch)\n"
         );
         let of_table = |chosen: &TuningResult| {
             table("llama", "a GPU", std::slice::from_ref(chosen))["layouts"][0].clone()
         };
-        let told = of_table(&chosen);
-        assert_eq!(told["subject"], "projection");
-        assert_eq!((&told["inputs"], &told["leaves"]), (&json!(2048), &json!(true)));
-        assert_eq!(told["knobs"], json!({ "rows_per_simdgroup": 4, "simdgroups": 2 }));
-        assert_eq!(told["wrong"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
-        assert_eq!(told["texts"], Value::Null);
+        let entry = of_table(&chosen);
+        assert_eq!(entry["subject"], "projection");
+        assert_eq!((&entry["inputs"], &entry["leaves"]), (&json!(2048), &json!(true)));
+        assert_eq!(entry["knobs"], json!({ "rows_per_simdgroup": 4, "simdgroups": 2 }));
+        assert_eq!(entry["mismatches"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
+        assert_eq!(entry["texts"], Value::Null);
         let sums = ErrorModel::Attention { width: 64, window: None };
         let long = Times { positions: 4096, own: 30e-6, best: 20e-6 };
         let times = [chosen.times.clone(), vec![long]].concat();
         let attention = TuningResult { subject: TuningKey { sums, ..subject }, times, ..chosen };
-        let told = of_table(&attention);
-        assert_eq!(told["texts"][1]["positions"], 4096);
-        assert_eq!(told["seconds_before"], json!(12e-6 + 30e-6));
+        let entry = of_table(&attention);
+        assert_eq!(entry["texts"][1]["positions"], 4096);
+        assert_eq!(entry["default_seconds"], json!(12e-6 + 30e-6));
     }
 }

@@ -1,4 +1,4 @@
-//! Times the candidate layouts of a model's kernels in passes of the model.
+//! Times candidate layouts in passes of the model.
 
 use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
@@ -10,65 +10,67 @@ use crate::measure::tune::compare::{JOINED, OutputSnapshot, bound, difference};
 use crate::measure::tune::result::{Mismatch, Times, TuningResult};
 use crate::model::ModelInfo;
 
-/// What has to be gained for a layout to be chosen: less is within what turns differ by.
-const WORTH: f64 = 0.98;
+/// A layout is chosen only if it takes less than this share of the default's time; smaller gains are within
+/// the noise.
+const MIN_GAIN: f64 = 0.98;
 
-/// Dispatches of a turn at least, as far as these many times the same are more.
+/// Minimum dispatches per measurement; a pass with fewer is repeated.
 const DISPATCHES: usize = 8;
 
-/// Rows of the pass of few.
-const FEW: u32 = 8;
+/// Rows of the small-batch pass.
+const SMALL_BATCH: u32 = 8;
 
-/// Positions of the long text, where the model's context has so many.
-const LONG: u32 = 4096;
+/// Length of the long context, if the model supports it.
+const LONG_CONTEXT: u32 = 4096;
 
-/// Passes of a model, in which dispatches are found to be measured.
+/// Captured passes of a model, in which dispatches are timed.
 pub struct Tuner {
-    /// Of many rows, of few and of one, in a short text and in a long one; and to how many positions the last row of each attends.
+    /// Prefill, small-batch and decode passes, in a short and in a long context, each with the positions that
+    /// its last row attends to.
     passes: Vec<(CapturedPass, u32)>,
-    /// Turns that count.
+    /// Measured rounds.
     turns: usize,
 }
 
-/// A kernel's dispatches with each layout in a pass.
+/// Times of a kernel's dispatches with each layout, in interleaved rounds.
 struct InterleavedTimings {
-    /// Seconds with the plan's layout.
+    /// Seconds with the default layout.
     own: f64,
-    /// What each other takes of that.
+    /// For each candidate, its share of the default's time.
     gains: Vec<f64>,
 }
 
 impl Tuner {
-    /// Rows of the pass of many: at most a quarter of the context, so that there is a longer text to be had.
+    /// Rows of the prefill pass: at most a quarter of the context, so that there is a longer context.
     fn many(info: &ModelInfo) -> u32 {
-        let most = info.context.saturating_sub(FEW + 1);
-        info.chunk.min((info.context / 4).max(2 * FEW + 1)).min(most).max(1)
+        let most = info.context.saturating_sub(SMALL_BATCH + 1);
+        info.chunk.min((info.context / 4).max(2 * SMALL_BATCH + 1)).min(most).max(1)
     }
 
-    /// Positions of the short text, and those of the long one, if there is one: no longer than twice the short one it would tell
-    /// nothing new.
+    /// The short and the long context length. A long context needs at least twice the length of the short
+    /// one.
     fn lengths(info: &ModelInfo) -> (u32, Option<u32>) {
-        let short = Tuner::many(info) + FEW + 1;
-        let long = info.context.min(LONG);
+        let short = Tuner::many(info) + SMALL_BATCH + 1;
+        let long = info.context.min(LONG_CONTEXT);
         (short, (long >= 2 * short).then_some(long))
     }
 
-    /// Positions that the passes take.
+    /// The context length that the passes need.
     pub fn positions(info: &ModelInfo) -> u32 {
         let (short, long) = Tuner::lengths(info);
         long.unwrap_or(short)
     }
 
-    /// Has the passes done that are to be measured.
+    /// Runs and captures the passes.
     pub fn new<D: Device>(engine: &mut Engine<CapturingDevice<D>>, turns: usize) -> Result<Tuner, Error> {
-        let (short, long) = Tuner::lengths(&engine.info());
+        let (short, long) = Tuner::lengths(engine.info());
         let mut passes = Vec::new();
         for length in [Some(short), long].into_iter().flatten() {
             engine.truncate(0, 0);
             let ids = engine.info().some_ids(length);
             let (before, last) = ids.split_at((length - short) as usize);
-            let (prompt, rest) = last.split_at(Tuner::many(&engine.info()) as usize);
-            let (few, one) = rest.split_at(FEW as usize);
+            let (prompt, rest) = last.split_at(Tuner::many(engine.info()) as usize);
+            let (few, one) = rest.split_at(SMALL_BATCH as usize);
             if !before.is_empty() {
                 engine.feed(0, before, Output::Nothing)?;
                 engine.device().take();
@@ -82,8 +84,8 @@ impl Tuner {
         Ok(Tuner { passes, turns })
     }
 
-    /// Measures a choice; nothing where no pass has a kernel of it. `goes_on` is asked between turns, and nothing comes of a choice
-    /// that does not.
+    /// Measures a tuning problem. `None` if no pass has its kernels, or if `goes_on` returned false between
+    /// rounds.
     pub fn choose(
         &self,
         choice: &'static TuningProblem,
@@ -133,7 +135,8 @@ impl Tuner {
         }))
     }
 
-    /// Times all dispatches of a choice in a pass, in turns; nothing if these do not go on.
+    /// Times all dispatches of a problem in a pass, in interleaved rounds; `None` if `goes_on` returned
+    /// false.
     fn measure(
         &self,
         pass: &CapturedPass,
@@ -144,7 +147,8 @@ impl Tuner {
     ) -> Result<Option<InterleavedTimings>, String> {
         let notes: Vec<&CapturedDispatch> = pass.notes.iter().filter(|note| choice.makes(note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
-        // The plan's own is the first of each turn; of the others those come first that came last in the turn before.
+        // The default layout is first in each round; the order of the candidates is reversed in every other
+        // round.
         let layouts = 1 + right.len();
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); layouts];
         pass.say(device);
@@ -171,7 +175,7 @@ impl Tuner {
                 }
             }
         }
-        // Turns drift together: what a layout gains is the middle of what it gains in each.
+        // Clocks drift over rounds, so the gain is the median of the gains in each round.
         let gained = |times_of: &Vec<f64>| {
             let each = times_of.iter().zip(&times[0]);
             middle(each.map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect())
@@ -181,20 +185,21 @@ impl Tuner {
     }
 }
 
-/// The layout that takes the least of the plan's time, in the geometric mean of passes, if it is worth it and in no pass slower by more
-/// than turns differ. `gains` has for each pass what each layout takes of the plan's time.
+/// The layout with the smallest geometric mean time, if the gain is large enough and no pass is slower by
+/// more than the noise. `gains`: for each pass, each layout's share of the default's time.
 fn best(gains: &[&[f64]]) -> Option<usize> {
     let layouts = gains.first().map_or(0, |of_pass| of_pass.len());
     let mean = |index: usize| {
         let logarithms = gains.iter().map(|of_pass| of_pass[index].ln());
         (logarithms.sum::<f64>() / gains.len() as f64).exp()
     };
-    let is_nowhere_slower = |index: &usize| gains.iter().all(|of_pass| of_pass[*index] * WORTH <= 1.0);
+    let is_nowhere_slower = |index: &usize| gains.iter().all(|of_pass| of_pass[*index] * MIN_GAIN <= 1.0);
     let worth = (0..layouts).filter(is_nowhere_slower).map(|index| (index, mean(index)));
-    worth.filter(|(_, mean)| *mean < WORTH).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
+    worth.filter(|(_, mean)| *mean < MIN_GAIN).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
 }
 
-/// Whether a layout computes what the plan's kernels do, where they come first in the pass; if not, what is wrong.
+/// Compares a candidate with the default kernels, at their first dispatch in the pass. Returns the mismatch,
+/// if any.
 fn check(
     (pass, positions): &(CapturedPass, u32),
     choice: &TuningProblem,
@@ -207,10 +212,10 @@ fn check(
         };
         let note = &pass.notes[place];
         let stand_in = other.standing_in(choice, note);
-        // Shares are of use when they are joined, and compared as what comes of that.
-        let shares = |note: &CapturedDispatch| note.kernel.buffers.contains(&JOINED);
-        let join = pass.notes.get(place + 1).filter(|next| shares(note) && shares(next));
-        // What it reads is there when all before it has been done.
+        // KV splits are compared after the combine kernel.
+        let has_partials = |note: &CapturedDispatch| note.kernel.buffers.contains(&JOINED);
+        let join = pass.notes.get(place + 1).filter(|next| has_partials(note) && has_partials(next));
+        // The inputs are valid after all dispatches before it.
         pass.say(device);
         device.run(pass.program, &mut |to| pass.encode_first(place, to))?;
         let before = read(note, device);
@@ -235,7 +240,7 @@ fn check(
     Ok(None)
 }
 
-/// What a dispatch may write, as it is now.
+/// The current contents of a dispatch's output buffers.
 fn read(note: &CapturedDispatch, device: &mut dyn Device) -> OutputSnapshot {
     let named = note.kernel.buffers.iter().zip(&note.bindings);
     let written = named.filter(|(_, binding)| binding.written && binding.buffer != Buffer::Weights);
@@ -247,12 +252,28 @@ fn read(note: &CapturedDispatch, device: &mut dyn Device) -> OutputSnapshot {
     written.map(bytes).collect()
 }
 
+impl TuningProblem {
+    /// Whether a dispatch belongs to the problem.
+    fn makes(&self, note: &CapturedDispatch) -> bool {
+        self.kernels.contains(&note.kernel.name)
+    }
+}
+
+impl Candidate {
+    /// The dispatch with this layout.
+    fn standing_in(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
+        let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
+        let CandidateKernel { kernel, groups } = self.stand_ins[place];
+        CapturedDispatch { kernel, groups: groups(&note.scalars), ..note.clone() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_best_is_faster_on_the_whole_and_nowhere_slower() {
+    fn the_best_layout_is_faster_in_the_mean_and_not_slower_anywhere() {
         let cases: [(&[&[f64]], Option<usize>); 7] = [
             (&[&[]], None),
             (&[&[0.99, 1.2]], None),
@@ -265,21 +286,5 @@ mod tests {
         for (gains, expected) in cases {
             assert_eq!(best(gains), expected, "{gains:?}");
         }
-    }
-}
-
-impl TuningProblem {
-    /// Whether a dispatch is of it.
-    fn makes(&self, note: &CapturedDispatch) -> bool {
-        self.kernels.contains(&note.kernel.name)
-    }
-}
-
-impl Candidate {
-    /// A dispatch with this layout.
-    fn standing_in(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
-        let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
-        let CandidateKernel { kernel, groups } = self.stand_ins[place];
-        CapturedDispatch { kernel, groups: groups(&note.scalars), ..note.clone() }
     }
 }

@@ -1,6 +1,6 @@
-//! How fast the disk gives experts where nothing else is done: what `bench` holds what is reached against.
+//! Measures the disk bandwidth for expert reads without other load.
 //!
-//! Experts without seats are read, one after the other, into a few seats: so few that those who lose them are hardly missed.
+//! Uncached experts are read into a few slots, so few that the evicted experts hardly matter.
 
 use crate::offload::cache::ExpertCache;
 use crate::offload::eviction::Expert;
@@ -8,58 +8,59 @@ use crate::offload::io_pool::{Priority, ReadId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Experts that are read at once, at most.
-const DEEP: usize = 12;
-const LONG: Duration = Duration::from_millis(500);
+/// Reads in flight.
+const READS_IN_FLIGHT: usize = 12;
+/// Duration of the measurement.
+const DURATION: Duration = Duration::from_millis(500);
 
 impl ExpertCache {
-    /// Bytes a second that are read where nothing else is done, for half a second. A few experts lose their seats to it.
+    /// Disk bandwidth in bytes/s, measured for half a second. A few experts are evicted.
     pub fn disk_speed(&mut self) -> Result<f64, String> {
         let before = self.counts;
-        let speed = self.read_for_a_while().map_err(|what| self.fail(what));
+        let speed = self.measure().map_err(|what| self.fail(what));
         self.counts = before;
         speed
     }
 
-    fn read_for_a_while(&mut self) -> Result<f64, String> {
-        self.settle()?;
+    fn measure(&mut self) -> Result<f64, String> {
+        self.drain()?;
         let mut absent = VecDeque::new();
         for (layer, stacks) in self.layers.iter().enumerate() {
-            let seats = &mut self.seats[self.room.class_of[layer]];
+            let slots = &mut self.slot_tables[self.layout.class_of[layer]];
             for expert in (0..stacks.experts - stacks.shared).map(|expert| (layer, expert)) {
-                if seats.of(expert).is_none() || absent.len() < 2 * DEEP {
-                    seats.forget(expert);
+                if slots.slot_of(expert).is_none() || absent.len() < 2 * READS_IN_FLIGHT {
+                    slots.remove(expert);
                     absent.push_back(expert);
                 }
             }
         }
-        self.seats.iter_mut().for_each(|seats| seats.begin(1, 0));
+        self.slot_tables.iter_mut().for_each(|slots| slots.begin_request(1, 0));
         let (start, before) = (Instant::now(), self.counts.bytes);
         let mut reading: Vec<Expert> = Vec::new();
-        while start.elapsed() < LONG {
-            while reading.len() < DEEP
+        while start.elapsed() < DURATION {
+            while reading.len() < READS_IN_FLIGHT
                 && let Some(&expert) = absent.front()
-                && let Some(seat) = self.seats[self.room.class_of[expert.0]].take(expert)
+                && let Some(slot) = self.slot_tables[self.layout.class_of[expert.0]].allocate(expert)
             {
-                self.read(expert, seat, Priority::Now);
+                self.read(expert, slot, Priority::Demand);
                 reading.extend(absent.pop_front());
             }
-            let tickets: Vec<ReadId> = self.coming.iter().map(|coming| coming.ticket).collect();
-            self.readers.wait_for_any(&tickets)?;
-            self.note_who_has_come();
-            // They make room for the next.
-            let (left, come): (Vec<_>, Vec<_>) =
+            let tickets: Vec<ReadId> = self.pending.iter().map(|read| read.ticket).collect();
+            self.io_pool.wait_for_any(&tickets)?;
+            self.collect_completed();
+            // Their slots are reused for the next reads.
+            let (left, loaded): (Vec<_>, Vec<_>) =
                 reading.into_iter().partition(|expert| self.ticket(*expert).is_some());
             reading = left;
-            for expert in come {
-                self.seats[self.room.class_of[expert.0]].forget(expert);
+            for expert in loaded {
+                self.slot_tables[self.layout.class_of[expert.0]].remove(expert);
                 absent.push_back(expert);
             }
         }
-        self.settle()?;
+        self.drain()?;
         let seconds = start.elapsed().as_secs_f64();
         for expert in reading {
-            self.seats[self.room.class_of[expert.0]].forget(expert);
+            self.slot_tables[self.layout.class_of[expert.0]].remove(expert);
         }
         Ok((self.counts.bytes - before) as f64 / seconds)
     }

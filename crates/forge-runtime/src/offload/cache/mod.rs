@@ -1,8 +1,9 @@
-//! Experts in their seats: finds those that a layer asks for, and has the others read.
+//! The expert cache: looks experts up and reads the missing ones.
 //!
-//! A dispatch that binds a layer's experts asks for those that it needs. It may wait for all of them, or take whoever is there while
-//! others are read. Whom the next layer will probably ask for ([`crate::offload::lookahead`]) is read ahead, while the disk has nothing else to do.
-//! No seat changes hands while it is being read to, so no read ever writes where somebody else sits.
+//! A dispatch that binds a layer's experts requests those that it needs. It may wait for all of them, or
+//! compute each as it arrives. The experts that the next layer will probably request
+//! ([`crate::offload::lookahead`]) are prefetched while the disk is idle. A slot is never reassigned while a
+//! read into it is in flight.
 
 pub(crate) mod disk_bandwidth;
 #[cfg(test)]
@@ -21,69 +22,71 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What the region is a whole number of: the largest pages that systems have, so that nobody else's memory lies in its last one.
+/// The cache's size is a multiple of this: the largest page size in use, so that no other allocation shares
+/// its last page.
 const PAGE: usize = 16384;
 
-/// A plane that is bound: whose it is, and where it is in the first seat.
+/// A plane bound by a dispatch, with its location in the first slot.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundPlane {
-    /// The layer, of those that have experts.
+    /// The MoE layer index.
     pub layer: usize,
-    /// Which matrices it is of.
+    /// The stage that the plane belongs to.
     pub half: ExpertStage,
-    /// Where it lies in the weight file.
+    /// Its offset in the weight file.
     plane: usize,
-    /// Where in the region that of the first seat begins.
+    /// Its offset in the first slot, relative to the cache.
     pub offset: usize,
-    /// The same, as an address.
+    /// The same as an address.
     pub start: *mut u8,
-    /// Bytes to the end of that of the last seat.
+    /// Bytes from there to the end of the plane in the last slot.
     pub bytes: usize,
 }
 
-/// A seat that may still be read to.
+/// A slot with a read that may be in flight.
 struct PendingRead {
     ticket: ReadId,
     class: usize,
-    seat: usize,
-    /// Who will sit there; none if nobody wants it any more.
+    slot: usize,
+    /// The expert being read; `None` if the prefetch was cancelled.
     expert: Option<Expert>,
 }
 
-/// The region of seats, and who fills it.
+/// The expert cache: slots, eviction state and I/O threads.
 pub struct ExpertCache {
     layers: Vec<ExpertWeights>,
-    room: CacheLayout,
-    // Before the region that they write to, so that they end before it goes.
-    readers: IoPool,
+    layout: CacheLayout,
+    // Declared before the memory that the threads write to, so that they end before it is unmapped.
+    io_pool: IoPool,
     region: MmapMut,
-    seats: Vec<SlotTable>,
-    /// The layer that has a plane, and of which matrices it is, by where it lies in the weight file.
+    slot_tables: Vec<SlotTable>,
+    /// The layer and stage of each plane, by its offset in the weight file.
     planes: HashMap<usize, (usize, ExpertStage)>,
-    /// How the device wants some planes, by where they lie in the weight file.
+    /// The planes that the device repacks, by their offset in the weight file.
     arrangements: HashMap<usize, Repacking>,
     source: Arc<dyn Source>,
-    /// Reads that may not be done.
-    coming: Vec<PendingRead>,
-    /// Reads that have been asked for.
-    tickets: ReadId,
-    /// Those of a layer that nobody asked for before it: they lie as they came from the file.
-    fresh: Vec<Expert>,
+    /// Reads that may be in flight.
+    pending: Vec<PendingRead>,
+    /// The number of reads so far, used as the next read id.
+    next_ticket: ReadId,
+    /// Experts missed by the current layer: they are in file order.
+    missed: Vec<Expert>,
     counts: CacheStats,
-    habits: Option<UsageStats>,
+    usage: Option<UsageStats>,
 }
 
 impl ExpertCache {
-    /// Takes the region, and reads the experts that every row has. The device wants some planes in an order of its own, by where they
-    /// lie in the weight file.
+    /// Allocates the cache and reads the shared experts. `arrangements` are the planes that the device
+    /// repacks, by their offset in the weight file.
     pub fn new(
         layers: &[ExpertWeights],
-        room: CacheLayout,
+        layout: CacheLayout,
         source: Arc<dyn Source>,
         arrangements: HashMap<usize, Repacking>,
     ) -> Result<ExpertCache, String> {
-        let region = MmapMut::map_anon(room.bytes().max(1).next_multiple_of(PAGE))
-            .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
+        let region = MmapMut::map_anon(layout.bytes().max(1).next_multiple_of(PAGE)).map_err(|error| {
+            format!("cannot allocate {} bytes for the expert cache: {error}", layout.bytes())
+        })?;
         #[cfg(target_os = "linux")]
         let _ = region.advise(memmap2::Advice::HugePage);
         let mut planes = HashMap::new();
@@ -91,117 +94,117 @@ impl ExpertCache {
             planes.extend(stacks.inner.iter().map(|plane| (plane.offset, (layer, ExpertStage::Inner))));
             planes.extend(stacks.sum.iter().map(|plane| (plane.offset, (layer, ExpertStage::Sum))));
         }
-        let mut streamed = ExpertCache {
+        let mut cache = ExpertCache {
             planes,
             arrangements,
-            seats: room.classes.iter().map(|class| SlotTable::new(class.seats)).collect(),
-            readers: IoPool::new(source.clone())?,
+            slot_tables: layout.classes.iter().map(|class| SlotTable::new(class.seats)).collect(),
+            io_pool: IoPool::new(source.clone())?,
             layers: layers.to_vec(),
-            room,
+            layout,
             region,
             source,
-            coming: Vec::new(),
-            tickets: 0,
-            fresh: Vec::new(),
+            pending: Vec::new(),
+            next_ticket: 0,
+            missed: Vec::new(),
             counts: CacheStats::default(),
-            habits: None,
+            usage: None,
         };
         for (layer, stacks) in layers.iter().enumerate() {
             let every_row: Vec<usize> = (stacks.experts - stacks.shared..stacks.experts).collect();
-            streamed.seat(layer, &every_row)?;
+            cache.ensure_cached(layer, &every_row)?;
             for expert in every_row {
-                streamed.seats[streamed.room.class_of[layer]].keep((layer, expert));
+                cache.slot_tables[cache.layout.class_of[layer]].pin((layer, expert));
             }
         }
-        streamed.settle()?;
-        streamed.counts = CacheStats::default();
-        Ok(streamed)
+        cache.drain()?;
+        cache.counts = CacheStats::default();
+        Ok(cache)
     }
 
-    /// Counts who is asked for, and begins with those that were before, as many as have seats; says how many of how many bytes have
-    /// been read.
-    pub fn with_habits(
+    /// Enables usage counting, and loads the most used experts of earlier runs. `on_progress` gets the bytes read so
+    /// far and in total.
+    pub fn with_usage(
         mut self,
-        habits: UsageStats,
-        told: &mut dyn FnMut(usize, usize),
+        usage: UsageStats,
+        on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<ExpertCache, String> {
         let mut likely: Vec<Vec<usize>> = vec![Vec::new(); self.layers.len()];
-        for (class, seats) in self.seats.iter().enumerate() {
-            let experts = habits.likeliest(|layer| self.room.class_of[layer] == class).into_iter();
-            for (layer, expert) in experts.take(seats.changing()) {
+        for (class, slots) in self.slot_tables.iter().enumerate() {
+            let experts = usage.likeliest(|layer| self.layout.class_of[layer] == class).into_iter();
+            for (layer, expert) in experts.take(slots.evictable()) {
                 likely[layer].push(expert);
             }
         }
         let bytes: Vec<usize> =
             likely.iter().zip(&self.layers).map(|(some, stacks)| some.len() * stacks.record()).collect();
         for (layer, experts) in likely.iter().enumerate() {
-            told(bytes[..layer].iter().sum(), bytes.iter().sum());
-            self.seat(layer, experts)?;
+            on_progress(bytes[..layer].iter().sum(), bytes.iter().sum());
+            self.ensure_cached(layer, experts)?;
         }
-        self.settle()?;
+        self.drain()?;
         self.counts = CacheStats::default();
-        self.habits = Some(habits);
+        self.usage = Some(usage);
         Ok(self)
     }
 
-    /// What has been counted so far.
+    /// The statistics so far.
     pub fn counts(&self) -> CacheStats {
         self.counts
     }
 
-    /// What lies in seats of the plane of experts that begins at `offset` of the weight file; none if none does.
+    /// The binding of the expert plane at `offset` in the weight file; `None` if it is no expert plane.
     pub fn bound(&self, offset: usize) -> Option<BoundPlane> {
         let &(layer, half) = self.planes.get(&offset)?;
-        let (stacks, class) = (&self.layers[layer], &self.room.classes[self.room.class_of[layer]]);
+        let (stacks, class) = (&self.layers[layer], &self.layout.classes[self.layout.class_of[layer]]);
         let plane = stacks.planes().find(|plane| plane.offset == offset)?;
         let place = stacks.place(plane);
         let first = class.start + place.start;
-        // SAFETY: the room lies inside the region.
+        // SAFETY: the class lies inside the region.
         let start = unsafe { self.region.as_ptr().cast_mut().add(first) };
         let bytes = (class.seats - 1) * class.record + place.len();
         Some(BoundPlane { layer, half, plane: offset, offset: first, start, bytes })
     }
 
-    /// Where the region is, which is whole pages, and how long.
+    /// Address and length of the cache, in whole pages.
     pub fn region(&mut self) -> (*mut u8, usize) {
         (self.region.as_mut_ptr(), self.region.len())
     }
 
-    /// The most bytes that seats of one size have.
+    /// Bytes of the largest class.
     pub fn longest(&self) -> usize {
-        self.room.classes.iter().map(|class| class.seats * class.record).max().unwrap_or(0)
+        self.layout.classes.iter().map(|class| class.seats * class.record).max().unwrap_or(0)
     }
 
-    /// All layers that have experts.
+    /// All MoE layers.
     pub fn layers(&self) -> &[ExpertWeights] {
         &self.layers
     }
 
-    /// The matrices of a layer's experts.
+    /// The expert matrices of a layer.
     pub fn stacks(&self, layer: usize) -> &ExpertWeights {
         &self.layers[layer]
     }
 
-    /// Experts of a layer that there are.
+    /// Number of experts of a layer.
     pub fn experts(&self, layer: usize) -> usize {
         self.layers[layer].experts
     }
 
-    /// Seats that a layer's experts may have, with others.
+    /// Number of slots that a layer shares with others of its class.
     pub fn seats(&self, layer: usize) -> usize {
-        self.room.classes[self.room.class_of[layer]].seats
+        self.layout.classes[self.layout.class_of[layer]].seats
     }
 
-    /// Experts of a layer that can have seats at once, beside those that every row has.
+    /// Number of routed experts of a layer that can be cached at once.
     pub fn at_once(&self, layer: usize) -> usize {
-        self.seats[self.room.class_of[layer]].changing()
+        self.slot_tables[self.layout.class_of[layer]].evictable()
     }
 
-    /// Has what is bound of some experts of a layer in memory, and says which seats it is in: `seats[expert]`. They are at most
-    /// [`Streamed::at_once`] beside those that every row has, each once.
+    /// Loads the bound plane of some experts of a layer, waits for all, and writes their slots to
+    /// `seats[expert]`. At most [`ExpertCache::at_once`] routed experts, without duplicates.
     pub fn fetch(&mut self, bound: BoundPlane, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
         for piece in self.ask(bound, experts, seats)? {
-            // SAFETY: what is found in its seat is not being read, and nobody else is bound to it yet.
+            // SAFETY: an expert that was found is not being read, and no kernel uses it yet.
             unsafe { piece.arrange(&mut Vec::new()) };
         }
         let mut coming = experts.to_vec();
@@ -211,8 +214,8 @@ impl ExpertCache {
         Ok(())
     }
 
-    /// The same, of experts who may be on their way for a while: [`Streamed::arrived`] waits for them. What is given back has to be
-    /// arranged before those who are there are multiplied.
+    /// Requests experts without waiting for reads in flight; [`ExpertCache::arrived`] waits for them. The
+    /// returned repack jobs have to run before the experts that are ready are used.
     pub fn ask(
         &mut self,
         bound: BoundPlane,
@@ -220,63 +223,64 @@ impl ExpertCache {
         seats: &mut [u32],
     ) -> Result<Vec<RepackJob>, String> {
         if bound.half == ExpertStage::Inner {
-            self.fresh.clear();
+            self.missed.clear();
         }
-        self.waiting(|streamed| streamed.seat(bound.layer, experts))?;
+        self.with_stall_time(|cache| cache.ensure_cached(bound.layer, experts))?;
         if bound.half == ExpertStage::Inner {
             let stacks = &self.layers[bound.layer];
             let kept = stacks.experts - stacks.shared;
             let chosen = experts.iter().copied().filter(|expert| *expert < kept);
             let asked = chosen.clone().count();
             self.counts.asked += asked as u64;
-            self.counts.found += (asked - self.fresh.len()) as u64;
-            self.counts.wanted += (self.fresh.len() * stacks.record()) as u64;
-            if let Some(habits) = &mut self.habits {
-                habits.ask(bound.layer, chosen);
+            self.counts.found += (asked - self.missed.len()) as u64;
+            self.counts.wanted += (self.missed.len() * stacks.record()) as u64;
+            if let Some(usage) = &mut self.usage {
+                usage.count(bound.layer, chosen);
             }
         }
-        let class = &self.seats[self.room.class_of[bound.layer]];
+        let class = &self.slot_tables[self.layout.class_of[bound.layer]];
         for expert in experts {
-            let seat = class.of((bound.layer, *expert));
-            seats[*expert] = seat.ok_or("an expert that is read has no seat")? as u32;
+            let slot = class.slot_of((bound.layer, *expert));
+            seats[*expert] = slot.ok_or("a requested expert has no cache slot")? as u32;
         }
-        Ok(self.unarranged(bound.layer, experts))
+        Ok(self.repack_jobs(bound.layer, experts))
     }
 
-    /// Whether what is bound of an expert that has a seat is in the device's order.
+    /// Whether the bound plane of a cached expert is repacked.
     pub fn is_arranged(&self, bound: BoundPlane, expert: usize) -> bool {
-        let seats = &self.seats[self.room.class_of[bound.layer]];
-        self.arrangements.contains_key(&bound.plane) && seats.is_arranged((bound.layer, expert))
+        let slots = &self.slot_tables[self.layout.class_of[bound.layer]];
+        self.arrangements.contains_key(&bound.plane) && slots.is_repacked((bound.layer, expert))
     }
 
-    /// What is in the file's order of those experts who are in their seats. It counts as arranged from now on.
-    fn unarranged(&mut self, layer: usize, experts: &[usize]) -> Vec<RepackJob> {
-        let index = self.room.class_of[layer];
+    /// Repack jobs for cached experts in file order. They are marked as repacked.
+    fn repack_jobs(&mut self, layer: usize, experts: &[usize]) -> Vec<RepackJob> {
+        let index = self.layout.class_of[layer];
         let (class, stacks, region) =
-            (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
+            (&self.layout.classes[index], &self.layers[layer], self.region.as_mut_ptr());
         let planes = stacks.planes();
         let planes =
             planes.filter_map(|plane| Some((stacks.place(plane), *self.arrangements.get(&plane.offset)?)));
         let planes: Vec<_> = planes.collect();
-        let mut unarranged = Vec::new();
-        let is_there = |it: &Expert| !self.fresh.contains(it) && self.ticket(*it).is_none();
-        let there: Vec<Expert> = experts.iter().map(|expert| (layer, *expert)).filter(is_there).collect();
-        for expert in there {
-            let Some(seat) = self.seats[index].arrange(expert) else { continue };
+        let mut repack_jobs = Vec::new();
+        let is_loaded = |it: &Expert| !self.missed.contains(it) && self.ticket(*it).is_none();
+        let loaded: Vec<Expert> = experts.iter().map(|expert| (layer, *expert)).filter(is_loaded).collect();
+        for expert in loaded {
+            let Some(slot) = self.slot_tables[index].mark_repacked(expert) else { continue };
             for (place, arrangement) in &planes {
-                let first = class.start + seat * class.record + place.start;
-                // SAFETY: the seat lies inside the region.
+                let first = class.start + slot * class.record + place.start;
+                // SAFETY: the slot lies inside the region.
                 let pieces = unsafe { RepackJob::pieces(region.add(first), place.len(), *arrangement) };
-                unarranged.extend(pieces);
+                repack_jobs.extend(pieces);
             }
         }
-        unarranged
+        repack_jobs
     }
 
-    /// Takes those from some experts who were asked for that are in memory, waiting until one is.
+    /// Waits until at least one of the requested experts is loaded. Removes the loaded ones from `coming` and
+    /// returns them.
     pub fn arrived(&mut self, bound: BoundPlane, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
         loop {
-            self.note_who_has_come();
+            self.collect_completed();
             let ticket = |expert: &usize| self.ticket((bound.layer, *expert));
             let (left, here) = coming.iter().partition(|expert| ticket(expert).is_some());
             *coming = left;
@@ -284,139 +288,144 @@ impl ExpertCache {
                 return Ok(here);
             }
             let tickets: Vec<ReadId> = coming.iter().filter_map(ticket).collect();
-            self.waiting(|streamed| streamed.readers.wait_for_any(&tickets))?;
+            self.with_stall_time(|cache| cache.io_pool.wait_for_any(&tickets))?;
         }
     }
 
-    /// Does what may wait for the disk, and counts how long it does.
-    fn waiting(&mut self, wait: impl FnOnce(&mut ExpertCache) -> Result<(), String>) -> Result<(), String> {
+    /// Runs what may wait for the disk, and counts the stall time.
+    fn with_stall_time(
+        &mut self,
+        wait: impl FnOnce(&mut ExpertCache) -> Result<(), String>,
+    ) -> Result<(), String> {
         let start = Instant::now();
         let outcome = wait(self);
         self.counts.stalled += start.elapsed();
         outcome.map_err(|what| self.fail(what))
     }
 
-    /// The read of an expert, if it may not be done.
+    /// The read id of an expert, if its read may be in flight.
     fn ticket(&self, expert: Expert) -> Option<ReadId> {
-        self.coming.iter().find(|coming| coming.expert == Some(expert)).map(|coming| coming.ticket)
+        self.pending.iter().find(|read| read.expert == Some(expert)).map(|read| read.ticket)
     }
 
-    /// Forgets reads that are done.
-    fn note_who_has_come(&mut self) {
-        let ExpertCache { coming, readers, seats, .. } = self;
-        coming.retain(|PendingRead { ticket, class, seat, .. }| {
-            let has_come = readers.has_come(*ticket);
-            if has_come {
-                seats[*class].has_come(*seat);
+    /// Removes completed reads.
+    fn collect_completed(&mut self) {
+        let ExpertCache { pending, io_pool, slot_tables, .. } = self;
+        pending.retain(|PendingRead { ticket, class, slot, .. }| {
+            let is_loaded = io_pool.is_loaded(*ticket);
+            if is_loaded {
+                slot_tables[*class].mark_loaded(*slot);
             }
-            !has_come
+            !is_loaded
         });
     }
 
-    /// Gives seats to those of some experts of a layer that have none, and has them read.
-    fn seat(&mut self, layer: usize, experts: &[usize]) -> Result<(), String> {
-        let index = self.room.class_of[layer];
-        let others = self.room.class_of.iter().filter(|class| **class == index).count() - 1;
-        self.seats[index].begin(experts.len(), others);
+    /// Allocates slots for experts of a layer that are not cached, and reads them.
+    fn ensure_cached(&mut self, layer: usize, experts: &[usize]) -> Result<(), String> {
+        let index = self.layout.class_of[layer];
+        let others = self.layout.class_of.iter().filter(|class| **class == index).count() - 1;
+        self.slot_tables[index].begin_request(experts.len(), others);
         let mut missing = Vec::new();
         for expert in experts.iter().map(|expert| (layer, *expert)) {
-            match self.seats[index].ask(expert) {
+            match self.slot_tables[index].lookup(expert) {
                 None => missing.push(expert),
                 Some(false) => (),
                 Some(true) => {
                     self.counts.foreseen += 1;
-                    self.fresh.push(expert);
+                    self.missed.push(expert);
                     if let Some(ticket) = self.ticket(expert) {
-                        self.readers.urge(ticket);
+                        self.io_pool.promote(ticket);
                     }
                 }
             }
         }
-        self.take_back(layer);
-        self.seats[index].has_asked(layer);
+        self.cancel_prefetches(layer);
+        self.slot_tables[index].end_request(layer);
         if missing.is_empty() {
             return Ok(());
         }
         self.source.check()?;
-        self.note_who_has_come();
-        // Expert by expert, so that the first can be multiplied while the second is read.
+        self.collect_completed();
+        // One expert after another, so that the first can be computed while the second is read.
         for expert in missing {
-            let seat = match self.seats[index].take(expert) {
-                Some(seat) => seat,
+            let slot = match self.slot_tables[index].allocate(expert) {
+                Some(slot) => slot,
                 None => {
-                    // Whoever is being read can go when that is done.
-                    self.settle()?;
-                    self.seats[index]
-                        .take(expert)
-                        .ok_or("a layer asks for more experts than there are seats")?
+                    // A slot with a read in flight can be evicted when the read is done.
+                    self.drain()?;
+                    self.slot_tables[index]
+                        .allocate(expert)
+                        .ok_or("a layer requests more experts than there are cache slots")?
                 }
             };
-            self.read(expert, seat, Priority::Now);
-            self.fresh.push(expert);
+            self.read(expert, slot, Priority::Demand);
+            self.missed.push(expert);
         }
         Ok(())
     }
 
-    /// Has those of some experts of a layer read that have no seat, the likeliest first, where nothing else is to be read: they may be
-    /// asked for next. None of those who were asked for last loses its seat.
+    /// Prefetches experts of a layer, most likely first, when no other reads are queued. Experts of the
+    /// current request are not evicted.
     pub fn expect(&mut self, layer: usize, likely: &[usize]) -> Result<(), String> {
-        let index = self.room.class_of[layer];
+        let index = self.layout.class_of[layer];
         let likely = likely.iter().map(|expert| (layer, *expert));
-        let missing: Vec<Expert> = likely.filter(|expert| !self.seats[index].hold(*expert)).collect();
+        let missing: Vec<Expert> =
+            likely.filter(|expert| !self.slot_tables[index].pin_until_used(*expert)).collect();
         if missing.is_empty() {
             return Ok(());
         }
         self.source.check()?;
         for expert in missing {
-            let Some(seat) = self.seats[index].foresee(expert) else { break };
-            self.read(expert, seat, Priority::Ahead);
+            let Some(slot) = self.slot_tables[index].allocate_prefetch(expert) else { break };
+            self.read(expert, slot, Priority::Prefetch);
         }
         Ok(())
     }
 
-    /// Has an expert read to its seat.
-    fn read(&mut self, expert: Expert, seat: usize, when: Priority) {
+    /// Starts the read of an expert.
+    fn read(&mut self, expert: Expert, slot: usize, when: Priority) {
         let (layer, number) = expert;
-        let (index, ticket) = (self.room.class_of[layer], self.tickets);
-        let class = &self.room.classes[index];
+        let (index, ticket) = (self.layout.class_of[layer], self.next_ticket);
+        let class = &self.layout.classes[index];
         let bytes = class.record;
         let from = (self.layers[layer].records.offset + number * bytes) as u64;
-        // SAFETY: the seat lies inside the region.
-        let to = unsafe { self.region.as_mut_ptr().add(class.start + seat * bytes) };
-        self.tickets += 1;
+        // SAFETY: the slot lies inside the region.
+        let to = unsafe { self.region.as_mut_ptr().add(class.start + slot * bytes) };
+        self.next_ticket += 1;
         self.counts.bytes += bytes as u64;
-        self.coming.push(PendingRead { ticket, class: index, seat, expert: Some(expert) });
-        // SAFETY: whoever had the seat is not bound any more, and who has it now is waited for.
-        unsafe { self.readers.ask(ReadRequest { ticket, from, to, bytes }, when) };
+        self.pending.push(PendingRead { ticket, class: index, slot, expert: Some(expert) });
+        // SAFETY: no kernel uses the evicted expert any more, and the new one is not used before its read is
+        // done.
+        unsafe { self.io_pool.submit(ReadRequest { ticket, from, to, bytes }, when) };
     }
 
-    /// Takes back what is read ahead for a layer, as far as it has not begun.
-    fn take_back(&mut self, layer: usize) {
-        let of_layer = |coming: &&mut PendingRead| coming.expert.is_some_and(|expert| expert.0 == layer);
-        for PendingRead { ticket, class, seat, expert } in self.coming.iter_mut().filter(of_layer) {
-            let bytes = self.readers.take_back(*ticket);
+    /// Cancels prefetches for a layer that have not started.
+    fn cancel_prefetches(&mut self, layer: usize) {
+        let is_of_layer = |read: &&mut PendingRead| read.expert.is_some_and(|expert| expert.0 == layer);
+        for PendingRead { ticket, class, slot, expert } in self.pending.iter_mut().filter(is_of_layer) {
+            let bytes = self.io_pool.cancel(*ticket);
             if bytes > 0 {
                 self.counts.bytes -= bytes as u64;
-                self.seats[*class].vacate(*seat);
+                self.slot_tables[*class].invalidate(*slot);
                 *expert = None;
             }
         }
     }
 
     /// Waits for all reads.
-    fn settle(&mut self) -> Result<(), String> {
-        self.readers.settle()?;
-        self.note_who_has_come();
+    fn drain(&mut self) -> Result<(), String> {
+        self.io_pool.drain()?;
+        self.collect_completed();
         Ok(())
     }
 
-    /// Whoever was being read has no seat: what lies there is not known.
+    /// Invalidates all experts being read, because their content is undefined.
     fn fail(&mut self, what: String) -> String {
-        // What fails after the first failure adds nothing to it.
-        let _ = self.readers.settle();
-        for PendingRead { class, seat, .. } in std::mem::take(&mut self.coming) {
-            self.seats[class].vacate(seat);
-            self.seats[class].has_come(seat);
+        // Later failures add nothing to the first.
+        let _ = self.io_pool.drain();
+        for PendingRead { class, slot, .. } in std::mem::take(&mut self.pending) {
+            self.slot_tables[class].invalidate(slot);
+            self.slot_tables[class].mark_loaded(slot);
         }
         format!("experts cannot be read: {what}")
     }

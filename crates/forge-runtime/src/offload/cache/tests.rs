@@ -1,16 +1,16 @@
-//! Experts in their seats, read from a disk whose bytes tell where they are.
+//! Tests of the expert cache with a simulated disk whose bytes encode their offset.
 
 use crate::device::{Buffer, Span};
 use crate::offload::cache::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of experts of each plane, and of all with what fills a record up.
+/// Bytes of each plane of an expert, and of a padded record.
 const INNER: usize = 96;
 const SUM: usize = 40;
 const RECORD: usize = 160;
 
-/// A disk whose bytes tell where they are; it is broken from some byte on, or has been changed if that is 0.
+/// A disk whose bytes encode their offset. Reads beyond the value fail; 0 means that the file has changed.
 struct Disk(AtomicU64);
 
 fn byte(at: u64) -> u8 {
@@ -27,11 +27,11 @@ impl Source for Disk {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.0.load(Ordering::Relaxed) > 0 { Ok(()) } else { Err("it has been changed".to_owned()) }
+        if self.0.load(Ordering::Relaxed) > 0 { Ok(()) } else { Err("the file has changed".to_owned()) }
     }
 }
 
-/// Two layers of 6 experts, the last of which every row has; a row chooses 2.
+/// Two layers of 6 experts, the last one shared; a row has 2 routed experts.
 fn layers() -> Vec<ExpertWeights> {
     let routes = Span::new(Buffer::Scratch, 0, 0);
     let layer = |start: usize| {
@@ -44,20 +44,20 @@ fn layers() -> Vec<ExpertWeights> {
     vec![layer(11), layer(11 + 6 * RECORD)]
 }
 
-/// With seats for so many experts.
-fn streamed(seats: usize) -> (ExpertCache, Arc<Disk>) {
-    arranged(seats, HashMap::new())
+/// A cache with this many slots.
+fn cache(slots: usize) -> (ExpertCache, Arc<Disk>) {
+    repacking(slots, HashMap::new())
 }
 
-/// The same, of which the device wants some planes in an order of its own.
-fn arranged(seats: usize, arrangements: HashMap<usize, Repacking>) -> (ExpertCache, Arc<Disk>) {
+/// The same with planes that the device repacks.
+fn repacking(slots: usize, arrangements: HashMap<usize, Repacking>) -> (ExpertCache, Arc<Disk>) {
     let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
-    let room = CacheLayout::new(&layers(), (seats * RECORD) as u64).unwrap();
-    assert_eq!(room.seats(), seats);
-    (ExpertCache::new(&layers(), room, disk.clone(), arrangements).unwrap(), disk)
+    let layout = CacheLayout::new(&layers(), (slots * RECORD) as u64).unwrap();
+    assert_eq!(layout.seats(), slots);
+    (ExpertCache::new(&layers(), layout, disk.clone(), arrangements).unwrap(), disk)
 }
 
-/// Has experts fetched for a layer, both halves, and compares what is in their seats with the disk.
+/// Fetches experts of a layer, both stages, and compares the slots with the disk.
 fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<(), String> {
     let stacks = &layers()[layer];
     for plane in stacks.planes() {
@@ -78,8 +78,8 @@ fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<
 }
 
 #[test]
-fn whoever_is_fetched_is_whole_and_who_was_lately_is_not_read_again() {
-    let (mut streamed, _) = streamed(5);
+fn fetched_experts_are_complete_and_cached() {
+    let (mut streamed, _) = cache(5);
     assert!(streamed.bound(10).is_none());
     for (layer, experts, found) in [
         (0, vec![0, 3, 5], 0),
@@ -98,11 +98,11 @@ fn whoever_is_fetched_is_whole_and_who_was_lately_is_not_read_again() {
 }
 
 #[test]
-fn whoever_is_found_again_is_arranged_once() {
+fn experts_found_again_are_repacked_once() {
     let layers = layers();
     let backwards = Repacking { bytes: 8, arrange: |some, _| some.reverse() };
     let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
-    let (mut streamed, _) = arranged(5, arrangements);
+    let (mut streamed, _) = repacking(5, arrangements);
     let mut fetched = |layer: usize, expert: usize| {
         let [first, plane] = [layers[layer].inner[0], layers[layer].sum[0]];
         let [first, bound] =
@@ -123,7 +123,7 @@ fn whoever_is_found_again_is_arranged_once() {
         assert_eq!(found, wanted, "expert {expert} of layer {layer}");
         is_arranged
     };
-    // Three seats are of those that not every row has. The other layer is wanted as it is.
+    // Three slots are for routed experts. The other layer is not repacked.
     for (layer, expert, is_arranged) in [
         (0, 1, false),
         (1, 2, false),
@@ -139,24 +139,24 @@ fn whoever_is_found_again_is_arranged_once() {
 }
 
 #[test]
-fn a_run_begins_with_those_who_were_asked_for_most() {
+fn a_run_starts_with_the_most_used_experts() {
     let folder = tempfile::tempdir().unwrap();
-    let habits = || UsageStats::beside(&folder.path().join("weights.safetensors"), &layers());
-    let mut told = Vec::new();
-    let begin = |told: &mut Vec<(usize, usize)>| {
-        streamed(5).0.with_habits(habits(), &mut |done, all| told.push((done, all))).unwrap()
+    let usage = || UsageStats::beside(&folder.path().join("weights.safetensors"), &layers());
+    let mut progress = Vec::new();
+    let begin = |progress: &mut Vec<(usize, usize)>| {
+        cache(5).0.with_usage(usage(), &mut |done, all| progress.push((done, all))).unwrap()
     };
-    let mut first = begin(&mut told);
-    assert_eq!(told, [(0, 0); 2], "nobody knows anything yet");
+    let mut first = begin(&mut progress);
+    assert_eq!(progress, [(0, 0); 2], "there are no counts yet");
     for experts in [[1, 4, 5], [4, 0, 5], [2, 3, 5]] {
         fetch(&mut first, 1, &experts).unwrap();
     }
     fetch(&mut first, 0, &[3, 5]).unwrap();
     drop(first);
-    // Five seats, two of which are of those that every row has; of the others 4 of layer 1 was asked for most.
-    told.clear();
-    let mut second = begin(&mut told);
-    assert_eq!(told, [(0, 3 * RECORD), (RECORD, 3 * RECORD)]);
+    // Five slots, two of them for shared experts. Of the routed experts, expert 4 of layer 1 was used most.
+    progress.clear();
+    let mut second = begin(&mut progress);
+    assert_eq!(progress, [(0, 3 * RECORD), (RECORD, 3 * RECORD)]);
     assert_eq!(second.counts(), CacheStats::default());
     for (layer, experts, found) in [(1, [4, 0], 2), (0, [3, 5], 1)] {
         let before = second.counts();
@@ -166,15 +166,15 @@ fn a_run_begins_with_those_who_were_asked_for_most() {
 }
 
 #[test]
-fn whoever_is_there_need_not_wait_for_the_others() {
-    let (mut streamed, disk) = streamed(5);
+fn loaded_experts_do_not_wait_for_the_others() {
+    let (mut streamed, disk) = cache(5);
     let bound = streamed.bound(layers()[0].sum[0].offset).expect("it is one of its planes");
     let mut seats = vec![u32::MAX; 6];
     streamed.ask(bound, &[0, 3, 5], &mut seats).unwrap();
     let (mut coming, mut here) = (vec![0, 3, 5], Vec::new());
     while !coming.is_empty() {
         let some = streamed.arrived(bound, &mut coming).unwrap();
-        assert!(!some.is_empty(), "somebody is waited for");
+        assert!(!some.is_empty(), "at least one expert has arrived");
         here.extend(some);
     }
     here.sort_unstable();
@@ -182,37 +182,37 @@ fn whoever_is_there_need_not_wait_for_the_others() {
     disk.0.store(1, Ordering::Relaxed);
     streamed.ask(bound, &[4, 3], &mut seats).unwrap();
     let mut coming = vec![4, 3];
-    assert_eq!(streamed.arrived(bound, &mut coming).unwrap(), [3], "it has its seat already");
+    assert_eq!(streamed.arrived(bound, &mut coming).unwrap(), [3], "it is cached");
     let failed = streamed.arrived(bound, &mut coming);
     assert_eq!(failed.unwrap_err(), "experts cannot be read: the disk is broken");
 }
 
 #[test]
-fn whoever_is_expected_is_read_before_anybody_asks_and_is_no_find() {
-    let (mut streamed, disk) = streamed(7);
+fn prefetched_experts_are_read_early_and_are_not_hits() {
+    let (mut streamed, disk) = cache(7);
     fetch(&mut streamed, 0, &[0, 1, 5]).unwrap();
-    // Of five seats that change hands three are not theirs.
+    // Three of the five routed slots are free for prefetch.
     let before = streamed.counts();
     streamed.expect(1, &[3, 0, 2, 4]).unwrap();
-    streamed.settle().unwrap();
+    streamed.drain().unwrap();
     let record = RECORD as u64;
     let read = |streamed: &ExpertCache| streamed.counts().since(&before);
     assert_eq!(read(&streamed), CacheStats { bytes: 3 * record, ..CacheStats::default() });
-    // What is there needs no disk.
+    // Cached experts need no disk.
     disk.0.store(1, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[0, 3, 5]).unwrap();
     let wanted =
         CacheStats { asked: 2, foreseen: 2, wanted: 2 * record, bytes: 3 * record, ..CacheStats::default() };
     assert_eq!(CacheStats { stalled: Duration::ZERO, ..read(&streamed) }, wanted);
-    fetch(&mut streamed, 0, &[0, 1, 5]).expect("nobody had to go who was asked for last");
+    fetch(&mut streamed, 0, &[0, 1, 5]).expect("experts of the last request are not evicted");
     disk.0.store(u64::MAX, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[4, 1, 5]).unwrap();
     fetch(&mut streamed, 1, &[2, 3, 5]).unwrap();
 }
 
 #[test]
-fn a_disk_that_fails_meanwhile_is_told_to_whoever_waits_next() {
-    let (mut streamed, disk) = streamed(7);
+fn a_failed_prefetch_is_an_error_of_the_next_request() {
+    let (mut streamed, disk) = cache(7);
     fetch(&mut streamed, 0, &[0, 1, 5]).unwrap();
     disk.0.store(1, Ordering::Relaxed);
     streamed.expect(1, &[3, 2]).unwrap();
@@ -225,10 +225,10 @@ fn a_disk_that_fails_meanwhile_is_told_to_whoever_waits_next() {
 }
 
 #[test]
-fn a_disk_that_fails_is_told_and_what_was_being_read_is_read_anew() {
-    let (mut streamed, disk) = streamed(5);
+fn a_failed_read_is_an_error_and_is_repeated_later() {
+    let (mut streamed, disk) = cache(5);
     fetch(&mut streamed, 0, &[0, 1]).unwrap();
-    // Somewhere in the last but one: those before it can be read.
+    // The failure is in the last but one expert; those before it can be read.
     disk.0.store((11 + 4 * RECORD + INNER) as u64, Ordering::Relaxed);
     let message = fetch(&mut streamed, 0, &[0, 4]).unwrap_err();
     assert_eq!(message, "experts cannot be read: the disk is broken");
@@ -238,17 +238,17 @@ fn a_disk_that_fails_is_told_and_what_was_being_read_is_read_anew() {
 }
 
 #[test]
-fn a_file_that_was_changed_is_not_read() {
-    let (mut streamed, disk) = streamed(5);
+fn a_changed_file_is_not_read() {
+    let (mut streamed, disk) = cache(5);
     fetch(&mut streamed, 1, &[0, 1]).unwrap();
     disk.0.store(0, Ordering::Relaxed);
-    assert_eq!(fetch(&mut streamed, 1, &[2]).unwrap_err(), "experts cannot be read: it has been changed");
+    assert_eq!(fetch(&mut streamed, 1, &[2]).unwrap_err(), "experts cannot be read: the file has changed");
     fetch(&mut streamed, 1, &[0, 1, 5]).unwrap();
 }
 
 #[test]
-fn the_speed_of_the_disk_is_measured_and_leaves_whole_experts() {
-    let (mut streamed, disk) = streamed(5);
+fn the_disk_bandwidth_test_leaves_complete_experts() {
+    let (mut streamed, disk) = cache(5);
     disk.0.store(1, Ordering::Relaxed);
     assert_eq!(streamed.disk_speed().unwrap_err(), "experts cannot be read: the disk is broken");
     disk.0.store(u64::MAX, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: a conversation, and what comes next in it.
+//! `/v1/chat/completions`: generates the reply to a conversation.
 
 use crate::serve::api::completion_body::Kind;
 use crate::serve::api::request::GenerationRequest;
@@ -10,7 +10,7 @@ use crate::serve::tools::choice::{Tools, read_arguments};
 use crate::text::chat_template::Message;
 use serde_json::{Map, Value, json};
 
-/// Reads what is asked, and begins the answer.
+/// Parses a request and starts its generation.
 pub(crate) fn begin(
     service: &ServerState,
     fields: &mut Fields,
@@ -18,8 +18,8 @@ pub(crate) fn begin(
     let messages = messages(fields)?;
     let variables = variables(fields)?;
     for (name, allowed, why) in [
-        ("modalities", json!(["text"]), "is [\"text\"]: this model writes text"),
-        ("verbosity", json!("medium"), "is not something that this model knows"),
+        ("modalities", json!(["text"]), "must be [\"text\"]: this model generates text only"),
+        ("verbosity", json!("medium"), "is not supported"),
     ] {
         fields.only(name, &allowed, why)?;
     }
@@ -29,32 +29,32 @@ pub(crate) fn begin(
         fields.take("parallel_tool_calls")?.unwrap_or(true),
         service.template.as_ref(),
     )?;
-    let mut asked = GenerationRequest::take(fields, service, 1, usize::MAX)?;
-    asked.prompt_field = "messages";
+    let mut request = GenerationRequest::take(fields, service, 1, usize::MAX)?;
+    request.prompt_field = "messages";
     if let Some(tools) = &tools {
-        asked.offer(tools, service)?;
+        request.offer(tools, service)?;
     }
     let top = fields.count("top_logprobs", 0, 20)?;
-    let wants = fields.take::<bool>("logprobs")?.unwrap_or(false);
-    if top.is_some() && !wants {
-        return Err(ApiError::of("top_logprobs", "`top_logprobs` comes with `logprobs`: true"));
+    let has_logprobs = fields.take::<bool>("logprobs")?.unwrap_or(false);
+    if top.is_some() && !has_logprobs {
+        return Err(ApiError::of("top_logprobs", "`top_logprobs` requires `logprobs`: true"));
     }
-    asked.settings.logprobs = wants.then_some(top.unwrap_or(0));
+    request.settings.logprobs = has_logprobs.then_some(top.unwrap_or(0));
     std::mem::take(fields).finish()?;
     let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
     let prompt = service.conversation(&messages, described, &variables)?;
-    let answer = service.begin_texts(&asked, vec![prompt], Kind::Chat)?;
-    Ok((asked, answer))
+    let answer = service.begin_texts(&request, vec![prompt], Kind::Chat)?;
+    Ok((request, answer))
 }
 
-/// The turns of a conversation, each with text for content.
+/// The messages of a conversation; content parts are joined to text.
 pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     let mut messages: Vec<Message> = fields.need("messages")?;
     if messages.is_empty() {
         return Err(ApiError::of("messages", "`messages` is empty"));
     }
     for message in &mut messages {
-        // As OpenAI's clients send it beside calls of functions.
+        // OpenAI clients send null content with tool calls.
         if message.content.is_null() {
             message.content = Value::String(String::new());
         }
@@ -63,13 +63,13 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
             let Some(texts) = texts else {
                 return Err(ApiError::of(
                     "messages",
-                    "this model reads text: a part of a message is something else",
+                    "unsupported content part: this model accepts text only",
                 ));
             };
             message.content = Value::String(texts.join("\n"));
         }
         read_arguments(message)?;
-        // What OpenAI calls the developer, templates call the system.
+        // OpenAI's role `developer` is `system` in chat templates.
         if message.role == "developer" {
             message.role = "system".to_owned();
         }
@@ -77,7 +77,7 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     Ok(messages)
 }
 
-/// What else the template is told.
+/// Template variables, including `reasoning_effort`.
 pub(crate) fn variables(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
     let mut variables = template_variables(fields)?;
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
@@ -86,16 +86,15 @@ pub(crate) fn variables(fields: &mut Fields) -> Result<Map<String, Value>, ApiEr
     Ok(variables)
 }
 
-/// `chat_template_kwargs`: variables that are not the server's to set.
+/// `chat_template_kwargs`, without the variables that the server sets.
 pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
     const NAME: &str = "chat_template_kwargs";
     const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
     let variables: Map<String, Value> = fields.take(NAME)?.unwrap_or_default();
     match variables.keys().find(|name| RESERVED.contains(&name.as_str()) || name.ends_with("_token")) {
-        Some(name) => Err(ApiError::of(
-            NAME,
-            format!("`{NAME}` cannot set `{name}`, which the server sets; leave it out"),
-        )),
+        Some(name) => {
+            Err(ApiError::of(NAME, format!("`{NAME}` cannot set `{name}`: it is set by the server")))
+        }
         None => Ok(variables),
     }
 }

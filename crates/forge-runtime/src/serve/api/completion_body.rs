@@ -1,4 +1,4 @@
-//! What OpenAI's clients expect of a chat completion and of a plain one.
+//! Response bodies of /v1/chat/completions and /v1/completions.
 
 use crate::serve::api::logprobs::{Offsets, Token, Tokens};
 use crate::serve::api::request::GenerationRequest;
@@ -12,51 +12,51 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Which of the two.
+/// The endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
     Plain,
 }
 
-/// A completion of either kind: its texts so far.
+/// A completion in progress.
 pub(crate) struct CompletionBody {
     kind: Kind,
     id: String,
     created: u64,
     model: &'static str,
-    /// Whether the stream's events speak of usage: of none, until the last.
+    /// Whether the last event of a stream has usage; earlier events then have null.
     include_usage: bool,
     text: Tokenizer,
     bytes: Arc<TokenBytes>,
     choices: Vec<Choice>,
 }
 
-/// One of its texts.
+/// One choice of a completion.
 #[derive(Clone, Default)]
 struct Choice {
     text: String,
-    /// Tells calls from words, where there may be calls.
+    /// Separates tool calls from text, if tools are offered.
     reader: Option<ToolCallParser>,
     calls: Vec<Call>,
-    /// Lists that grow with every id, if probabilities were asked for.
+    /// Log probabilities so far, if requested.
     logprobs: Option<Tokens>,
-    /// Where tokens begin, if plain completions say so.
+    /// Token offsets, for /v1/completions.
     offsets: Option<Offsets>,
     end: Option<&'static str>,
 }
 
-/// A function that the model calls.
+/// A tool call.
 #[derive(Clone, Debug)]
 struct Call {
     id: String,
     name: String,
-    /// JSON, as the model wrote it.
+    /// JSON, as generated.
     arguments: String,
 }
 
 impl Call {
-    /// A call of `name`, whose arguments are to come.
+    /// A call without arguments yet.
     fn new(name: String) -> Call {
         Call { id: call_id(), name, arguments: String::new() }
     }
@@ -68,19 +68,19 @@ impl Call {
 }
 
 impl CompletionBody {
-    /// `choices` texts.
+    /// A body with this number of choices.
     pub(crate) fn new(
         kind: Kind,
         model: &'static str,
         text: Tokenizer,
         bytes: Arc<TokenBytes>,
         choices: usize,
-        asked: &GenerationRequest,
+        request: &GenerationRequest,
     ) -> CompletionBody {
         let choice = Choice {
-            reader: asked.calls.clone(),
-            logprobs: asked.settings.logprobs.map(|_| Tokens::default()),
-            offsets: asked.settings.logprobs.filter(|_| kind == Kind::Plain).map(|_| Offsets::new(&text)),
+            reader: request.calls.clone(),
+            logprobs: request.settings.logprobs.map(|_| Tokens::default()),
+            offsets: request.settings.logprobs.filter(|_| kind == Kind::Plain).map(|_| Offsets::new(&text)),
             ..Choice::default()
         };
         let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
@@ -89,7 +89,7 @@ impl CompletionBody {
             id: random_id(prefix),
             created: now(),
             model,
-            include_usage: asked.include_usage,
+            include_usage: request.include_usage,
             text,
             bytes,
             choices: vec![choice; choices],
@@ -118,15 +118,15 @@ impl CompletionBody {
         map
     }
 
-    fn choice(&self, index: usize, said: Value, logprobs: Option<&Tokens>, end: Option<&str>) -> Value {
+    fn choice(&self, index: usize, content: Value, logprobs: Option<&Tokens>, end: Option<&str>) -> Value {
         let logprobs = logprobs.map_or(Value::Null, |tokens| match self.kind {
             Kind::Chat => tokens.of_chat(&self.text, &self.bytes),
             Kind::Plain => tokens.of_plain(&self.text, &self.bytes),
         });
         let mut choice = Map::new();
         choice.insert("index".to_owned(), json!(index));
-        let (name, said) = match (self.kind, said) {
-            (Kind::Plain, said) => ("text", said),
+        let (name, value) = match (self.kind, content) {
+            (Kind::Plain, text) => ("text", text),
             (Kind::Chat, Value::Object(delta)) => ("delta", Value::Object(delta)),
             (Kind::Chat, content) => {
                 let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
@@ -140,13 +140,13 @@ impl CompletionBody {
                 ("message", message)
             }
         };
-        choice.insert(name.to_owned(), said);
+        choice.insert(name.to_owned(), value);
         choice.insert("logprobs".to_owned(), logprobs);
         choice.insert("finish_reason".to_owned(), json!(end));
         Value::Object(choice)
     }
 
-    /// A change of a text, as a stream tells it.
+    /// A delta of a choice as JSON.
     fn delta(&self, delta: Delta) -> Value {
         match (self.kind, delta) {
             (Kind::Plain, Delta::Words(words)) => json!(words),
@@ -160,15 +160,15 @@ impl CompletionBody {
     }
 }
 
-/// A change of a text.
+/// A change of a choice.
 enum Delta {
     Words(String),
-    /// Of a call: its number, and what is new about it.
+    /// A change of a tool call: its index and the new fields.
     Call(usize, Value),
 }
 
 impl Choice {
-    /// Takes a piece, and tells what has changed.
+    /// Adds a token and returns the deltas.
     fn push(&mut self, piece: &GeneratedToken) -> Vec<Delta> {
         let Some(reader) = &mut self.reader else {
             self.text.push_str(&piece.text);
@@ -202,7 +202,7 @@ impl Choice {
         deltas
     }
 
-    /// Why the text ended, in OpenAI's words.
+    /// The finish reason in OpenAI's terms.
     fn reason(&self, end: FinishReason) -> &'static str {
         match end {
             FinishReason::EndOfText | FinishReason::StopString | FinishReason::Complete
@@ -228,20 +228,20 @@ impl ResponseBody for CompletionBody {
 
     fn piece(&mut self, index: usize, piece: &GeneratedToken) -> Vec<Event> {
         let choice = &mut self.choices[index];
-        let told = match (piece.id, &choice.logprobs) {
-            // The id that ends a text is none of the text's.
+        let logprobs = match (piece.id, &choice.logprobs) {
+            // An end-of-text token is not part of the text.
             (Some(id), Some(_)) if piece.end != Some(FinishReason::EndOfText) => {
                 let offset = choice.offsets.as_mut().map_or(0, |offsets| offsets.push(id));
                 Some(Tokens(vec![Token { id, logprobs: piece.logprobs.clone(), offset }]))
             }
             _ => None,
         };
-        if let (Some(tokens), Some(told)) = (&mut choice.logprobs, &told) {
-            tokens.0.extend(told.0.iter().cloned());
+        if let (Some(tokens), Some(new)) = (&mut choice.logprobs, &logprobs) {
+            tokens.0.extend(new.0.iter().cloned());
         }
         let mut deltas = choice.push(piece);
         choice.end = piece.end.map(|end| choice.reason(end));
-        if deltas.is_empty() && told.is_some() {
+        if deltas.is_empty() && logprobs.is_some() {
             deltas.push(Delta::Words(String::new()));
         }
         let end = choice.end;
@@ -249,8 +249,8 @@ impl ResponseBody for CompletionBody {
             .into_iter()
             .enumerate()
             .map(|(number, delta)| {
-                let told = told.as_ref().filter(|_| number == 0);
-                self.event(json!([self.choice(index, self.delta(delta), told, None)]), None)
+                let logprobs = logprobs.as_ref().filter(|_| number == 0);
+                self.event(json!([self.choice(index, self.delta(delta), logprobs, None)]), None)
             })
             .collect();
         if end.is_some() {
@@ -280,19 +280,19 @@ impl ResponseBody for CompletionBody {
     }
 }
 
-/// An id that nobody else has.
+/// A random id with a prefix.
 pub(crate) fn random_id(prefix: &str) -> String {
     format!("{prefix}{:016x}", RandomState::new().hash_one(0))
 }
 
-/// An id of a call, as the strictest of templates wants it: nine letters and digits.
+/// A tool call id: nine letters and digits, as the strictest chat templates require.
 pub(crate) fn call_id() -> String {
     let mut id = format!("{:016x}", RandomState::new().hash_one(0));
     id.truncate(9);
     id
 }
 
-/// Seconds since 1970.
+/// Seconds since the Unix epoch.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts, and what comes after them.
+//! `/v1/completions`: continues texts or token sequences.
 
 use crate::serve::api::completion_body::Kind;
 use crate::serve::api::request::GenerationRequest;
@@ -8,43 +8,45 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use serde_json::{Value, json};
 
-/// Ids of a completion that says nothing of how many: as OpenAI has it.
-const ORDINARY_COUNT: usize = 16;
+/// The default `max_tokens`, as in OpenAI's API.
+const DEFAULT_MAX_TOKENS: usize = 16;
 
-/// Reads what is asked, and begins the answer.
+/// Parses a request and starts its generation.
 pub(crate) fn begin(
     service: &ServerState,
     fields: &mut Fields,
 ) -> Result<(GenerationRequest, PendingResponse), ApiError> {
     let prompts = prompts(service, fields)?;
     let echo = fields.take("echo")?.unwrap_or(false);
-    fields.only("suffix", &json!(""), "is not something that this model can be asked to lead to")?;
-    // Who wants the prompt back may want nothing else.
-    let mut asked = GenerationRequest::take(fields, service, u64::from(!echo), ORDINARY_COUNT)?;
-    asked.echo = echo;
-    fields.only("best_of", &json!(asked.texts), "is `n`: all texts are given")?;
-    asked.settings.logprobs = fields.count("logprobs", 0, 20)?;
+    fields.only("suffix", &json!(""), "is not supported")?;
+    // With `echo`, zero new tokens are allowed.
+    let mut request = GenerationRequest::take(fields, service, u64::from(!echo), DEFAULT_MAX_TOKENS)?;
+    request.echo = echo;
+    fields.only("best_of", &json!(request.texts), "must equal `n`: all completions are returned")?;
+    request.settings.logprobs = fields.count("logprobs", 0, 20)?;
     std::mem::take(fields).finish()?;
-    let answer = service.begin_texts(&asked, prompts, Kind::Plain)?;
-    Ok((asked, answer))
+    let answer = service.begin_texts(&request, prompts, Kind::Plain)?;
+    Ok((request, answer))
 }
 
-/// Prompts as texts or as ids, one or several.
+/// Parses prompts: a text, token ids, or a list of either.
 fn prompts(service: &ServerState, fields: &mut Fields) -> Result<Vec<Vec<u32>>, ApiError> {
-    let refused = || ApiError::of("prompt", "`prompt` is a text, a list of token ids, or a list of either");
+    let invalid =
+        || ApiError::of("prompt", "`prompt` must be a text, a list of token ids, or a list of either");
     let ids = |value: &Value| -> Option<Vec<u32>> {
         let items = value.as_array()?.iter();
         items.map(|item| item.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
     };
     let one = |value: &Value| match value {
         Value::String(text) => Ok(service.text.encode(text, true)?),
-        value => ids(value).ok_or_else(refused),
+        value => ids(value).ok_or_else(invalid),
     };
     match fields.need::<Value>("prompt")? {
         Value::Array(items) if !items.is_empty() && !items[0].is_number() => {
             let most = service.queue.most();
             if items.len() > most {
-                let message = format!("{} prompts at once; the server takes {most}", items.len());
+                let message =
+                    format!("{} prompts exceed the maximum of {most} (--slots plus --queue)", items.len());
                 return Err(ApiError::of("prompt", message));
             }
             items.iter().map(one).collect()

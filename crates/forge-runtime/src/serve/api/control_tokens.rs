@@ -1,10 +1,10 @@
-//! Control tokens in what is said: text of a message that looks like one is encoded as text.
+//! Encodes a conversation so that text in messages that looks like a special token stays text.
 //!
-//! A chat template writes messages and control tokens into one text, and the tokenizer takes whatever looks like a control
-//! token for one. So it has to be known which parts of the text are content. The conversation is rendered a second time with
-//! a marker in place of each content; where both texts agree but for the markers, these say where content stands. Each
-//! control token's text that reaches into content is cut after its first character, and the parts are encoded one by one.
-//! A conversation without such text is encoded as a whole.
+//! A chat template writes messages and special tokens into one text, and the tokenizer recognizes special
+//! tokens anywhere in it. To find the message contents, the conversation is rendered a second time with a
+//! marker in place of each content. If both texts agree except at the markers, their positions are the
+//! contents. A special token's text that reaches into a content is split after its first character, and the
+//! parts are encoded separately. A conversation without such text is encoded as a whole.
 
 use crate::error::Error;
 use crate::serve::api::completion_body::random_id;
@@ -13,7 +13,7 @@ use crate::text::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::ops::Range;
 
-/// The tokens of a conversation as `template` renders it.
+/// The token ids of a conversation as `template` renders it.
 pub(crate) fn encode(
     text: &Tokenizer,
     template: &Template,
@@ -36,7 +36,7 @@ pub(crate) fn encode(
     Ok(tokens)
 }
 
-/// Where in the rendered text contents stand; none if the template does not leave them as they are.
+/// The ranges of message contents in the rendered text; `None` if the template changes them.
 fn content_ranges(
     template: &Template,
     conversation: &Conversation<'_>,
@@ -80,7 +80,7 @@ fn content_ranges(
     (at == rendered.len()).then_some(ranges)
 }
 
-/// Where to cut a text so that no control token is found that reaches into content.
+/// Where to split a text so that no special token reaching into a content is recognized.
 fn cuts(rendered: &str, contents: &[Range<usize>], controls: &[String]) -> Vec<usize> {
     let mut cuts = Vec::new();
     for control in controls.iter().filter(|_| !contents.is_empty()) {

@@ -1,15 +1,15 @@
-//! Probabilities of ids, as OpenAI's clients expect to be told of them.
+//! Log probabilities in OpenAI's format.
 
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::session::generation::Logprobs;
 use crate::text::tokenizer::{Detokenizer, Tokenizer};
 use serde_json::{Map, Value, json};
 
-/// What is told of ids. Of the first of a text nobody says how probable it was.
+/// Tokens with their log probabilities. The first token of a sequence has none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tokens(pub(crate) Vec<Token>);
 
-/// A token, and what is known of its probability.
+/// A token with its log probabilities, if known.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) id: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Token {
     pub(crate) offset: usize,
 }
 
-/// Counts the characters of a text before each of its tokens.
+/// Counts the characters before each token of a text.
 #[derive(Clone)]
 pub(crate) struct Offsets {
     stream: Detokenizer,
@@ -39,7 +39,7 @@ impl Offsets {
 }
 
 impl Tokens {
-    /// Of a chat completion.
+    /// The `logprobs` of a chat completion.
     pub(crate) fn of_chat(&self, text: &Tokenizer, bytes: &TokenBytes) -> Value {
         let entry = |id: u32, logprob: f32| {
             let (token, bytes) = match bytes.of(id) {
@@ -57,8 +57,9 @@ impl Tokens {
         json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
     }
 
-    /// Of a plain one. The likeliest tokens are keys there, so each is written in its own way: a special token by its text, and
-    /// bytes that are no whole characters as OpenAI writes them, `bytes:\xe2\x80`. The chosen token is always among them.
+    /// The `logprobs` of a plain completion. The top tokens are keys of an object, so they are written
+    /// unambiguously: a special token by its text, incomplete characters as OpenAI writes them,
+    /// `bytes:\xe2\x80`. The chosen token is always included.
     pub(crate) fn of_plain(&self, text: &Tokenizer, bytes: &TokenBytes) -> Value {
         let token = |id: u32| match bytes.of(id) {
             Some(bytes) => std::str::from_utf8(bytes).map_or_else(|_| escaped(bytes), str::to_owned),
@@ -80,12 +81,12 @@ impl Tokens {
     }
 }
 
-/// Bytes that are not UTF-8.
+/// The notation for bytes that are not UTF-8.
 fn escaped(bytes: &[u8]) -> String {
     bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}"))
 }
 
-/// JSON has no infinity; OpenAI writes this for what cannot be.
+/// Replaces minus infinity, which JSON lacks, as OpenAI does.
 fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
 }

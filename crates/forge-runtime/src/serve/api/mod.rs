@@ -1,4 +1,4 @@
-//! OpenAI's requests and responses.
+//! The OpenAI API: requests and responses.
 
 pub(crate) mod chat;
 pub(crate) mod completion_body;

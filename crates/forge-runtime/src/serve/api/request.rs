@@ -1,4 +1,4 @@
-//! What every request for text has in common: how it is to be written, how often, and how it is to be sent.
+//! The fields that all generation requests have in common.
 
 use crate::error::Error;
 use crate::sampling::sampler::SamplingParams;
@@ -13,31 +13,30 @@ use crate::session::generation::GenerationParams;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 
-/// What was asked for.
+/// A generation request.
 pub(crate) struct GenerationRequest {
-    /// How each text is written; the seed of the first.
+    /// Generation parameters, with the seed of the first sequence.
     pub(crate) settings: GenerationParams,
-    /// How many texts for each prompt.
+    /// Sequences per prompt (`n`).
     pub(crate) texts: usize,
-    /// Whether each begins with its prompt.
+    /// Whether the output starts with the prompt.
     pub(crate) echo: bool,
-    /// The field that has the prompt.
+    /// The name of the prompt field, for errors.
     pub(crate) prompt_field: &'static str,
-    /// What the texts have to be.
+    /// A grammar that constrains the output.
     pub(crate) grammar: Option<Grammar>,
-    /// The field that says so.
+    /// The name of the grammar field, for errors.
     pub(crate) grammar_field: &'static str,
-    /// Tells calls of functions from words, where functions may be called.
+    /// Separates tool calls from text, if tools are offered.
     pub(crate) calls: Option<ToolCallParser>,
-    /// Whether the answer is sent piece by piece.
+    /// Whether the response is streamed.
     pub(crate) stream: bool,
-    /// Whether a streamed answer ends with its usage.
+    /// Whether a stream ends with usage.
     pub(crate) include_usage: bool,
 }
 
 impl GenerationRequest {
-    /// Takes the fields that all requests for text have. Without a count a text may have `count` ids; one of fewer than
-    /// `least` makes no sense.
+    /// Takes the common fields. `count` is the default number of tokens, `least` the minimum.
     pub(crate) fn take(
         fields: &mut Fields,
         service: &ServerState,
@@ -74,7 +73,7 @@ impl GenerationRequest {
 }
 
 impl GenerationRequest {
-    /// Lets functions be called.
+    /// Offers tools to the model.
     pub(crate) fn offer(&mut self, tools: &Tools, service: &ServerState) -> Result<(), ApiError> {
         let opening = tools.dialect.opening_id(&service.text);
         self.calls = Some(ToolCallParser::new(tools.dialect, opening));
@@ -89,65 +88,66 @@ impl GenerationRequest {
 
 fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     let Some(mut options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
-    let refused = |message: &str| Err(ApiError::of("stream_options", message));
+    let invalid = |message: &str| Err(ApiError::of("stream_options", message));
     if !stream {
-        return refused("`stream_options` is for answers that are streamed");
+        return invalid("`stream_options` requires `stream`: true");
     }
-    // Padding against eavesdroppers, which is for who offers it to say.
+    // Padding against traffic analysis, which is optional for servers.
     options.shift_remove("include_obfuscation");
     let include_usage = options.shift_remove("include_usage");
     match (include_usage.unwrap_or(false.into()), options.keys().next()) {
         (Value::Bool(include_usage), None) => Ok(include_usage),
-        _ => refused("`stream_options` is {\"include_usage\": true or false}"),
+        _ => invalid("`stream_options` supports only `include_usage`, true or false"),
     }
 }
 
-/// An unpredictable seed below 2^53, the largest range of integers that JavaScript represents exactly.
+/// A random seed below 2^53, which JavaScript represents exactly.
 fn new_seed() -> u64 {
     RandomState::new().hash_one(0) >> 11
 }
 
 fn sampling(
     fields: &mut Fields,
-    ordinary: &SamplingParams,
+    defaults: &SamplingParams,
     vocabulary: u32,
 ) -> Result<SamplingParams, ApiError> {
     let mut bias = Vec::new();
     for (id, value) in fields.take::<Map<String, Value>>("logit_bias")?.unwrap_or_default() {
         match (id.parse::<u32>(), value.as_f64()) {
             (Ok(id), _) if id >= vocabulary => {
-                let message = format!("`logit_bias`: token {id} is outside the vocabulary of {vocabulary}");
+                let message =
+                    format!("`logit_bias`: token id {id} is not below the vocabulary size {vocabulary}");
                 return Err(ApiError::of("logit_bias", message));
             }
             (Ok(id), Some(value)) if (-100.0..=100.0).contains(&value) => bias.push((id, value as f32)),
             _ => {
                 let message =
-                    format!("`logit_bias` gives token ids numbers from -100 to 100, not {id:?}: {value}");
+                    format!("`logit_bias` maps token ids to numbers from -100 to 100, not {id:?}: {value}");
                 return Err(ApiError::of("logit_bias", message));
             }
         }
     }
     let sampling = SamplingParams {
-        temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(ordinary.temperature),
+        temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(defaults.temperature),
         top_k: match fields.take::<i64>("top_k")? {
-            // -1 is how some clients say that there is none.
+            // Some clients send -1 to disable top-k.
             Some(top_k) => top_k.max(0) as usize,
-            None => ordinary.top_k,
+            None => defaults.top_k,
         },
-        typical_p: fields.number("typical_p", 0.0, 1.0)?.unwrap_or(ordinary.typical_p),
-        top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(ordinary.top_p),
-        min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(ordinary.min_p),
+        typical_p: fields.number("typical_p", 0.0, 1.0)?.unwrap_or(defaults.typical_p),
+        top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
+        min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
         repetition_penalty: fields
             .number("repetition_penalty", 0.0, 100.0)?
-            .unwrap_or(ordinary.repetition_penalty),
-        presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(ordinary.presence_penalty),
+            .unwrap_or(defaults.repetition_penalty),
+        presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(defaults.presence_penalty),
         frequency_penalty: fields
             .number("frequency_penalty", -2.0, 2.0)?
-            .unwrap_or(ordinary.frequency_penalty),
+            .unwrap_or(defaults.frequency_penalty),
         bias,
     };
     sampling.check().map_err(|message| {
-        // The message begins with the name of the field.
+        // The message starts with the name of the parameter.
         let names = [
             "temperature",
             "typical_p",
@@ -165,9 +165,9 @@ fn sampling(
     Ok(sampling)
 }
 
-/// One string or several.
+/// `stop`: one string or several.
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let refused = |message: &str| Err(ApiError::of("stop", message));
+    let invalid = |message: &str| Err(ApiError::of("stop", message));
     let stop: Vec<String> = match fields.take::<Value>("stop")? {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![text],
@@ -175,18 +175,18 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
             let texts: Option<_> = texts.iter().map(|text| text.as_str().map(str::to_owned)).collect();
             match texts {
                 Some(texts) => texts,
-                None => return refused("`stop` is a string or a list of strings"),
+                None => return invalid("`stop` must be a string or a list of strings"),
             }
         }
-        Some(_) => return refused("`stop` is a string or a list of strings"),
+        Some(_) => return invalid("`stop` must be a string or a list of strings"),
     };
     match stop.iter().any(String::is_empty) || stop.len() > 16 {
-        true => refused("`stop` has at most 16 strings, none of them empty"),
+        true => invalid("`stop` must have at most 16 strings, none of them empty"),
         false => Ok(stop),
     }
 }
 
-/// What the text has to be, whichever way it is asked for, and the field that says it.
+/// The grammar of the output and the field that sets it.
 fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), ApiError> {
     let format = fields.take::<Value>("response_format")?;
     let ways = [
@@ -195,8 +195,8 @@ fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), ApiEr
         ("guided_regex", fields.take::<String>("guided_regex")?.map(Grammar::Regex)),
         ("guided_grammar", fields.take::<String>("guided_grammar")?.map(Grammar::Lark)),
     ];
-    let mut asked = ways.into_iter().filter(|(_, grammar)| grammar.is_some());
-    match (asked.next(), asked.next()) {
+    let mut requested = ways.into_iter().filter(|(_, grammar)| grammar.is_some());
+    match (requested.next(), requested.next()) {
         (Some((field, Some(grammar))), None) => {
             let checked = match &grammar {
                 Grammar::Schema(schema) => check_schema(schema),
@@ -204,19 +204,19 @@ fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), ApiEr
                 Grammar::Lark(grammar) => check_lark(grammar),
                 Grammar::After { .. } => Ok(()),
             };
-            let refused =
+            let too_complex =
                 |failure: Error| ApiError::of(field, failure.to_string()).code("grammar_too_complex");
-            checked.map(|()| (field, Some(grammar))).map_err(refused)
+            checked.map(|()| (field, Some(grammar))).map_err(too_complex)
         }
         (_, None) => Ok(("response_format", None)),
         (_, Some((field, _))) => {
-            Err(ApiError::of(field, "one of `response_format` and `guided_...`, not several"))
+            Err(ApiError::of(field, "`response_format` and `guided_...` cannot be combined"))
         }
     }
 }
 
 fn response_format(format: &Value) -> Result<Option<Grammar>, ApiError> {
-    let refused = |message: &str| Err(ApiError::of("response_format", message));
+    let invalid = |message: &str| Err(ApiError::of("response_format", message));
     match format["type"].as_str() {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Grammar::Schema(json!({ "type": "object" })))),
@@ -226,10 +226,10 @@ fn response_format(format: &Value) -> Result<Option<Grammar>, ApiError> {
                 Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
                     Ok(Some(Grammar::Schema(schema.clone())))
                 }
-                _ => refused("`response_format` of type json_schema has a `json_schema` with a `schema`"),
+                _ => invalid("`response_format` of type json_schema needs `json_schema` with a `schema`"),
             }
         }
-        _ => refused("the type of `response_format` is text, json_object or json_schema"),
+        _ => invalid("the type of `response_format` must be text, json_object or json_schema"),
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_seed_is_a_number_of_javascript() {
+    fn new_seeds_are_exact_in_javascript() {
         assert!((0..100).map(|_| new_seed()).all(|seed| seed < 1 << 53));
     }
 }

@@ -1,7 +1,7 @@
-//! Answers on their way: from the scheduler's updates to one JSON object, or to a stream of events.
+//! Pending responses: turns the scheduler's events into one JSON object or a stream of server-sent events.
 //!
-//! A [`Shape`] says what an answer looks like; it is told of every piece, and is asked for events or for the whole. What
-//! carries updates to it is the same for all shapes.
+//! A [`ResponseBody`] defines the format: it receives every token and returns events or the complete body.
+//! The transport is the same for all formats.
 
 use crate::serve::batch::job::RequestEvent;
 use crate::serve::batch::queue::Updates;
@@ -18,21 +18,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long a stream is silent before it says that it still lives.
-const SILENCE: Duration = Duration::from_secs(10);
-/// How long a client may take to take an event.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Events that wait for a client.
+/// Interval of keep-alive comments in a stream.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long a client may take to accept an event.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Capacity of a stream's event queue.
 const EVENTS: usize = 64;
 
-/// What an answer took.
+/// Token usage of a response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Ids of the prompts.
+    /// Prompt tokens.
     pub(crate) prompt: usize,
-    /// Those of them that did not have to be read.
+    /// Prompt tokens reused from the prefix cache.
     pub(crate) reused: usize,
-    /// Ids written.
+    /// Generated tokens.
     pub(crate) written: usize,
 }
 
@@ -47,9 +47,9 @@ impl Usage {
     }
 }
 
-/// An event of a stream.
+/// A server-sent event.
 pub(crate) struct Event {
-    /// Its name, where it has one.
+    /// Its name, if it has one.
     pub(crate) name: Option<&'static str>,
     pub(crate) data: Value,
 }
@@ -65,35 +65,35 @@ impl Event {
     }
 }
 
-/// What an answer looks like.
+/// The format of a response.
 pub(crate) trait ResponseBody: Send {
-    /// What a stream begins with.
+    /// The first events of a stream.
     fn begin(&mut self) -> Vec<Event>;
-    /// Takes text number `index` a piece further, and gives what a stream says of it.
+    /// Adds a token to choice `index` and returns the events for it.
     fn piece(&mut self, index: usize, piece: &GeneratedToken) -> Vec<Event>;
-    /// What a stream ends with.
+    /// The last events of a stream.
     fn end(&mut self, usage: &Usage) -> Vec<Event>;
-    /// The whole answer.
+    /// The complete body.
     fn whole(&mut self, usage: &Usage) -> Value;
-    /// What comes after the last event, for clients that wait for it.
-    fn farewell(&self) -> &'static str {
+    /// Bytes after the last event.
+    fn terminator(&self) -> &'static str {
         "data: [DONE]\n\n"
     }
 }
 
-/// An answer that is being written.
+/// A response in progress.
 pub(crate) struct PendingResponse {
     pub(crate) shape: Box<dyn ResponseBody>,
     pub(crate) updates: Updates,
-    /// Texts that have not come to their end.
+    /// Sequences that have not finished.
     pub(crate) left: usize,
-    /// Texts that share a prompt: what the first of them reuses counts.
+    /// Sequences per prompt: only the first one's reused tokens count.
     pub(crate) texts: usize,
     pub(crate) usage: Usage,
 }
 
 impl PendingResponse {
-    /// The response, in one piece or in many.
+    /// The response, complete or streamed.
     pub(crate) async fn response(self, stream: bool) -> Result<Response, ApiError> {
         if stream { Ok(self.stream()) } else { self.whole().await }
     }
@@ -112,16 +112,16 @@ impl PendingResponse {
         let mut response = typed(StatusCode::OK, "text/event-stream", Body::new(Events(receiver)));
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        // What stands between may not save events up.
+        // Disables buffering in nginx.
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
         response
     }
 
-    /// Sends events until the answer is whole or nobody takes them any more.
+    /// Sends events until the response is complete or the client disconnects.
     async fn send(mut self, events: mpsc::Sender<Bytes>) {
-        let mut due = self.shape.begin();
+        let mut pending = self.shape.begin();
         loop {
-            for event in due {
+            for event in pending {
                 if !send(&events, event.bytes()).await {
                     return;
                 }
@@ -131,18 +131,18 @@ impl PendingResponse {
             }
             let update = tokio::select! {
                 () = events.closed() => return,
-                update = tokio::time::timeout(SILENCE, self.updates.recv()) => update,
+                update = tokio::time::timeout(KEEPALIVE, self.updates.recv()) => update,
             };
-            due = match update {
+            pending = match update {
                 Ok(update) => match self.take(update) {
-                    Ok(due) => due,
+                    Ok(events) => events,
                     Err(refusal) => {
                         send(&events, Event::new(refusal.json()).bytes()).await;
                         return;
                     }
                 },
                 Err(_) => {
-                    if !send(&events, Bytes::from_static(b": still here\n\n")).await {
+                    if !send(&events, Bytes::from_static(b": keep-alive\n\n")).await {
                         return;
                     }
                     Vec::new()
@@ -154,10 +154,10 @@ impl PendingResponse {
                 return;
             }
         }
-        send(&events, Bytes::from_static(self.shape.farewell().as_bytes())).await;
+        send(&events, Bytes::from_static(self.shape.terminator().as_bytes())).await;
     }
 
-    /// Takes an update, and gives what a stream says of it.
+    /// Applies a scheduler event and returns stream events.
     fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<Event>, ApiError> {
         match update {
             Some((index, RequestEvent::Reused(count))) => {
@@ -179,12 +179,12 @@ impl PendingResponse {
     }
 }
 
-/// Whether somebody took it.
+/// Sends an event; false if the client does not accept it.
 async fn send(events: &mpsc::Sender<Bytes>, event: Bytes) -> bool {
-    matches!(tokio::time::timeout(PATIENCE, events.send(event)).await, Ok(Ok(())))
+    matches!(tokio::time::timeout(WRITE_TIMEOUT, events.send(event)).await, Ok(Ok(())))
 }
 
-/// Events as the body of a response.
+/// The events of a stream as a response body.
 struct Events(mpsc::Receiver<Bytes>);
 
 impl HttpBody for Events {

@@ -1,7 +1,7 @@
-//! `/v1/responses`: the same answers in the newer of OpenAI's two shapes.
+//! `/v1/responses`: OpenAI's Responses API.
 //!
-//! What it is asked is turned into a conversation, as for a chat completion, and what comes back is a list of items: a
-//! message, and calls of functions. Nothing is kept here between requests, so an earlier response cannot be named.
+//! The input becomes a conversation, as in a chat completion. The output is a list of items: a message, and
+//! tool calls. The server keeps no state between requests, so `previous_response_id` is not supported.
 
 use crate::serve::api::request::GenerationRequest;
 use crate::serve::api::response::PendingResponse;
@@ -13,7 +13,7 @@ use crate::serve::tools::choice::{Tools, read_arguments};
 use crate::text::chat_template::Message;
 use serde_json::{Map, Value, json};
 
-/// Reads what is asked, and begins the answer.
+/// Parses a request and starts its generation.
 pub(crate) fn begin(
     service: &ServerState,
     fields: &mut Fields,
@@ -21,12 +21,12 @@ pub(crate) fn begin(
     fields.only(
         "previous_response_id",
         &Value::Null,
-        "names nothing: responses are not kept here, so send them again",
+        "is not supported: responses are not stored; send the whole conversation",
     )?;
-    fields.only("conversation", &Value::Null, "names nothing: conversations are not kept here")?;
-    fields.only("background", &json!(false), "is false: an answer goes to whoever asks for it")?;
-    fields.only("truncation", &json!("disabled"), "is disabled: a prompt is read whole or refused")?;
-    fields.only("include", &json!([]), "is empty: there is nothing more to include")?;
+    fields.only("conversation", &Value::Null, "is not supported: conversations are not stored")?;
+    fields.only("background", &json!(false), "must be false: background responses are not supported")?;
+    fields.only("truncation", &json!("disabled"), "must be \"disabled\": prompts are not truncated")?;
+    fields.only("include", &json!([]), "must be empty: nothing can be included")?;
     let mut settings = settings(fields);
     let mut messages = Vec::new();
     if let Some(instructions) = fields.take::<String>("instructions")? {
@@ -52,45 +52,43 @@ pub(crate) fn begin(
     if let Some(count) = fields.count("max_output_tokens", 1, u64::MAX)? {
         fields.set("max_completion_tokens", count.into());
     }
-    let mut asked = GenerationRequest::take(fields, service, 1, usize::MAX)?;
-    asked.prompt_field = "input";
-    if asked.texts != 1 {
-        return Err(ApiError::of("n", "a response is one text"));
+    let mut request = GenerationRequest::take(fields, service, 1, usize::MAX)?;
+    request.prompt_field = "input";
+    if request.texts != 1 {
+        return Err(ApiError::of("n", "`n` must be 1"));
     }
     if let Some(tools) = &tools {
-        asked.offer(tools, service)?;
+        request.offer(tools, service)?;
     }
     std::mem::take(fields).finish()?;
     let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
     let prompt = service.conversation(&messages, described, &variables)?;
-    settings.insert("temperature".to_owned(), json!(asked.settings.sampling.temperature));
-    settings.insert("top_p".to_owned(), json!(asked.settings.sampling.top_p));
-    let shape = ResponsesBody::new(service.info.name, settings, asked.calls.clone());
-    let answer = service.begin(&asked, vec![prompt], Box::new(shape))?;
-    Ok((asked, answer))
+    settings.insert("temperature".to_owned(), json!(request.settings.sampling.temperature));
+    settings.insert("top_p".to_owned(), json!(request.settings.sampling.top_p));
+    let shape = ResponsesBody::new(service.info.name, settings, request.calls.clone());
+    let answer = service.begin(&request, vec![prompt], Box::new(shape))?;
+    Ok((request, answer))
 }
 
-/// What a response repeats of its request, and what holds where the request says nothing.
+/// The settings that a response repeats: those of the request, or their defaults.
 fn settings(fields: &Fields) -> Map<String, Value> {
-    let ordinary = json!({
+    let defaults = json!({
         "instructions": null, "max_output_tokens": null, "metadata": {}, "parallel_tool_calls": true,
         "previous_response_id": null, "reasoning": null, "text": { "format": { "type": "text" } },
         "tool_choice": "auto", "tools": [], "truncation": "disabled", "user": null,
     });
-    let Value::Object(mut settings) = ordinary else { return Map::new() };
+    let Value::Object(mut settings) = defaults else { return Map::new() };
     for (name, value) in &mut settings {
-        if let Some(said) = fields.get(name) {
-            *value = said.clone();
+        if let Some(given) = fields.get(name) {
+            *value = given.clone();
         }
     }
     settings
 }
 
-/// Items as messages.
+/// Converts input items to messages.
 fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), ApiError> {
-    let refused = |what: &Value| {
-        ApiError::of("input", format!("this is not something that the model can read: {what}"))
-    };
+    let unsupported = |what: &Value| ApiError::of("input", format!("unsupported input item: {what}"));
     let items = match input {
         Value::String(text) => {
             messages.push(Message::user(text));
@@ -98,7 +96,7 @@ fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), ApiErro
         }
         Value::Array(items) if items.is_empty() => return Err(ApiError::of("input", "`input` is empty")),
         Value::Array(items) => items,
-        other => return Err(refused(&other)),
+        other => return Err(unsupported(&other)),
     };
     for item in items {
         let text = |value: &Value| match value {
@@ -112,14 +110,14 @@ fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), ApiErro
         };
         match (item["type"].as_str().unwrap_or("message"), item["role"].as_str()) {
             ("message", Some(role)) => {
-                // What OpenAI calls the developer, templates call the system.
+                // OpenAI's role `developer` is `system` in chat templates.
                 let role = if role == "developer" { "system" } else { role };
-                messages.push(Message::new(role, text(&item["content"]).ok_or_else(|| refused(&item))?));
+                messages.push(Message::new(role, text(&item["content"]).ok_or_else(|| unsupported(&item))?));
             }
             ("function_call", _) => {
                 let function = json!({ "name": item["name"], "arguments": item["arguments"] });
                 let call = json!({ "id": item["call_id"], "type": "function", "function": function });
-                // Calls that come one after another are of one message.
+                // Consecutive calls belong to one message.
                 match messages.last_mut().and_then(|message| message.rest.get_mut("tool_calls")) {
                     Some(Value::Array(calls)) => calls.push(call),
                     _ => {
@@ -130,19 +128,20 @@ fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), ApiErro
                 }
             }
             ("function_call_output", _) => {
-                let mut message = Message::new("tool", text(&item["output"]).ok_or_else(|| refused(&item))?);
+                let mut message =
+                    Message::new("tool", text(&item["output"]).ok_or_else(|| unsupported(&item))?);
                 message.rest.insert("tool_call_id".to_owned(), item["call_id"].clone());
                 messages.push(message);
             }
-            // What a model thought is not read again.
+            // Reasoning items are ignored.
             ("reasoning", _) => {}
-            _ => return Err(refused(&item)),
+            _ => return Err(unsupported(&item)),
         }
     }
     messages.iter_mut().try_for_each(read_arguments)
 }
 
-/// A tool as chat completions have it: what describes it in an object of its own.
+/// Converts a tool to the format of chat completions, where `function` is an object.
 fn nested(tool: Value) -> Value {
     match tool {
         Value::Object(mut function) if function.get("function").is_none() => {

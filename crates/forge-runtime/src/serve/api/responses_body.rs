@@ -1,4 +1,4 @@
-//! What OpenAI's clients expect of a response: a list of items, and events that tell of each as it grows.
+//! Response body of /v1/responses: a list of items, and events for each as it grows.
 
 use crate::serve::api::completion_body::{call_id, now, random_id};
 use crate::serve::api::response::{Event, ResponseBody, Usage};
@@ -6,12 +6,12 @@ use crate::serve::tools::tool_call_parser::{Segment, ToolCallParser};
 use crate::session::generation::{FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
 
-/// A response: its items so far.
+/// A response in progress.
 pub(crate) struct ResponsesBody {
     id: String,
     created: u64,
     model: &'static str,
-    /// What the request set, as the response repeats it.
+    /// Settings that the response repeats.
     settings: Map<String, Value>,
     reader: Option<ToolCallParser>,
     items: Vec<Item>,
@@ -19,14 +19,14 @@ pub(crate) struct ResponsesBody {
     events: u64,
 }
 
-/// An item of a response.
+/// An output item.
 struct Item {
     id: String,
     kind: Kind,
-    /// Words, or arguments.
+    /// Text, or arguments of a call.
     text: String,
     is_done: bool,
-    /// Whether it ended before it was whole.
+    /// Whether it was cut off.
     is_cut: bool,
 }
 
@@ -61,7 +61,7 @@ impl Item {
 }
 
 impl ResponsesBody {
-    /// A response of `model`, with nothing in it yet.
+    /// An empty response.
     pub(crate) fn new(
         model: &'static str,
         settings: Map<String, Value>,
@@ -113,7 +113,7 @@ impl ResponsesBody {
         Event { name: Some(name), data }
     }
 
-    /// Where the last item is.
+    /// Index and id of the last item.
     fn place(&self) -> (usize, Value) {
         let index = self.items.len().saturating_sub(1);
         (index, self.items.last().map_or(Value::Null, |item| json!(item.id)))
@@ -244,7 +244,7 @@ impl ResponseBody for ResponsesBody {
         self.json(Some(usage))
     }
 
-    fn farewell(&self) -> &'static str {
+    fn terminator(&self) -> &'static str {
         ""
     }
 }

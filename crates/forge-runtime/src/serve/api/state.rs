@@ -1,4 +1,4 @@
-//! What the endpoints share: the model's words and limits, and the way to the scheduler.
+//! Server state shared by all endpoints.
 
 use crate::error::Error;
 use crate::model::ModelInfo;
@@ -23,15 +23,15 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// One model, served.
+/// The state of a server.
 pub(crate) struct ServerState {
     pub(crate) info: &'static ModelInfo,
-    /// Positions of a slot.
+    /// Context length of a slot in tokens.
     pub(crate) context: u32,
     pub(crate) slots: u32,
     pub(crate) text: Tokenizer,
     pub(crate) template: Option<Template>,
-    /// How ids are chosen unless a request says otherwise.
+    /// Default sampling parameters.
     pub(crate) sampling: SamplingParams,
     pub(crate) grammars: Grammars,
     pub(crate) token_bytes: Arc<TokenBytes>,
@@ -39,16 +39,16 @@ pub(crate) struct ServerState {
     pub(crate) queue: Queue,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: Auth,
-    /// Whether the device has warmed up.
+    /// Whether warm-up is done.
     pub(crate) is_ready: AtomicBool,
-    /// Other names that the model answers to.
+    /// Additional model names.
     pub(crate) aliases: Vec<String>,
-    /// When the server began, in seconds since 1970.
+    /// Start time, in seconds since the Unix epoch.
     pub(crate) created: u64,
 }
 
 impl ServerState {
-    /// Whether `model` is what is served here. A request that names none means what there is.
+    /// Checks the `model` field, if present.
     pub(crate) fn check_model(&self, fields: &mut Fields) -> Result<(), ApiError> {
         match fields.take::<String>("model")? {
             Some(model) if !self.answers_to(&model) => Err(self.unknown_model(&model)),
@@ -62,13 +62,13 @@ impl ServerState {
 
     pub(crate) fn unknown_model(&self, model: &str) -> ApiError {
         let message = format!(
-            "the model here is {:?}, not {model:?}; `serve --alias {model}` would let it answer to that name",
+            "unknown model {model:?}: this server has {:?}; start it with --alias {model} to accept that name",
             self.info.name
         );
         ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
     }
 
-    /// The ids of a conversation up to where the answer begins.
+    /// The token ids of a conversation, up to where the reply starts.
     pub(crate) fn conversation(
         &self,
         messages: &[Message],
@@ -76,8 +76,7 @@ impl ServerState {
         variables: &Map<String, Value>,
     ) -> Result<Vec<u32>, ApiError> {
         let Some(template) = &self.template else {
-            let message =
-                "this model has no chat template, so it cannot chat: /v1/completions continues texts";
+            let message = "this model has no chat template: use /v1/completions";
             return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
         };
         let conversation = Conversation { messages, tools, variables, answer: true };
@@ -87,74 +86,79 @@ impl ServerState {
         })
     }
 
-    /// Has texts written after each prompt, as a completion of either kind.
+    /// Starts the generations of a (chat) completion request.
     pub(crate) fn begin_texts(
         &self,
-        asked: &GenerationRequest,
+        request: &GenerationRequest,
         prompts: Vec<Vec<u32>>,
         kind: Kind,
     ) -> Result<PendingResponse, ApiError> {
-        let choices = self.check_count(prompts.len(), asked)?;
-        if asked.settings.logprobs.is_some() {
-            // Read here, where it may take a moment; what is not known is left out of the answer.
+        let choices = self.check_count(prompts.len(), request)?;
+        if request.settings.logprobs.is_some() {
+            // Loaded here, on a blocking thread. Errors are ignored: unknown bytes are left out of the
+            // response.
             let _ = self.token_bytes.all();
         }
         let (text, bytes) = (self.text.clone(), self.token_bytes.clone());
-        let shape = CompletionBody::new(kind, self.info.name, text, bytes, choices, asked);
-        self.begin(asked, prompts, Box::new(shape))
+        let shape = CompletionBody::new(kind, self.info.name, text, bytes, choices, request);
+        self.begin(request, prompts, Box::new(shape))
     }
 
-    /// Has texts written after each prompt: as many as asked for, with seeds that count up.
+    /// Starts `n` generations for each prompt, with consecutive seeds.
     pub(crate) fn begin(
         &self,
-        asked: &GenerationRequest,
+        request: &GenerationRequest,
         prompts: Vec<Vec<u32>>,
         shape: Box<dyn ResponseBody>,
     ) -> Result<PendingResponse, ApiError> {
-        self.check_count(prompts.len(), asked)?;
+        self.check_count(prompts.len(), request)?;
         let mut texts = Vec::new();
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
-        prompts.iter().try_for_each(|prompt| self.check_prompt(asked.prompt_field, prompt))?;
-        let grammar = asked.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
+        prompts.iter().try_for_each(|prompt| self.check_prompt(request.prompt_field, prompt))?;
+        let grammar = request.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
         let grammar = grammar.map_err(|failure| match failure {
-            Error::Usage(message) => ApiError::of(asked.grammar_field, message),
+            Error::Usage(message) => ApiError::of(request.grammar_field, message),
             failure @ Error::Runtime(_) => failure.into(),
         })?;
         for prompt in prompts {
-            for number in 0..asked.texts as u64 {
+            for number in 0..request.texts as u64 {
                 let settings = GenerationParams {
-                    seed: asked.settings.seed.wrapping_add(number),
-                    ..asked.settings.clone()
+                    seed: request.settings.seed.wrapping_add(number),
+                    ..request.settings.clone()
                 };
                 let constraint = grammar.as_ref().map(CompiledGrammar::constraint);
                 let end = self.info.end;
                 let completion = Generation::new(Some(&self.text), end, &prompt, settings, constraint);
-                let echo = asked.echo.then(|| Echo::new(&self.text, asked.settings.logprobs));
+                let echo = request.echo.then(|| Echo::new(&self.text, request.settings.logprobs));
                 texts.push((prompt.clone(), completion, echo));
             }
         }
         let left = texts.len();
-        Ok(PendingResponse { shape, updates: self.queue.submit(texts)?, left, texts: asked.texts, usage })
+        Ok(PendingResponse { shape, updates: self.queue.submit(texts)?, left, texts: request.texts, usage })
     }
 
-    /// How many texts so many prompts ask for: before anything is made of any of them, as a small body can name many.
-    pub(crate) fn check_count(&self, prompts: usize, asked: &GenerationRequest) -> Result<usize, ApiError> {
-        let (texts, most) = (prompts.saturating_mul(asked.texts), self.queue.most());
+    /// Checks and returns the number of sequences. Called before anything is allocated, because a small body
+    /// can name many prompts.
+    pub(crate) fn check_count(&self, prompts: usize, request: &GenerationRequest) -> Result<usize, ApiError> {
+        let (texts, most) = (prompts.saturating_mul(request.texts), self.queue.most());
         if texts > most {
             let param = if prompts > most { "prompt" } else { "n" };
-            return Err(ApiError::of(param, format!("{texts} texts at once; the server takes {most}")));
+            return Err(ApiError::of(
+                param,
+                format!("{texts} completions exceed the maximum of {most} (--slots plus --queue)"),
+            ));
         }
         Ok(texts)
     }
 
-    /// A prompt is read whole or not at all.
+    /// Checks the length and the tokens of a prompt.
     pub(crate) fn check_prompt(&self, field: &str, prompt: &[u32]) -> Result<(), ApiError> {
         if prompt.is_empty() {
-            return Err(ApiError::of(field, "the prompt is empty, and there is nothing to go on from"));
+            return Err(ApiError::of(field, "the prompt is empty"));
         }
         if prompt.len() > self.context as usize {
             let message = format!(
-                "the prompt has {} tokens, and the context here is {}; `serve --ctx-size` goes up to {}",
+                "the prompt has {} tokens, the context length is {}; `serve --ctx-size` supports up to {}",
                 prompt.len(),
                 self.context,
                 self.info.context
@@ -163,7 +167,8 @@ impl ServerState {
         }
         match prompt.iter().find(|&&id| id >= self.info.vocabulary) {
             Some(id) => {
-                let message = format!("token {id} is outside the vocabulary of {}", self.info.vocabulary);
+                let message =
+                    format!("token id {id} is not below the vocabulary size {}", self.info.vocabulary);
                 Err(ApiError::of(field, message))
             }
             None => Ok(()),

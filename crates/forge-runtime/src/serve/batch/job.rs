@@ -1,4 +1,4 @@
-//! What comes to the scheduler, and what goes back.
+//! Requests to the scheduler, and the events that it returns.
 
 use crate::error::Error;
 use crate::session::generation::{Echo, GeneratedToken, Generation};
@@ -6,50 +6,50 @@ use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A text to be written.
+/// A sequence to be generated.
 pub(crate) struct QueuedRequest {
-    /// What it begins with: 1 id or more, and no more than the context has positions.
+    /// The prompt: at least one token, and no more than the context length.
     pub(crate) prompt: Vec<u32>,
     pub(crate) completion: Generation,
-    /// Gives the prompt back before what follows it, where that is asked for.
+    /// Returns the prompt before the output, if requested.
     pub(crate) echo: Option<Echo>,
-    /// Where its updates go, and which of the texts there it is.
+    /// The channel for its events, and its index among the request's sequences.
     pub(crate) updates: UnboundedSender<(usize, RequestEvent)>,
     pub(crate) index: usize,
     pub(crate) arrived: Instant,
-    /// Its place among those who are written to or wait.
+    /// Its permit in the queue.
     pub(crate) _place: OwnedSemaphorePermit,
 }
 
 impl QueuedRequest {
-    /// Whether it is to be told how probable each id of its prompt was.
-    pub(crate) fn tells_of_prompt(&self) -> bool {
+    /// Whether log probabilities of the prompt are requested.
+    pub(crate) fn echoes_logprobs(&self) -> bool {
         self.echo.as_ref().is_some_and(Echo::wants_logits)
     }
 }
 
-/// What a job is told.
+/// An event of a sequence.
 #[derive(Debug)]
 pub(crate) enum RequestEvent {
-    /// So many more ids of its prompt need not be read.
+    /// Prompt tokens reused from the prefix cache.
     Reused(usize),
-    /// A piece of its prompt.
+    /// A prompt token, for `echo`.
     Echo(GeneratedToken),
-    /// A piece of its text. One with an end is the last update.
+    /// A generated token. The last event, if it has an end.
     Piece(GeneratedToken),
-    /// It cannot go on. The last update.
+    /// An error. The last event.
     Failed(Error),
 }
 
-/// A job in a slot.
+/// A sequence in a slot.
 pub(crate) struct RunningRequest {
     pub(crate) job: QueuedRequest,
-    /// How many ids of its prompt are read.
+    /// Prompt tokens processed so far.
     pub(crate) read: usize,
-    /// The id to be read next, when the prompt is.
+    /// The next token to process, after the prompt.
     pub(crate) next: Option<u32>,
-    /// Whether what comes next of its prompt is being read in another slot, and to be had from there.
-    pub(crate) waits: bool,
+    /// Whether it waits for another slot that is processing the same prefix.
+    pub(crate) waits_for_prefix: bool,
 }
 
 impl RunningRequest {
@@ -57,24 +57,24 @@ impl RunningRequest {
         self.job.updates.is_closed()
     }
 
-    /// Tells, whoever listens. Whether anybody does is asked before every pass.
-    pub(crate) fn tell(&self, update: RequestEvent) {
+    /// Sends an event. A disconnected client is noticed before the next pass.
+    pub(crate) fn send(&self, update: RequestEvent) {
         let _ = self.job.updates.send((self.job.index, update));
     }
 
-    /// Tells of the prompt, where that is wanted, as much as is known before it is read: its first id, or all of them if
-    /// nobody asks for more than the text.
+    /// Sends the prompt tokens known before prefill, for `echo`: the first one, or all if no log
+    /// probabilities are requested.
     pub(crate) fn echo_begin(&mut self) -> Result<(), Error> {
-        let known = if self.job.tells_of_prompt() { 1 } else { self.job.prompt.len() };
+        let known = if self.job.echoes_logprobs() { 1 } else { self.job.prompt.len() };
         (0..known).try_for_each(|position| self.echo(position, None))
     }
 
-    /// Tells of the prompt's id at `position`, which had these logits.
+    /// Sends the prompt token at `position`, with the logits before it.
     pub(crate) fn echo(&mut self, position: usize, logits: Option<&[f32]>) -> Result<(), Error> {
         let Some(echo) = &mut self.job.echo else { return Ok(()) };
         let is_last = position + 1 == self.job.prompt.len();
         let piece = echo.piece(self.job.prompt[position], logits, is_last)?;
-        self.tell(RequestEvent::Echo(piece));
+        self.send(RequestEvent::Echo(piece));
         Ok(())
     }
 }

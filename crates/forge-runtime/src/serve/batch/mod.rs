@@ -1,4 +1,4 @@
-//! Continuous batching: the request queue, the scheduler and its slots.
+//! Continuous batching: request queue, scheduler and slots.
 
 pub(crate) mod job;
 pub(crate) mod queue;

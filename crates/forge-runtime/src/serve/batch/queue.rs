@@ -1,4 +1,4 @@
-//! The way from requests to the scheduler: so many may be written to or wait, and no more.
+//! The bounded queue of sequences for the scheduler.
 
 use crate::serve::batch::job::{QueuedRequest, RequestEvent};
 use crate::serve::http::error::ApiError;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Where jobs are left for the scheduler.
+/// The sending side of the queue.
 #[derive(Clone)]
 pub(crate) struct Queue {
     jobs: UnboundedSender<QueuedRequest>,
-    /// One for each text that is written or may wait.
+    /// One permit for each sequence that runs or may wait.
     places: Arc<Semaphore>,
     most: usize,
     slots: usize,
     metrics: Arc<Metrics>,
 }
 
-/// What becomes of the texts of one request, each by its number.
+/// Events of the sequences of one request, with their index.
 pub(crate) type Updates = UnboundedReceiver<(usize, RequestEvent)>;
 
 impl Queue {
-    /// A queue for a scheduler of `slots` slots, where `waiting` texts may wait; and the scheduler's end of it.
+    /// A queue for `slots` running and `waiting` waiting sequences, and its receiving side.
     pub(crate) fn new(
         slots: u32,
         waiting: u32,
@@ -35,19 +35,19 @@ impl Queue {
         (Queue { jobs, places: Arc::new(Semaphore::new(most)), most, slots, metrics }, receiver)
     }
 
-    /// The most texts that a request may ask for.
+    /// The maximum number of sequences of a request.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Leaves the texts of one request: all of them, or none if there is not room for all.
+    /// Queues all sequences of a request, or none if they do not all fit.
     pub(crate) fn submit(
         &self,
         texts: Vec<(Vec<u32>, Generation, Option<Echo>)>,
     ) -> Result<Updates, ApiError> {
         let Ok(mut places) = self.places.clone().try_acquire_many_owned(texts.len() as u32) else {
             self.metrics.refused.add(1);
-            return Err(ApiError::busy(self.patience()));
+            return Err(ApiError::busy(self.retry_after()));
         };
         let (updates, receiver) = unbounded_channel();
         let arrived = Instant::now();
@@ -55,14 +55,14 @@ impl Queue {
             let Some(_place) = places.split(1) else { break };
             let job =
                 QueuedRequest { prompt, completion, echo, updates: updates.clone(), index, arrived, _place };
-            // A scheduler that has ended leaves no updates, and that is noticed where they are waited for.
+            // If the scheduler has ended, the receiver of the events notices it.
             let _ = self.jobs.send(job);
         }
         Ok(receiver)
     }
 
-    /// Seconds until half of the queued requests have been served, at the rate of the latest ones.
-    fn patience(&self) -> u64 {
+    /// Seconds until half of the queued sequences have finished, at the recent rate.
+    fn retry_after(&self) -> u64 {
         const UNKNOWN: u64 = 5;
         let texts = (self.most - self.slots).div_ceil(2).max(1) as f64;
         let seconds = |interval: Duration| (interval.as_secs_f64() * texts).ceil().clamp(1.0, 60.0) as u64;
@@ -75,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_to_wait_follows_from_the_latest_texts() {
+    fn retry_after_follows_the_recent_rate() {
         let metrics = Arc::new(Metrics::default());
         let (queue, _jobs) = Queue::new(2, 64, metrics.clone());
-        assert_eq!(queue.patience(), 5);
-        // Texts that took long each, and ended one right after another.
+        assert_eq!(queue.retry_after(), 5);
+        // Sequences that took long, but finished in quick succession.
         (0..20).for_each(|_| metrics.finish(Duration::from_secs(60)));
-        assert_eq!(queue.patience(), 1);
+        assert_eq!(queue.retry_after(), 1);
     }
 }

@@ -1,25 +1,25 @@
-//! Slots: what each remembers, and which of them a new text gets.
+//! Slots, their cached prefixes, and the choice of a slot for a new sequence.
 //!
-//! A slot keeps the ids that the model has read in it, also when its text has ended: a text that begins with the same
-//! ids takes up from there. The text of a whole conversation comes back with every turn, so most of a prompt has usually
-//! been read before.
+//! A slot keeps its tokens after its sequence has ended. A sequence with the same prefix continues from
+//! there. In a chat each request repeats the whole conversation, so most of a prompt is usually cached.
 
-/// A slot, with the text that is being written in it, if there is one.
+/// A slot, with its running sequence if there is one.
 pub(crate) struct Slot<W> {
-    /// What the model has read here.
+    /// The tokens in the slot.
     pub(crate) ids: Vec<u32>,
-    /// Who works here.
+    /// The running sequence.
     pub(crate) work: Option<W>,
-    /// When a text last began or ended here: larger is later.
-    pub(crate) touched: u64,
+    /// When a sequence last started or ended here, as a counter.
+    pub(crate) last_used: u64,
 }
 
 impl<W> Slot<W> {
     pub(crate) fn new() -> Slot<W> {
-        Slot { ids: Vec::new(), work: None, touched: 0 }
+        Slot { ids: Vec::new(), work: None, last_used: 0 }
     }
 
-    /// How many ids of `prompt` need not be read again. At least its last one has to be, to know what follows.
+    /// Length of the common prefix with `prompt`, without its last token: that is always processed, because
+    /// its output is needed.
     pub(crate) fn common(&self, prompt: &[u32]) -> usize {
         common(&self.ids, prompt)
     }
@@ -30,9 +30,9 @@ fn common(known: &[u32], prompt: &[u32]) -> usize {
     same.min(prompt.len().saturating_sub(1))
 }
 
-/// The slot for a text that begins with `prompt`: of the idle ones the one that keeps most of the prompt (`kept` says how
-/// many of its first so many ids a slot can keep), if that is at least half of it; or else the one that nobody has used for
-/// the longest time, so that a conversation is not forgotten because another one begins with the same few words.
+/// The slot for a new sequence: the idle slot that can keep the longest prefix of the prompt, if that is at
+/// least half of it; else the least recently used idle slot, so that a short common prefix does not evict a
+/// long conversation. `kept`: how much of a prefix a slot can keep.
 pub(crate) fn choose<W>(
     slots: &[Slot<W>],
     prompt: &[u32],
@@ -44,11 +44,11 @@ pub(crate) fn choose<W>(
     if 2 * most >= prompt.len() {
         return Some(best);
     }
-    idle().min_by_key(|(_, slot)| slot.touched).map(|(index, _)| index)
+    idle().min_by_key(|(_, slot)| slot.last_used).map(|(index, _)| index)
 }
 
-/// How many of the first ids of `prompt` the slot knows that knows most of them, idle or not, and which it is.
-pub(crate) fn knows_most<W>(
+/// The longest cached prefix of `prompt` in any slot, idle or not, and that slot.
+pub(crate) fn longest_prefix<W>(
     slots: &[Slot<W>],
     prompt: &[u32],
     kept: impl Fn(usize, usize) -> usize,
@@ -57,15 +57,16 @@ pub(crate) fn knows_most<W>(
     slots.iter().enumerate().map(known).max().unwrap_or((0, 0))
 }
 
-/// How many of the first ids of `prompt` a slot will know that has `read` so many of a prompt of its `own`; 0 if it knows them
-/// already. Slots `with_memories` can be copied where they are remembered alone: before the last id of their prompt.
-pub(crate) fn promised(own: &[u32], read: usize, prompt: &[u32], with_memories: bool) -> usize {
-    let promised = match common(own, prompt) {
-        common if !with_memories => common,
+/// Length of the prefix of `prompt` that a slot will have cached, which has processed `read` tokens of the
+/// prompt `own`; 0 if it is cached already. Slots with recurrent states can be copied only from their
+/// snapshot, before the last token of their prompt.
+pub(crate) fn pending_prefix(own: &[u32], read: usize, prompt: &[u32], has_recurrent_state: bool) -> usize {
+    let pending = match common(own, prompt) {
+        common if !has_recurrent_state => common,
         common if common + 1 >= own.len() => own.len() - 1,
         _ => 0,
     };
-    if read < promised { promised } else { 0 }
+    if read < pending { pending } else { 0 }
 }
 
 #[cfg(test)]
@@ -73,66 +74,74 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_gets_the_slot_that_knows_it_best_or_is_missed_least() {
-        let slot =
-            |ids: &[u32], touched, busy: bool| Slot { ids: ids.to_vec(), work: busy.then_some(()), touched };
+    fn a_sequence_gets_the_longest_prefix_or_the_least_recently_used_slot() {
+        let slot = |ids: &[u32], last_used, busy: bool| Slot {
+            ids: ids.to_vec(),
+            work: busy.then_some(()),
+            last_used,
+        };
         type Case<'a> = (&'a [Slot<()>], &'a [u32], Option<usize>);
         let cases: [Case<'_>; 6] = [
             (&[slot(&[], 0, false), slot(&[], 0, false)], &[1, 2], Some(0)),
             (&[slot(&[1, 2, 3], 5, false), slot(&[1, 2, 3, 4, 9], 7, false)], &[1, 2, 3, 4, 5], Some(1)),
-            // Busy slots are nobody else's.
+            // Busy slots are not available.
             (&[slot(&[1, 2, 3], 5, false), slot(&[1, 2, 3, 4, 9], 7, true)], &[1, 2, 3, 4, 5], Some(0)),
             (&[slot(&[], 0, true)], &[1], None),
-            // A short beginning in common is no reason to forget a long conversation.
+            // A short common prefix does not evict a long conversation.
             (&[slot(&[1, 5, 6, 7], 9, false), slot(&[], 0, false)], &[1, 2, 3, 4, 5, 6], Some(1)),
             (&[slot(&[1, 5], 9, false), slot(&[8], 3, false), slot(&[9], 4, false)], &[1, 2, 3, 4], Some(1)),
         ];
         for (slots, prompt, chosen) in cases {
             assert_eq!(choose(slots, prompt, |_, length| length), chosen, "{prompt:?}");
         }
-        // What a slot knows but cannot go back to is worth nothing: the other one keeps half.
+        // A prefix that cannot be kept does not count: the other slot keeps half.
         let slots = [slot(&[1, 2, 3, 4, 5, 6], 5, false), slot(&[1, 2, 3], 7, false)];
         let kept = |index, length| if index == 0 { 0 } else { length };
         assert_eq!(choose(&slots, &[1, 2, 3, 9, 9], kept), Some(1));
     }
 
     #[test]
-    fn a_text_is_copied_from_the_slot_that_knows_it_best_whoever_works_there() {
-        let slot = |ids: &[u32], busy: bool| Slot { ids: ids.to_vec(), work: busy.then_some(()), touched: 0 };
+    fn prefixes_are_found_in_busy_slots_too() {
+        let slot =
+            |ids: &[u32], busy: bool| Slot { ids: ids.to_vec(), work: busy.then_some(()), last_used: 0 };
         let slots = [slot(&[1, 2], false), slot(&[1, 2, 3, 9], true), slot(&[4], false)];
         for (prompt, known) in
             [(&[1, 2, 3, 4][..], (3, 1)), (&[4, 5], (1, 2)), (&[7, 8], (0, 2)), (&[4], (0, 2))]
         {
-            assert_eq!(knows_most(&slots, prompt, |_, length| length), known, "{prompt:?}");
+            assert_eq!(longest_prefix(&slots, prompt, |_, length| length), known, "{prompt:?}");
         }
-        // What it knows but cannot be copied is worth nothing.
+        // A prefix that cannot be copied does not count.
         let kept = |index, length| if index == 1 { 0 } else { length };
-        assert_eq!(knows_most(&slots, &[1, 2, 3, 4], kept), (2, 0));
+        assert_eq!(longest_prefix(&slots, &[1, 2, 3, 4], kept), (2, 0));
     }
 
     #[test]
-    fn what_is_being_read_is_waited_for() {
+    fn prefixes_in_progress_are_known() {
         let own = [1, 2, 3, 4];
-        for (read, prompt, promises, with_memories) in [
+        for (read, prompt, promises, has_recurrent_state) in [
             (0, &[1, 2, 3, 4][..], 3, 3),
             (2, &[1, 2, 3, 4], 3, 3),
-            // There to be copied already.
+            // Cached already.
             (3, &[1, 2, 3, 4], 0, 0),
-            // One that goes on after it, one that parts from it, one that is its beginning, one that is another.
+            // A continuation, a divergence, a prefix, and another prompt.
             (0, &[1, 2, 3, 4, 5, 6], 4, 3),
             (3, &[1, 2, 3, 4, 5, 6], 4, 0),
             (0, &[1, 2, 9, 9], 2, 0),
             (0, &[1, 2], 1, 0),
             (0, &[9], 0, 0),
         ] {
-            assert_eq!(promised(&own, read, prompt, false), promises, "{read} {prompt:?}");
-            assert_eq!(promised(&own, read, prompt, true), with_memories, "{read} {prompt:?} with memories");
+            assert_eq!(pending_prefix(&own, read, prompt, false), promises, "{read} {prompt:?}");
+            assert_eq!(
+                pending_prefix(&own, read, prompt, true),
+                has_recurrent_state,
+                "{read} {prompt:?} with recurrent state"
+            );
         }
     }
 
     #[test]
-    fn the_last_id_of_a_prompt_is_read_again() {
-        let slot: Slot<()> = Slot { ids: vec![1, 2, 3], work: None, touched: 0 };
+    fn the_last_prompt_token_is_processed_again() {
+        let slot: Slot<()> = Slot { ids: vec![1, 2, 3], work: None, last_used: 0 };
         for (prompt, common) in [(&[1, 2, 3][..], 2), (&[1, 2, 3, 4], 3), (&[1, 9], 1), (&[4], 0), (&[1], 0)]
         {
             assert_eq!(slot.common(prompt), common);

@@ -1,17 +1,18 @@
-//! A limit on the time that one step through a grammar takes.
+//! A time limit for grammar steps.
 //!
-//! Masks are computed on the scheduler's thread, where every client waits for them. llguidance bounds the work of a mask,
-//! but by counts whose cost depends on the grammar; so a thread beside cancels what takes too long.
+//! Masks are computed on the scheduler's thread, where every client waits_for_prefix for them. llguidance bounds the
+//! work of a mask by counts whose cost depends on the grammar. A watchdog thread therefore cancels steps that
+//! take too long.
 
 use llguidance::CancellationHandle;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the thread looks, while there is something to look at.
+/// Polling interval while steps are running.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Steps that are under way: when each has to be done, and what cancels it.
+/// Running steps: their deadlines and cancellation handles.
 #[derive(Default)]
 struct Steps {
     steps: HashMap<u64, (Instant, CancellationHandle)>,
@@ -31,10 +32,10 @@ impl Shared {
     }
 }
 
-/// Cancels steps that take too long.
+/// The watchdog thread.
 pub(crate) struct Watchdog(Arc<Shared>);
 
-/// Where steps are announced.
+/// A handle for registering steps.
 #[derive(Clone)]
 pub(crate) struct Watch(Arc<Shared>);
 
@@ -74,7 +75,7 @@ fn run(shared: &Shared) {
 }
 
 impl Watch {
-    /// Does a step, which is cancelled by `handle` when it has taken `limit`.
+    /// Runs a step and cancels it by `handle` after `limit`.
     pub(crate) fn step<T>(
         &self,
         handle: &CancellationHandle,
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_cancelled_when_its_time_is_over() {
+    fn a_step_is_cancelled_after_its_limit() {
         let watchdog = Watchdog::start().unwrap();
         let (quick, slow) = (CancellationHandle::default(), CancellationHandle::default());
         watchdog.watch().step(&quick, Duration::from_secs(60), || std::thread::sleep(3 * TICK));

@@ -1,8 +1,8 @@
-//! Who may ask.
+//! Authentication and origin checks.
 //!
-//! Nobody but this machine, unless the operator says otherwise: a server that others can reach wants a key. A browser on
-//! this machine acts for whatever page it shows, so pages of other origins are refused unless they are named, and so are
-//! names for this machine that others may have given it.
+//! The server accepts requests from this machine only, unless the operator allows more. A public address
+//! needs an API key. A browser sends requests for any page that it shows. Pages of other origins are
+//! therefore rejected unless they are allowed, and so are foreign host names (DNS rebinding).
 
 use crate::serve::api::state::ServerState;
 use crate::serve::http::error::ApiError;
@@ -13,41 +13,41 @@ use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Paths that tell nothing but whether the server lives, and the page that asks for the key.
+/// Paths that need no key: health checks, and the page that asks for the key.
 const OPEN: [&str; 3] = ["/health", "/ready", "/"];
 
-/// What a request has to show.
+/// What a request has to present.
 pub(crate) struct Auth {
-    /// Any of these, if there are any.
+    /// Accepted API keys; none are needed if empty.
     keys: Vec<String>,
-    /// Origins whose pages may ask; `*`: all.
+    /// Allowed browser origins; `*` allows all.
     origins: Vec<String>,
-    /// Whether only this machine can reach the server.
+    /// Whether the server listens on a loopback address.
     is_local: bool,
 }
 
 impl Auth {
-    /// For a server that listens at `address`.
+    /// The checks for a server at `address`.
     pub(crate) fn new(address: IpAddr, keys: Vec<String>, origins: Vec<String>) -> Auth {
         Auth { keys, origins, is_local: address.is_loopback() }
     }
 
-    /// The origin to be named in the response, if a page of another origin asks and may.
+    /// Checks host and origin. Returns the origin for the CORS header, if the request is cross-origin and
+    /// allowed.
     fn check_origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
         let host = text(headers, header::HOST).unwrap_or_default();
         let is_ours = is_this_machine(host) || self.origins.iter().any(|origin| is_same(origin, host));
         if self.is_local && self.keys.is_empty() && !is_ours {
             let message =
-                format!("this server answers to localhost, not to {host:?}, unless --allow-origin names it");
+                format!("host {host:?} is not allowed: use localhost, or start serve with --allow-origin");
             return Err(ApiError::new(StatusCode::FORBIDDEN, message));
         }
         match headers.get(header::ORIGIN) {
             Some(origin) if !is_same(origin.to_str().unwrap_or_default(), host) => {
                 let named = |allowed: &String| allowed == "*" || origin == allowed.as_str();
                 if !self.origins.iter().any(named) {
-                    let message = format!(
-                        "pages of {origin:?} may not ask here: serve --allow-origin names those that may"
-                    );
+                    let message =
+                        format!("origin {origin:?} is not allowed: start serve with --allow-origin");
                     return Err(ApiError::new(StatusCode::FORBIDDEN, message));
                 }
                 Ok(Some(origin.clone()))
@@ -56,21 +56,21 @@ impl Auth {
         }
     }
 
-    /// Whether a request shows a key, if it has to.
+    /// Checks the API key, if one is required.
     fn check_key(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         let shown = text(headers, header::AUTHORIZATION);
-        if OPEN.contains(&path) || self.knows(shown.unwrap_or_default()) {
+        if OPEN.contains(&path) || self.has_key(shown.unwrap_or_default()) {
             return Ok(());
         }
         let message = match shown {
-            Some(_) => "the key that was shown is not this server's: Authorization: Bearer ...",
-            None => "this server wants its key: Authorization: Bearer ...",
+            Some(_) => "invalid API key: expected `Authorization: Bearer KEY`",
+            None => "API key required: send `Authorization: Bearer KEY`",
         };
         Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
     }
 
-    /// Whether a header has one of the keys. How long that takes says nothing about them.
-    fn knows(&self, authorization: &str) -> bool {
+    /// Whether a header has one of the keys, in constant time.
+    fn has_key(&self, authorization: &str) -> bool {
         let shown = match authorization.split_once(' ') {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
             _ => "",
@@ -80,12 +80,12 @@ impl Auth {
     }
 }
 
-/// A header's text.
+/// The text of a header.
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Whether two texts are the same, in a time that depends on the length of the first alone.
+/// Compares in a time that depends only on the length of the first argument.
 fn same(shown: &[u8], key: &[u8]) -> bool {
     let mut difference = usize::from(shown.len() != key.len());
     for (index, byte) in shown.iter().enumerate() {
@@ -95,7 +95,7 @@ fn same(shown: &[u8], key: &[u8]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-/// Whether a host, with or without a port, is a name that only this machine has for itself, or an address.
+/// Whether a host, with or without a port, is localhost or an IP address.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -104,17 +104,17 @@ fn is_this_machine(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// Whether a page's origin is the server's own.
+/// Whether an origin has this host.
 fn is_same(origin: &str, host: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
 }
 
-/// Whether a request is answered also when there are too many connections.
+/// Whether a request is served even when there are too many connections.
 pub(crate) fn is_open_path<B>(request: &axum::http::Request<B>) -> bool {
     ["/health", "/ready"].contains(&request.uri().path())
 }
 
-/// Asks every request for what it has to show. A page that may ask can read every response, errors too.
+/// Middleware that checks every request. Allowed origins can read every response, errors included.
 pub(crate) async fn guard(State(service): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(header::ORIGIN);
@@ -123,7 +123,7 @@ pub(crate) async fn guard(State(service): State<Arc<ServerState>>, request: Requ
         Err(refusal) => return refusal.into_response(),
     };
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    // A preflight has no key, and asks for nothing but leave.
+    // A preflight request has no key and does nothing.
     let key = if is_preflight { Ok(()) } else { service.access.check_key(request.uri().path(), headers) };
     let mut response = match key {
         Err(refusal) => refusal.into_response(),
@@ -137,7 +137,7 @@ pub(crate) async fn guard(State(service): State<Arc<ServerState>>, request: Requ
         let exposed = HeaderValue::from_static("retry-after");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
         if is_preflight {
-            // Clients send headers of their own, none of which means anything here.
+            // Clients send arbitrary headers; all are allowed because they are ignored.
             let allowed = wanted.unwrap_or(HeaderValue::from_static("authorization, content-type"));
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_key_is_the_same() {
+    fn keys_are_compared_as_a_whole() {
         for (shown, key, is_same) in [
             ("secret", "secret", true),
             ("secre", "secret", false),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_others_may_have_given_this_machine_are_not_its_own() {
+    fn foreign_host_names_are_not_local() {
         for (host, is_own) in [
             ("localhost:8080", true),
             ("127.0.0.1", true),

@@ -1,7 +1,7 @@
-//! Connections that are open, and which of them to close when there are too many.
+//! Open connections, and which of them to close when there are too many.
 //!
-//! A connection is idle until the head of a request has come, then it receives, and from the end of the request's body to the
-//! end of the response it is answered. One that is answered is never closed for another.
+//! A connection is idle until a request's head has arrived, then receiving until the end of its body, then
+//! active until the end of the response. An active connection is never closed for another.
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Request, Response};
@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 
 const IDLE: u8 = 0;
 const RECEIVING: u8 = 1;
-const ANSWERED: u8 = 2;
+const ACTIVE: u8 = 2;
 
-/// What a connection does.
+/// The state of a connection.
 #[derive(Default)]
 pub(crate) struct State {
     phase: AtomicU8,
@@ -30,14 +30,14 @@ pub(crate) struct Connections {
     open: Mutex<Open>,
 }
 
-/// By their numbers, which count up.
+/// Connections by number, in order of arrival.
 #[derive(Default)]
 struct Open {
     states: BTreeMap<u64, Arc<State>>,
     next: u64,
 }
 
-/// An open connection, which is forgotten when this is dropped.
+/// An open connection. Dropping it removes it.
 pub(crate) struct Connection {
     connections: Arc<Connections>,
     number: u64,
@@ -49,8 +49,8 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a connection. If `most` are open, the oldest idle one is closed for it, or else the oldest that receives.
-    /// Where all of them are answered there may be `reserve` more; none beyond these.
+    /// Registers a connection. If `most` are open, the oldest idle one is closed, else the oldest receiving
+    /// one. If all are active, up to `reserve` more are allowed; then `None` is returned.
     pub(crate) fn open(self: &Arc<Self>, most: usize, reserve: usize) -> Option<Connection> {
         let mut open = self.lock();
         if open.states.len() >= most {
@@ -74,14 +74,14 @@ impl Connections {
         Some(Connection { connections: self.clone(), number, state })
     }
 
-    /// How many are open.
+    /// The number of open connections.
     pub(crate) fn count(&self) -> usize {
         self.lock().states.len()
     }
 }
 
 impl Connection {
-    /// Waits until it has to be closed.
+    /// Waits until the connection has to be closed.
     pub(crate) async fn closed(&self) {
         self.state.close.notified().await;
     }
@@ -98,24 +98,24 @@ impl Drop for Connection {
 }
 
 impl State {
-    /// A request whose head has come.
+    /// Marks the connection as receiving this request.
     pub(crate) fn receive<B>(self: &Arc<Self>, request: Request<B>) -> Request<Body>
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
         self.phase.store(RECEIVING, Relaxed);
-        request.map(|body| Body::new(Phased::new(Body::new(body), self.clone(), RECEIVING, ANSWERED)))
+        request.map(|body| Body::new(Phased::new(Body::new(body), self.clone(), RECEIVING, ACTIVE)))
     }
 
-    /// The response to it.
+    /// Marks the connection as active until the response ends.
     pub(crate) fn answer(self: &Arc<Self>, response: Response<Body>) -> Response<Body> {
-        self.phase.store(ANSWERED, Relaxed);
-        response.map(|body| Body::new(Phased::new(body, self.clone(), ANSWERED, IDLE)))
+        self.phase.store(ACTIVE, Relaxed);
+        response.map(|body| Body::new(Phased::new(body, self.clone(), ACTIVE, IDLE)))
     }
 }
 
-/// A body at whose end the connection goes from one phase to the next.
+/// A body that changes the connection's phase at its end.
 struct Phased {
     body: Body,
     state: Arc<State>,
@@ -133,7 +133,7 @@ impl Phased {
     }
 
     fn end(&self) {
-        // A request's body may be dropped when the response has been sent already.
+        // A request's body may be dropped after the response was sent.
         let _ = self.state.phase.compare_exchange(self.phase, self.next, Relaxed, Relaxed);
     }
 }
@@ -173,22 +173,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_idle_connection_gives_way() {
+    fn the_oldest_idle_connection_is_closed() {
         let connections = Arc::new(Connections::default());
         let open: Vec<_> = (0..3).map(|_| connections.open(3, 1).unwrap()).collect();
         let is_open = |index: usize| connections.lock().states.contains_key(&open[index].number);
-        open[0].state.phase.store(ANSWERED, Relaxed);
+        open[0].state.phase.store(ACTIVE, Relaxed);
         open[1].state.phase.store(RECEIVING, Relaxed);
         let fourth = connections.open(3, 1).unwrap();
         assert!(is_open(0) && is_open(1) && !is_open(2));
-        // One that is still receiving gives way when none is idle, and one that is answered never does.
-        fourth.state.phase.store(ANSWERED, Relaxed);
+        // A receiving connection is closed if none is idle; an active one never is.
+        fourth.state.phase.store(ACTIVE, Relaxed);
         let fifth = connections.open(3, 1).unwrap();
         assert!(is_open(0) && !is_open(1));
-        fifth.state.phase.store(ANSWERED, Relaxed);
-        // One is in reserve.
+        fifth.state.phase.store(ACTIVE, Relaxed);
+        // The reserve allows one more.
         let sixth = connections.open(3, 1).unwrap();
-        sixth.state.phase.store(ANSWERED, Relaxed);
+        sixth.state.phase.store(ACTIVE, Relaxed);
         assert_eq!(connections.count(), 4);
         assert!(connections.open(3, 1).is_none());
         drop(fifth);

@@ -1,4 +1,4 @@
-//! What is not done, told as OpenAI's clients expect to be told.
+//! API errors in OpenAI's format.
 
 use crate::error::Error;
 use axum::body::Body;
@@ -6,15 +6,15 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Why a request gets no answer.
+/// An error response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
-    /// The field that is to blame.
+    /// The request field that caused the error.
     param: Option<String>,
     code: Option<&'static str>,
-    /// Seconds after which it may be worth another try.
+    /// Seconds after which a retry may succeed.
     retry_after: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ impl ApiError {
         ApiError { status, message: message.into(), param: None, code: None, retry_after: None }
     }
 
-    /// What a field has is not what it may have.
+    /// An error about a request field.
     pub(crate) fn of(param: &str, message: impl Into<String>) -> ApiError {
         ApiError { param: Some(param.to_owned()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
     }
@@ -32,24 +32,24 @@ impl ApiError {
         ApiError { code: Some(code), ..self }
     }
 
-    /// After how many seconds another try may succeed.
+    /// Adds a `Retry-After` header.
     pub(crate) fn retry_after(self, seconds: u64) -> ApiError {
         ApiError { retry_after: Some(seconds), ..self }
     }
 
-    /// There are too many connections.
+    /// Too many open connections.
     pub(crate) fn overloaded() -> ApiError {
         let message = "too many connections are open; try again later";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("too_many_connections").retry_after(1)
     }
 
-    /// Too many are waiting.
+    /// The queue is full.
     pub(crate) fn busy(seconds: u64) -> ApiError {
-        let message = "the server is busy: as many requests are waiting as may wait";
+        let message = "the request queue is full (--queue)";
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full").retry_after(seconds)
     }
 
-    /// As the body of a response or an event says it.
+    /// The error as JSON, for a response or an event.
     pub(crate) fn json(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -86,12 +86,12 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A response that is JSON.
+/// A JSON response.
 pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     typed(status, "application/json", value.to_string())
 }
 
-/// A response of a content type.
+/// A response with a content type.
 pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;

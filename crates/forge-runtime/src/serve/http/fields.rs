@@ -1,20 +1,19 @@
-//! A request's body, field by field.
+//! The fields of a request body.
 //!
-//! Each part of the server takes the fields that it understands. What is left over in the end is an error, unless it is
-//! known to make no difference: an answer that ignores half of the question would be a wrong answer. A field that is null
-//! is a field that is not there.
+//! Each part of the server takes the fields that it supports. Remaining fields are an error, unless they do
+//! not change the result: ignoring a field could give a wrong result. A null field counts as absent.
 
 use crate::serve::http::error::ApiError;
 use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Fields that nobody has taken yet.
+/// Fields that were not taken yet.
 #[derive(Default)]
 pub(crate) struct Fields(Map<String, Value>);
 
-/// What clients send for their own or the operator's sake: who asks, what to keep, where to cache, how soon.
-const HARMLESS: [&str; 9] = [
+/// Fields without effect on the result: user ids, storage, caching, priority.
+const IGNORED: [&str; 9] = [
     "user",
     "metadata",
     "store",
@@ -26,12 +25,12 @@ const HARMLESS: [&str; 9] = [
     "model",
 ];
 
-/// What the parser says of a value, in words of JSON rather than of Rust.
-fn in_words_of_json(error: &str) -> String {
+/// Rewrites a parser message from Rust's terms to JSON's.
+fn in_json_terms(error: &str) -> String {
     let words = [
-        ("expected u64", "expected a whole number, 0 or more"),
-        ("expected u32", "expected a whole number, 0 or more"),
-        ("expected i64", "expected a whole number"),
+        ("expected u64", "expected an integer of at least 0"),
+        ("expected u32", "expected an integer of at least 0"),
+        ("expected i64", "expected an integer"),
         ("expected f64", "expected a number"),
         ("expected a boolean", "expected true or false"),
         ("expected a sequence", "expected a list"),
@@ -44,32 +43,31 @@ fn in_words_of_json(error: &str) -> String {
 }
 
 impl Fields {
-    /// The fields of a JSON object.
+    /// Parses a JSON object.
     pub(crate) fn parse(body: &[u8]) -> Result<Fields, ApiError> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => {
                 Ok(Fields(fields.into_iter().filter(|(_, value)| !value.is_null()).collect()))
             }
-            Ok(_) => Err(ApiError::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")),
-            Err(error) => {
-                Err(ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
-            }
+            Ok(_) => Err(ApiError::new(StatusCode::BAD_REQUEST, "the request body is not a JSON object")),
+            Err(error) => Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("the request body is not valid JSON: {error}"),
+            )),
         }
     }
 
-    /// A field's value, which stays there.
+    /// The value of a field, which is not taken.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// A field, if it is there.
+    /// Takes a field, if present.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(value) = self.0.shift_remove(name) else { return Ok(None) };
         match serde_json::from_value(value) {
             Ok(value) => Ok(Some(value)),
-            Err(error) => {
-                Err(ApiError::of(name, format!("`{name}`: {}", in_words_of_json(&error.to_string()))))
-            }
+            Err(error) => Err(ApiError::of(name, format!("`{name}`: {}", in_json_terms(&error.to_string())))),
         }
     }
 
@@ -85,41 +83,41 @@ impl Fields {
         })
     }
 
-    /// Another name, or place, for a field.
+    /// Sets a field, such as one under another name.
     pub(crate) fn set(&mut self, name: &str, value: Value) {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// A field that has to be there.
+    /// Takes a required field.
     pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
         self.take(name)?.ok_or_else(|| ApiError::of(name, format!("`{name}` is missing")))
     }
 
-    /// A number within a range.
+    /// Takes a number within a range.
     pub(crate) fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
         match self.take::<f64>(name)? {
             Some(number) if !(least..=most).contains(&number) => {
-                Err(ApiError::of(name, format!("`{name}` is {least} to {most}, not {number}")))
+                Err(ApiError::of(name, format!("`{name}` must be {least} to {most}, not {number}")))
             }
             number => Ok(number.map(|number| number as f32)),
         }
     }
 
-    /// A whole number within a range.
+    /// Takes an integer within a range.
     pub(crate) fn count(&mut self, name: &str, least: u64, most: u64) -> Result<Option<usize>, ApiError> {
         match self.take::<u64>(name)? {
             Some(count) if !(least..=most).contains(&count) => {
                 let range = match most {
-                    u64::MAX => format!("{least} or more"),
+                    u64::MAX => format!("at least {least}"),
                     _ => format!("{least} to {most}"),
                 };
-                Err(ApiError::of(name, format!("`{name}` is {range}, not {count}")))
+                Err(ApiError::of(name, format!("`{name}` must be {range}, not {count}")))
             }
             count => Ok(count.map(|count| count as usize)),
         }
     }
 
-    /// A whole number, or -1, with which some clients say that there is no limit.
+    /// Takes an integer; some clients send -1 for no limit.
     pub(crate) fn count_or_unlimited(&mut self, name: &str, least: u64) -> Result<Option<usize>, ApiError> {
         if self.0.get(name).is_some_and(|value| *value == -1) {
             self.0.shift_remove(name);
@@ -128,7 +126,7 @@ impl Fields {
         self.count(name, least, u64::MAX)
     }
 
-    /// A field that is understood in one way only.
+    /// Takes a field that supports a single value. `why` completes the error message.
     pub(crate) fn only(&mut self, name: &str, allowed: &Value, why: &str) -> Result<(), ApiError> {
         match self.0.shift_remove(name) {
             Some(value) if value != *allowed => Err(ApiError::of(name, format!("`{name}` {why}"))),
@@ -136,12 +134,12 @@ impl Fields {
         }
     }
 
-    /// Nothing may be left that could make a difference.
+    /// Rejects remaining fields that could change the result.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
-        match self.0.keys().find(|name| !HARMLESS.contains(&name.as_str())) {
+        match self.0.keys().find(|name| !IGNORED.contains(&name.as_str())) {
             Some(name) => Err(ApiError::of(
                 name,
-                format!("`{name}` is not understood here, and an answer without it could be another answer"),
+                format!("unsupported field `{name}`: ignoring it could change the result"),
             )),
             None => Ok(()),
         }

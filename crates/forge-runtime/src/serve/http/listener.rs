@@ -1,4 +1,4 @@
-//! Connections: how many, how patient the server is with them, and how it ends.
+//! The connection loop: limits, timeouts and shutdown.
 
 use crate::error::Error;
 use crate::serve::Stop;
@@ -20,28 +20,28 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection may take to say what it wants.
+/// Time limit for a request's head.
 const HEADER_TIME: Duration = Duration::from_secs(30);
-/// The most bytes of a request's head.
+/// Maximum size of a request's head in bytes.
 const HEADER_BYTES: usize = 64 << 10;
-/// Threads that read bodies into prompts.
-const ASIDE: usize = 4;
-/// Connections beyond those that are being answered or wait.
+/// Threads for parsing and tokenizing request bodies.
+const BLOCKING_THREADS: usize = 4;
+/// Connections allowed beyond slots and queue.
 const SPARE: usize = 64;
-/// Connections beyond these, which are for asking whether the server lives.
+/// Further connections, for health checks only.
 const RESERVE: usize = 16;
 
-/// Takes an address, or says who may have it.
+/// Binds an address.
 pub(crate) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Error> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Error::usage(format!(
-            "port {port} of {host} is taken by another program: --port {} would be the next, --port 0 any that is free",
+            "port {port} of {host} is in use: try --port {}, or --port 0 for a free one",
             port.wrapping_add(1)
         )),
         std::io::ErrorKind::PermissionDenied => {
-            Error::usage(format!("port {port} of {host} is not for everyone: one above 1023 is"))
+            Error::usage(format!("permission denied: port {port} is privileged; use a port above 1023"))
         }
-        _ => Error::usage(format!("cannot listen at {host} port {port}: {error}")),
+        _ => Error::usage(format!("cannot listen on {host} port {port}: {error}")),
     };
     let listener = TcpListener::bind((host, port)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
@@ -49,17 +49,17 @@ pub(crate) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr),
     Ok((listener, address))
 }
 
-/// Answers connections until the first signal, and those that are there until their answers have ended or the second.
+/// Serves connections until the first signal, then finishes running requests until the second.
 pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop) -> Result<(), Error> {
-    let wrong = |error: std::io::Error| Error::runtime(format!("the server: {error}"));
+    let server_error = |error: std::io::Error| Error::runtime(format!("the server: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(ASIDE)
+        .max_blocking_threads(BLOCKING_THREADS)
         .build()
-        .map_err(wrong)?;
+        .map_err(server_error)?;
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(wrong)?;
-        let mut signals = Signals::new().map_err(wrong)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(server_error)?;
+        let mut signals = Signals::new().map_err(server_error)?;
         let most = service.queue.most() + SPARE;
         let connections = Arc::new(Connections::default());
         let router = TowerToHyperService::new(router(service.clone()));
@@ -73,13 +73,13 @@ pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop)
                 () = stop.0.notified() => break,
             };
             let Ok((stream, _)) = accepted else {
-                // Out of files, most likely: connections that end give some back.
+                // Usually out of file descriptors: wait until connections close.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            // Events are small, and each is wanted at once.
+            // Disables Nagle's algorithm: stream events are small and latency matters.
             let _ = stream.set_nodelay(true);
-            // Where all are answered, and those in reserve too, there is nothing to be done for another.
+            // Drops the connection if all others are active and the reserve is used up.
             let Some(open) = connections.open(most, RESERVE) else { continue };
             let (all, router, state) = (connections.clone(), router.clone(), open.state());
             let respond = service_fn(move |request| {
@@ -97,7 +97,7 @@ pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop)
             let connection =
                 graceful.watch(http.serve_connection(TokioIo::new(WriteTimeout::new(stream)), respond));
             tokio::spawn(async move {
-                // A connection that breaks is the client's business.
+                // Errors of a connection concern only its client.
                 tokio::select! {
                     _ = connection => {}
                     () = open.closed() => {}
@@ -105,9 +105,8 @@ pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop)
             });
         }
         drop(listener);
-        // Whoever read standard error may have gone, and answers are not to go with them.
-        let _ =
-            writeln!(stderr(), "stopping when the answers under way have ended; once more to stop at once");
+        // Standard error may be closed; that must not end running requests.
+        let _ = writeln!(stderr(), "finishing running requests; press Ctrl-C again to stop at once");
         tokio::select! {
             () = graceful.shutdown() => Ok(()),
             () = signals.next() => std::process::exit(130),
@@ -116,7 +115,7 @@ pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop)
     })
 }
 
-/// What asks a program to end.
+/// Signals that stop the server.
 #[cfg(unix)]
 struct Signals([tokio::signal::unix::Signal; 2]);
 
@@ -136,7 +135,7 @@ impl Signals {
     }
 }
 
-/// What asks a program to end.
+/// Signals that stop the server.
 #[cfg(not(unix))]
 struct Signals;
 

@@ -1,32 +1,34 @@
-//! What a server has done so far, for `/metrics` in the format of Prometheus.
+//! Server metrics for `/metrics`, in the Prometheus text format.
 
 use crate::offload::CacheStats;
 use std::collections::VecDeque;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A number that only grows, or a level.
+/// A counter, or a gauge.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    /// Adds to a counter.
     pub(crate) fn add(&self, more: usize) {
         self.0.fetch_add(more as u64, Relaxed);
     }
 
+    /// Sets a gauge.
     pub(crate) fn set(&self, level: usize) {
         self.0.store(level as u64, Relaxed);
     }
 
-    /// What it is now.
+    /// The current value.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Time that adds up, in microseconds.
+/// A sum of durations, kept in microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct DurationCounter(AtomicU64);
 
@@ -35,71 +37,140 @@ impl DurationCounter {
         self.0.fetch_add(more.as_micros() as u64, Relaxed);
     }
 
-    /// In seconds.
+    /// The sum in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.0.load(Relaxed) as f64 / 1e6
     }
 }
 
-/// Ends of texts that are remembered.
-const ENDS: usize = 16;
+/// Upper bounds of the histogram buckets, in seconds. The last bucket, `+Inf`, is the count.
+const BUCKETS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
-/// Everything that is counted.
+/// A Prometheus histogram of durations.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram(Mutex<Observations>);
+
+/// The state of a [`Histogram`]. One lock covers all of it, so a scrape sees a consistent count and sum.
+#[derive(Clone, Copy, Debug, Default)]
+struct Observations {
+    /// Observations at or below each bound of [`BUCKETS`].
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    sum: Duration,
+}
+
+impl Histogram {
+    /// Adds one observation.
+    pub(crate) fn observe(&self, time: Duration) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (bucket, bound) in seen.buckets.iter_mut().zip(BUCKETS) {
+            *bucket += u64::from(time.as_secs_f64() <= bound);
+        }
+        seen.count += 1;
+        seen.sum += time;
+    }
+
+    fn read(&self) -> Observations {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Completion times kept for [`Metrics::interval`].
+const RECENT_COMPLETIONS: usize = 16;
+
+/// All metrics of a server. A sequence is one generation: a request with `n` above 1 has several.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    /// Texts that began.
+    /// Sequences that got a slot.
     pub(crate) started: Counter,
-    /// Texts that came to their end.
+    /// Sequences that finished.
     pub(crate) finished: Counter,
-    /// Texts that nobody wanted any more.
+    /// Sequences whose client disconnected.
     pub(crate) cancelled: Counter,
-    /// Texts that could not be written.
+    /// Sequences that ended with an error.
     pub(crate) failed: Counter,
-    /// Requests refused because too many were waiting.
+    /// Requests rejected because the queue was full.
     pub(crate) refused: Counter,
-    /// Ids of prompts.
+    /// Prompt tokens.
     pub(crate) prompt: Counter,
-    /// Those of them that did not have to be read again.
+    /// Prompt tokens reused from the prefix cache.
     pub(crate) reused: Counter,
-    /// Ids written.
+    /// Generated tokens.
     pub(crate) written: Counter,
-    /// Passes of the model.
+    /// Forward passes.
     pub(crate) passes: Counter,
-    /// Rows in them.
+    /// Rows in forward passes.
     pub(crate) rows: Counter,
-    /// Time in them.
+    /// Time in forward passes.
     pub(crate) busy: DurationCounter,
-    /// Time from the arrival of texts to their first ids.
-    pub(crate) first: DurationCounter,
-    /// Time from the arrival of texts to their ends.
-    pub(crate) whole: DurationCounter,
-    /// When the latest texts ended.
+    /// Time from the arrival of a request to its first token.
+    pub(crate) first: Histogram,
+    /// Time from the arrival of a request to its end.
+    whole: Histogram,
+    /// When the latest sequences finished, the oldest first.
     ends: Mutex<VecDeque<Instant>>,
-    /// Texts being written.
+    /// Sequences in a slot.
     pub(crate) active: Counter,
-    /// Texts that wait for a slot.
+    /// Sequences waiting for a slot.
     pub(crate) waiting: Counter,
-    /// Where experts are streamed.
+    /// Expert cache statistics, if experts are streamed.
     streaming: Mutex<Option<Streaming>>,
 }
 
-/// What has been read of experts, and how fast it could be.
+/// Statistics of the expert cache and the disk bandwidth that bounds it.
 #[derive(Clone, Copy, Debug)]
 struct Streaming {
-    /// What the device had counted before the first text.
+    /// The device's counts after warm-up.
     before: CacheStats,
-    /// Since then.
+    /// The counts since then.
     counts: CacheStats,
-    /// Bytes a second that the disk gave before the first text, where nothing else was done.
+    /// Disk bandwidth measured before the first request, in bytes/s.
     disk: f64,
 }
 
+/// Writes metrics in the Prometheus text format.
+#[derive(Default)]
+struct Exposition(String);
+
+impl Exposition {
+    fn header(&mut self, name: &str, help: &str, kind: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP forge_{name} {help}\n# TYPE forge_{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, value: impl Display) {
+        let _ = writeln!(self.0, "forge_{name} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        let name = format!("{name}_total");
+        self.header(&name, help, "counter");
+        self.sample(&name, value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.header(name, help, "gauge");
+        self.sample(name, value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        let Observations { buckets, count, sum } = histogram.read();
+        self.header(name, help, "histogram");
+        for (bound, observed) in BUCKETS.iter().zip(buckets) {
+            self.sample(&format!("{name}_bucket{{le=\"{bound}\"}}"), observed);
+        }
+        self.sample(&format!("{name}_bucket{{le=\"+Inf\"}}"), count);
+        self.sample(&format!("{name}_sum"), sum.as_secs_f64());
+        self.sample(&format!("{name}_count"), count);
+    }
+}
+
 impl Metrics {
-    /// A text has come to its end, so long after it arrived.
+    /// Counts a sequence that finished, `whole` after its request arrived.
     pub(crate) fn finish(&self, whole: Duration) {
-        self.whole.add(whole);
+        self.whole.observe(whole);
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        if ends.len() == ENDS {
+        if ends.len() == RECENT_COMPLETIONS {
             ends.pop_front();
         }
         ends.push_back(Instant::now());
@@ -107,98 +178,116 @@ impl Metrics {
         self.finished.add(1);
     }
 
-    /// How far apart the ends of the latest texts are, the time since the last one included; none if that is not known.
+    /// The mean time between the latest completions, up to now; `None` before the first completion.
     pub(crate) fn interval(&self) -> Option<Duration> {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.front().map(|first| first.elapsed() / ends.len() as u32)
     }
 
-    /// Experts are streamed from a disk that gives so many bytes a second; what has been read so far was for nobody's text.
+    /// Enables expert cache metrics. `disk` is the disk bandwidth in bytes/s; `before` are the counts after warm-up.
     pub(crate) fn stream(&self, disk: f64, before: CacheStats) {
         let streaming = Streaming { before, counts: CacheStats::default(), disk };
         *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) = Some(streaming);
     }
 
-    /// What has been read of experts so far.
+    /// Updates the expert cache statistics; ignored unless [`Metrics::stream`] was called.
     pub(crate) fn set_streamed(&self, counts: CacheStats) {
         if let Some(streaming) = &mut *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) {
             streaming.counts = counts.since(&streaming.before);
         }
     }
 
-    /// As Prometheus reads it.
+    /// All metrics in the Prometheus text format. `slots` is the number of parallel sequences.
     pub(crate) fn text(&self, slots: u32) -> String {
-        let counters = [
-            ("texts_started", "Texts that began", &self.started),
-            ("texts_finished", "Texts that came to their end", &self.finished),
-            ("texts_cancelled", "Texts whose client went away", &self.cancelled),
-            ("texts_failed", "Texts that could not be written", &self.failed),
-            ("requests_refused", "Requests refused because the queue was full", &self.refused),
-            ("prompt_tokens", "Tokens of prompts", &self.prompt),
-            ("prompt_tokens_reused", "Tokens of prompts that did not have to be read again", &self.reused),
-            ("tokens", "Tokens written", &self.written),
-            ("passes", "Passes of the model", &self.passes),
-            ("pass_rows", "Rows in passes of the model", &self.rows),
-        ];
-        let times = [
-            ("pass_seconds", "Time in passes of the model", &self.busy),
-            ("first_token_seconds", "Time from arrival to first token, of all texts together", &self.first),
-            ("text_seconds", "Time from arrival to end, of all texts together", &self.whole),
-        ];
-        let slots_now = Counter::default();
-        slots_now.set(slots as usize);
-        let levels = [
-            ("slots", "Texts that can be written at once", &slots_now),
-            ("texts_active", "Texts being written", &self.active),
-            ("texts_waiting", "Texts that wait for a slot", &self.waiting),
-        ];
-        let mut text = String::new();
-        let mut line = |name: &str, help: &str, kind: &str, value: String| {
-            let suffix = if kind == "counter" { "_total" } else { "" };
-            let name = format!("model_{name}{suffix}");
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
-        };
-        for (name, help, count) in counters {
-            line(name, help, "counter", count.get().to_string());
+        let mut out = Exposition::default();
+        for (name, help, count) in [
+            ("requests_started", "Sequences that started", &self.started),
+            ("requests_completed", "Sequences that finished", &self.finished),
+            ("requests_cancelled", "Sequences whose client disconnected", &self.cancelled),
+            ("requests_failed", "Sequences that ended with an error", &self.failed),
+            ("requests_rejected", "Requests rejected because the queue was full", &self.refused),
+            ("prompt_tokens", "Prompt tokens", &self.prompt),
+            ("prompt_tokens_cached", "Prompt tokens reused from the prefix cache", &self.reused),
+            ("generation_tokens", "Generated tokens", &self.written),
+            ("forward_passes", "Forward passes", &self.passes),
+            ("batch_tokens", "Rows in forward passes", &self.rows),
+        ] {
+            out.counter(name, help, count.get());
         }
-        for (name, help, time) in times {
-            line(name, help, "counter", time.seconds().to_string());
+        out.counter("forward_seconds", "Time in forward passes", self.busy.seconds());
+        out.histogram("time_to_first_token_seconds", "Time from arrival to the first token", &self.first);
+        out.histogram("request_seconds", "Time from arrival to the end", &self.whole);
+        out.gauge("slots", "Parallel sequences", slots);
+        out.gauge("requests_running", "Sequences in a slot", self.active.get());
+        out.gauge("requests_waiting", "Sequences waiting for a slot", self.waiting.get());
+        let streaming = *self.streaming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Streaming { counts, disk, .. }) = streaming {
+            self.write_expert_cache(&mut out, &counts, disk);
         }
-        if let Some(Streaming { counts, disk, .. }) =
-            *self.streaming.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            let waited = counts.stalled.as_secs_f64().to_string();
-            for (name, help, value) in [
-                ("experts_asked", "Experts that layers asked for", counts.asked.to_string()),
-                ("experts_found", "Those of them that were in memory", counts.found.to_string()),
-                ("experts_foreseen", "Those of them that were read ahead", counts.foreseen.to_string()),
-                ("experts_wanted_bytes", "Bytes of those that were not in memory", counts.wanted.to_string()),
-                ("experts_bytes", "Bytes of experts read from disk", counts.bytes.to_string()),
-                ("experts_stalled_seconds", "Time in which passes waited for the disk", waited),
-            ] {
-                line(name, help, "counter", value);
-            }
-            let disk_help =
-                "Bytes a second that the disk gave before the first text, where nothing else was done";
-            line("experts_disk_bytes_per_second", disk_help, "gauge", disk.to_string());
-            if let Some(permitted) = counts.permitted(disk, self.rows.get()) {
-                let reached = self.rows.get() as f64 / self.busy.seconds() / permitted;
-                for (name, help, value) in [
-                    (
-                        "rows_per_second_permitted",
-                        "Rows a second if that disk read what was wanted and no more",
-                        permitted,
-                    ),
-                    ("rows_per_second_reached_ratio", "The share of these that passes reached", reached),
-                ] {
-                    line(&format!("experts_{name}"), help, "gauge", value.to_string());
-                }
-            }
+        out.0
+    }
+
+    fn write_expert_cache(&self, out: &mut Exposition, counts: &CacheStats, disk: f64) {
+        for (name, help, value) in [
+            ("requests", "Experts requested by layers", counts.asked),
+            ("hits", "Requested experts found in the cache", counts.found),
+            ("prefetch_hits", "Requested experts that had been prefetched", counts.foreseen),
+            ("miss_bytes", "Bytes of requested experts not found", counts.wanted),
+            ("read_bytes", "Bytes read from disk, wasted prefetches included", counts.bytes),
+        ] {
+            out.counter(&format!("expert_cache_{name}"), help, value);
         }
-        for (name, help, level) in levels {
-            line(name, help, "gauge", level.get().to_string());
+        let help = "Time in which passes waited for the disk";
+        out.counter("expert_cache_stall_seconds", help, counts.stalled.as_secs_f64());
+        let help = "Disk bandwidth, measured before the first request";
+        out.gauge("expert_disk_bytes_per_second", help, disk);
+        if let Some(bound) = counts.permitted(disk, self.rows.get()) {
+            let help = "Rows per second if the disk read the missed bytes and nothing else took time";
+            out.gauge("expert_disk_bound_tokens_per_second", help, bound);
+            let reached = self.rows.get() as f64 / self.busy.seconds() / bound;
+            out.gauge("expert_disk_bound_ratio", "Share of that bound that was reached", reached);
         }
-        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
+        let metrics = Metrics::default();
+        for millis in [5, 10, 40, 700_000] {
+            metrics.first.observe(Duration::from_millis(millis));
+        }
+        let text = metrics.text(1);
+        let name = "forge_time_to_first_token_seconds";
+        for line in [
+            format!("# TYPE {name} histogram"),
+            format!("{name}_bucket{{le=\"0.01\"}} 2"),
+            format!("{name}_bucket{{le=\"0.025\"}} 2"),
+            format!("{name}_bucket{{le=\"0.05\"}} 3"),
+            format!("{name}_bucket{{le=\"1\"}} 3"),
+            format!("{name}_bucket{{le=\"300\"}} 3"),
+            format!("{name}_bucket{{le=\"+Inf\"}} 4"),
+            format!("{name}_sum 700.055"),
+            format!("{name}_count 4"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");
+        }
+    }
+
+    #[test]
+    fn every_metric_has_the_prefix_and_a_help_line() {
+        let metrics = Metrics::default();
+        metrics.stream(1e9, CacheStats::default());
+        let text = metrics.text(4);
+        assert!(text.contains("\nforge_slots 4\n") && text.contains("forge_expert_cache_requests_total 0"));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(line.starts_with("forge_"), "{line}");
+        }
+        let [helps, kinds] = ["# HELP forge_", "# TYPE forge_"]
+            .map(|start| text.lines().filter(|line| line.starts_with(start)).count());
+        assert_eq!(helps, kinds);
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP: connections, routes, authentication, errors, metrics.
+//! HTTP: connections, routes, authentication, errors and metrics.
 
 pub(crate) mod auth;
 pub(crate) mod connections;

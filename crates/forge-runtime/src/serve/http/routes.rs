@@ -1,7 +1,7 @@
-//! The endpoints: which paths there are, and what each makes of a body.
+//! The HTTP endpoints.
 //!
-//! Reading a body, rendering a conversation and encoding it take a while for long ones, so that happens aside; the thread
-//! that serves connections never waits for it. Requests with a grammar go on on threads of their own.
+//! Parsing, template rendering and tokenization may take long, so they run on blocking threads. Requests with
+//! a grammar continue on separate threads.
 
 use crate::serve::api::request::GenerationRequest;
 use crate::serve::api::response::PendingResponse;
@@ -23,19 +23,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Bytes that any body may have, and for each position of the context: more than a token has, written in the most
-/// roundabout way.
+/// Maximum body size in bytes, and per token of context: more than a token needs in any JSON encoding.
 const BODY: usize = 2 << 20;
 const BODY_FOR_POSITION: usize = 64;
-/// How long a body may take to come.
+/// Time limit for receiving a body.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
 type Shared = State<Arc<ServerState>>;
 type Outcome = Result<Response, ApiError>;
-/// What a request for text begins.
+/// A parsed generation request and its pending response.
 type Begun = Result<(GenerationRequest, PendingResponse), ApiError>;
 
-/// Every path.
+/// The router of all endpoints.
 pub(crate) fn router(service: Arc<ServerState>) -> Router {
     Router::new()
         .route("/", get(page))
@@ -57,15 +56,15 @@ pub(crate) fn router(service: Arc<ServerState>) -> Router {
 }
 
 async fn nowhere(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path())).code("unknown_url")
+    ApiError::new(StatusCode::NOT_FOUND, format!("not found: {}", uri.path())).code("unknown_url")
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("{} does not take {method}", uri.path());
+    let message = format!("{} does not support {method}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
 }
 
-/// A page to chat on. It loads nothing from elsewhere, and may not.
+/// The chat page. Its content security policy forbids external resources.
 async fn page() -> Response {
     const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; \
                           connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -99,9 +98,9 @@ fn described(service: &ServerState, name: &str) -> Value {
         "owned_by": "forge",
         "context_length": service.context,
         "max_model_len": service.context,
-        "vocabulary": service.info.vocabulary,
+        "vocab_size": service.info.vocabulary,
         "architecture": service.info.architecture,
-        "converses": service.template.is_some(),
+        "has_chat_template": service.template.is_some(),
     })
 }
 
@@ -119,10 +118,9 @@ async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>
     }
 }
 
-/// A causal model's states say what comes next, not what a text is about.
+/// Embeddings are not supported: a causal language model gives poor ones.
 async fn embeddings() -> ApiError {
-    let message = "this model was made to continue texts, and what it would give for an embedding finds nothing well: \
-                   a model that was made for embeddings does";
+    let message = "embeddings are not supported: a causal language model gives poor embeddings";
     ApiError::new(StatusCode::NOT_FOUND, message).code("no_embeddings")
 }
 
@@ -138,13 +136,13 @@ async fn complete(State(service): Shared, body: Body) -> Outcome {
     begin(service, body, completions::begin).await
 }
 
-/// Answers a request for text.
+/// Handles a generation request.
 async fn begin(
     service: Arc<ServerState>,
     body: Body,
     make: fn(&ServerState, &mut Fields) -> Begun,
 ) -> Outcome {
-    let (asked, answer) = aside(service, body, move |service, mut fields| {
+    let (asked, answer) = on_blocking_thread(service, body, move |service, mut fields| {
         service.check_model(&mut fields)?;
         make(service, &mut fields)
     })
@@ -152,8 +150,8 @@ async fn begin(
     answer.response(asked.stream).await
 }
 
-/// Reads a body, and does something with its fields on another thread.
-async fn aside<T: Send + 'static>(
+/// Receives a body and processes its fields on a blocking thread.
+async fn on_blocking_thread<T: Send + 'static>(
     service: Arc<ServerState>,
     body: Body,
     work: impl FnOnce(&ServerState, Fields) -> Result<T, ApiError> + Send + 'static,
@@ -169,7 +167,7 @@ async fn aside<T: Send + 'static>(
         })
     });
     let begun = begun.await.unwrap_or_else(|_| {
-        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail"))
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error while processing the request"))
     })?;
     match begun {
         Begin::Done(done) => Ok(done),
@@ -181,32 +179,32 @@ async fn aside<T: Send + 'static>(
     }
 }
 
-/// What has become of a request when its body has been read.
+/// A request after its body was parsed.
 enum Begin<T, W> {
     Done(T),
-    /// It goes on on a thread that compiles grammars.
+    /// It continues on a grammar thread.
     WithGrammar(Fields, W),
 }
 
 async fn read(body: Body, most: usize) -> Result<Bytes, ApiError> {
-    // What a Content-Length says is not waited for.
-    let said = body.size_hint().lower();
-    if said > most as u64 {
-        let message = format!("the body has {said} bytes; the limit is {most}");
+    // A Content-Length above the limit is rejected before the body is received.
+    let length = body.size_hint().lower();
+    if length > most as u64 {
+        let message = format!("the request body has {length} bytes; the limit is {most}");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
     }
     match tokio::time::timeout(BODY_TIME, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
-            let message = format!("the body did not come whole, or has more than {most} bytes");
+            let message = format!("the request body is incomplete or exceeds {most} bytes");
             Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
-        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come")),
+        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout while receiving the request body")),
     }
 }
 
 async fn tokenize(State(service): Shared, body: Body) -> Outcome {
-    let answer = aside(service, body, |service, mut fields| {
+    let answer = on_blocking_thread(service, body, |service, mut fields| {
         service.check_model(&mut fields)?;
         let specials = fields.take("add_special_tokens")?.unwrap_or(true);
         let text = match fields.take::<String>("prompt")? {
@@ -214,10 +212,7 @@ async fn tokenize(State(service): Shared, body: Body) -> Outcome {
             None => fields.take("content")?,
         };
         if text.is_none() && fields.get("messages").is_none() {
-            return Err(ApiError::of(
-                "prompt",
-                "`prompt` (or `content`) with a text, or `messages`, is missing",
-            ));
+            return Err(ApiError::of("prompt", "`prompt` (or `content`) or `messages` is required"));
         }
         let tokens = match text {
             Some(text) => service.text.encode(&text, specials)?,
@@ -233,13 +228,13 @@ async fn tokenize(State(service): Shared, body: Body) -> Outcome {
 }
 
 async fn detokenize(State(service): Shared, body: Body) -> Outcome {
-    let answer = aside(service, body, |service, mut fields| {
+    let answer = on_blocking_thread(service, body, |service, mut fields| {
         service.check_model(&mut fields)?;
         let tokens: Vec<u32> = fields.need("tokens")?;
         fields.finish()?;
         let vocabulary = service.info.vocabulary;
         if let Some(token) = tokens.iter().find(|&&token| token >= vocabulary) {
-            let message = format!("token {token} is outside the vocabulary of {vocabulary}");
+            let message = format!("token id {token} is not below the vocabulary size {vocabulary}");
             return Err(ApiError::of("tokens", message));
         }
         let text = service.text.decode_with_special(&tokens)?;

@@ -1,5 +1,5 @@
-//! A connection to a client that has to take what it is sent within some time. One that does not would keep its place,
-//! and what is meant for it in memory, for as long as it likes.
+//! A TCP stream with a write timeout. Without it a client that stops reading would hold its slot and its
+//! output in memory indefinitely.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -10,13 +10,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// How long a client may take nothing at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a write may make no progress.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A stream whose writes do not wait for ever.
+/// A TCP stream whose writes time out.
 pub(crate) struct WriteTimeout {
     stream: TcpStream,
-    /// Runs while something waits to be written.
+    /// Runs while a write is pending.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
@@ -25,13 +25,13 @@ impl WriteTimeout {
         WriteTimeout { stream, alarm: None }
     }
 
-    /// A write's outcome, unless it has been awaited for too long.
+    /// Returns the outcome of a write, or an error after the timeout.
     fn within<T>(&mut self, context: &mut Context<'_>, outcome: Poll<Result<T>>) -> Poll<Result<T>> {
         if outcome.is_ready() {
             self.alarm = None;
             return outcome;
         }
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
         match alarm.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(Error::from(ErrorKind::TimedOut))),
             Poll::Pending => Poll::Pending,

@@ -1,6 +1,6 @@
-//! Functions that a model may call, and what they make of its answer.
+//! The tools that a request offers, and the grammar of their calls.
 //!
-//! A call is written under a grammar: its name is one of the functions', its arguments follow that function's schema.
+//! Calls are constrained: the name is one of the offered functions, and the arguments follow its schema.
 
 use crate::error::Error;
 use crate::serve::http::error::ApiError;
@@ -11,35 +11,35 @@ use crate::text::chat_template::{Message, Template};
 use crate::text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-/// Functions that a request offers.
+/// The tools of a request.
 pub(crate) struct Tools {
     pub(crate) dialect: ToolCallFormat,
-    /// As the template is given them.
+    /// Their descriptions, as passed to the template.
     pub(crate) described: Vec<Value>,
     choice: Choice,
     several: bool,
 }
 
-/// Whether the model is to call.
+/// `tool_choice`.
 #[derive(Clone, Debug, PartialEq)]
 enum Choice {
-    /// As it likes.
+    /// The model decides.
     Auto,
-    /// It is to call one of the functions.
+    /// The model must call a function.
     Required,
-    /// It is to call this one.
+    /// The model must call this function.
     Named(String),
 }
 
 impl Tools {
-    /// The functions of a request, if it offers any and they may be called.
+    /// Parses the tools; `None` if none are offered or `tool_choice` is none.
     pub(crate) fn new(
         described: Vec<Value>,
         choice: Option<Value>,
         several: bool,
         template: Option<&Template>,
     ) -> Result<Option<Tools>, ApiError> {
-        let refused = |param: &str, message: String| Err(ApiError::of(param, message));
+        let invalid = |param: &str, message: String| Err(ApiError::of(param, message));
         let choice = match &choice {
             None => Choice::Auto,
             Some(Value::String(word)) => match word.as_str() {
@@ -47,45 +47,40 @@ impl Tools {
                 "auto" => Choice::Auto,
                 "required" => Choice::Required,
                 _ => {
-                    return refused(
+                    return invalid(
                         "tool_choice",
-                        format!("`tool_choice` is none, auto, required or a function, not {word:?}"),
+                        format!("`tool_choice` must be none, auto, required or a function, not {word:?}"),
                     );
                 }
             },
             Some(value) => match value["function"]["name"].as_str().or(value["name"].as_str()) {
                 Some(name) => Choice::Named(name.to_owned()),
-                None => return refused("tool_choice", "`tool_choice` names no function".to_owned()),
+                None => return invalid("tool_choice", "`tool_choice` has no function name".to_owned()),
             },
         };
         if described.is_empty() {
             return match choice {
                 Choice::Auto => Ok(None),
-                _ => {
-                    refused("tool_choice", "`tool_choice` wants a call, and there are no `tools`".to_owned())
-                }
+                _ => invalid("tool_choice", "`tool_choice` requires `tools`".to_owned()),
             };
         }
         for tool in &described {
             if tool["type"] != "function" || !tool["function"]["name"].is_string() {
-                return refused("tools", format!("a tool is a function with a name, not {tool}"));
+                return invalid("tools", format!("a tool must be a function with a name, not {tool}"));
             }
         }
         if let Choice::Named(name) = &choice
             && !described.iter().any(|tool| tool["function"]["name"] == name.as_str())
         {
-            return refused(
-                "tool_choice",
-                format!("`tool_choice` names {name:?}, which is not among the `tools`"),
-            );
+            return invalid("tool_choice", format!("`tool_choice` names {name:?}, which is not in `tools`"));
         }
         match template.and_then(ToolCallFormat::of) {
             Some(dialect) => Ok(Some(Tools { dialect, described, choice, several })),
-            None => refused("tools", "this model's chat template knows no tools".to_owned()),
+            None => invalid("tools", "this model's chat template does not support tools".to_owned()),
         }
     }
 
-    /// What the answer has to be: calls, or calls or `answer`.
+    /// The grammar of the output: calls, or calls or `answer`.
     pub(crate) fn grammar(
         &self,
         answer: Option<Grammar>,
@@ -97,7 +92,7 @@ impl Tools {
             Choice::Named(name) => function["name"] == name.as_str(),
             _ => true,
         });
-        // Each is compiled by itself first, to see whether it is understood.
+        // Each schema is compiled on its own first, to check whether it is supported.
         let offered: Vec<&Value> = offered.collect();
         check_schema(&offered.iter().filter_map(|function| function.get("parameters")).cloned().collect())?;
         let calls: Vec<Value> = offered
@@ -132,9 +127,11 @@ impl Tools {
                 Grammar::Lark(format!("start: answer | {opening} calls\nanswer: %json {schema}\n{calls}"))
             }
             (_, Some(Grammar::Regex(_) | Grammar::Lark(_) | Grammar::After { .. })) => {
-                return Err(Error::usage("`tools` go with answers in JSON, and not with other grammars"));
+                return Err(Error::usage(
+                    "`tools` can be combined with JSON output only, not with other grammars",
+                ));
             }
-            // Whoever has to call has no other answer to give.
+            // A required call excludes another answer.
             (Choice::Required | Choice::Named(_), _) => {
                 Grammar::Lark(format!("start: {opening} calls\n{calls}"))
             }
@@ -142,7 +139,8 @@ impl Tools {
     }
 }
 
-/// The schema of a function's arguments. One that cannot be followed is no schema at all, unless it is meant strictly.
+/// The schema of a function's arguments. An unsupported schema becomes any object, or an error if the
+/// function is strict.
 fn arguments(function: &Value, grammars: &Grammars) -> Result<Value, Error> {
     let any = json!({ "type": "object" });
     let Some(schema) = function.get("parameters").filter(|schema| !schema.is_null()) else { return Ok(any) };
@@ -158,8 +156,8 @@ fn arguments(function: &Value, grammars: &Grammars) -> Result<Value, Error> {
     }
 }
 
-/// A schema whose objects have no properties but those that it names, unless it speaks of others: a function has no
-/// parameters but its own.
+/// Closes the objects of a schema: without rules about further properties, an object has only the properties
+/// that it names.
 fn closed(schema: &Value) -> Value {
     let Value::Object(fields) = schema else { return schema.clone() };
     let elsewhere = [
@@ -191,17 +189,19 @@ fn closed(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// Arguments of calls in a conversation, which clients write as text and templates read as what the text says.
+/// Parses arguments of calls in a message: clients send them as JSON text, templates expect values.
 pub(crate) fn read_arguments(message: &mut Message) -> Result<(), ApiError> {
     let calls = match message.rest.get_mut("tool_calls") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(calls)) => calls,
-        Some(other) => return Err(ApiError::of("messages", format!("`tool_calls` is a list, not {other}"))),
+        Some(other) => {
+            return Err(ApiError::of("messages", format!("`tool_calls` must be a list, not {other}")));
+        }
     };
     for call in calls {
         let Some(Value::Object(function)) = call.get_mut("function") else {
             let message =
-                format!("a call of `tool_calls` has a `function` with a name and arguments, not {call}");
+                format!("a call in `tool_calls` must have a `function` with name and arguments, not {call}");
             return Err(ApiError::of("messages", message));
         };
         if let Some(arguments) = function.get_mut("arguments")
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_has_no_parameters_but_its_own() {
+    fn objects_of_a_schema_are_closed() {
         for (schema, wanted) in [
             (json!({ "type": "object" }), json!({ "type": "object" })),
             (

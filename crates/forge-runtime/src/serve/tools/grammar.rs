@@ -1,7 +1,7 @@
-//! Grammars: text that has to be JSON, to follow a schema, to match an expression.
+//! Grammars that constrain the output: JSON schemas, regular expressions and Lark grammars.
 //!
-//! llguidance keeps, for one text, which bytes may come next, and gives the ids whose bytes they are. Making
-//! that ready takes a moment and is done when the first grammar is asked for.
+//! llguidance tracks which bytes may come next and returns the allowed tokens. It is initialized on first
+//! use, because that takes a while.
 
 use crate::error::Error;
 use crate::model::ModelInfo;
@@ -16,48 +16,48 @@ use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long one step through a grammar may take: a mask, or a token.
+/// Time limit of one grammar step: a mask, or a token.
 const STEP: Duration = Duration::from_millis(500);
-/// How long the steps of one text may take together, and how much longer for each token. Other clients wait meanwhile.
+/// Time limit of all steps of a sequence: a base, and an allowance per token. Other clients wait meanwhile.
 const STEPS: Duration = Duration::from_secs(3);
 const STEPS_FOR_TOKEN: Duration = Duration::from_millis(20);
 
-/// What a text has to be.
+/// A grammar for the output.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Grammar {
-    /// JSON that is valid against a schema.
+    /// JSON that is valid under a schema.
     Schema(Value),
-    /// Text that an expression matches as a whole.
+    /// Text that matches a regular expression as a whole.
     Regex(String),
-    /// Text of a grammar in Lark's notation.
+    /// A grammar in Lark notation.
     Lark(String),
-    /// Any text; after this opening, which may be a single id, text of a grammar. After no opening the whole text is of the
-    /// grammar, if its first id is.
+    /// Free text; after the opening, a grammar. With an empty opening the grammar applies to the whole text
+    /// if the first token fits it.
     After {
-        /// As text.
+        /// The opening as text.
         opening: &'static str,
-        /// As an id.
+        /// The opening as a token id.
         opening_id: Option<u32>,
-        /// In Lark's notation.
+        /// In Lark notation.
         grammar: String,
     },
 }
 
-/// Compiles grammars.
+/// The grammar compiler of a server.
 pub(crate) struct Grammars {
     token_bytes: Arc<TokenBytes>,
     info: &'static ModelInfo,
     factory: OnceLock<Result<(ParserFactory, Watchdog), String>>,
 }
 
-/// A grammar that has been compiled, for any number of texts.
+/// A compiled grammar, for any number of sequences.
 pub(crate) struct CompiledGrammar {
     opening: Option<Opening>,
     matcher: Matcher,
     watch: Watch,
 }
 
-/// What comes before a grammar holds, and what the bytes of tokens are.
+/// The opening of a deferred grammar, with the token bytes.
 #[derive(Clone)]
 struct Opening {
     text: &'static str,
@@ -66,12 +66,12 @@ struct Opening {
 }
 
 impl Grammars {
-    /// For the tokens of the model.
+    /// A compiler for the tokens of this model.
     pub(crate) fn new(token_bytes: Arc<TokenBytes>, info: &'static ModelInfo) -> Grammars {
         Grammars { token_bytes, info, factory: OnceLock::new() }
     }
 
-    /// Reads the tokenizer, unless that has been done.
+    /// Loads the tokenizer on first use.
     pub(crate) fn prepare(&self) {
         self.factory.get_or_init(|| {
             let watchdog = Watchdog::start().map_err(|error| error.to_string())?;
@@ -79,16 +79,16 @@ impl Grammars {
         });
     }
 
-    /// Compiles a grammar; [`Error::Usage`] if it is not understood, or too complex.
+    /// Compiles a grammar; [`Error::Usage`] if it is unsupported or too complex.
     pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar, Error> {
         self.prepare();
         let (factory, watchdog) = match self.factory.get() {
             Some(Ok(factory)) => (&factory.0, &factory.1),
             Some(Err(error)) => {
-                let message = format!("this model's tokenizer leaves no way to follow a grammar: {error}");
+                let message = format!("grammars are not supported with this model's tokenizer: {error}");
                 return Err(Error::usage(message));
             }
-            None => return Err(Error::runtime("the tokenizer has not been read")),
+            None => return Err(Error::runtime("the tokenizer is not loaded")),
         };
         let top = match grammar.clone() {
             Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
@@ -106,13 +106,11 @@ impl Grammars {
             _ => None,
         };
         let watch = watchdog.watch();
-        // Some grammars turn out to have no beginning, or to be too complex, only when one is asked for.
+        // Some grammars fail only when the first mask is computed.
         let handle = matcher.cancellation_handle().unwrap_or_default();
         let begins = watch.step(&handle, STEP, || matcher.compute_mask_or_eos());
         match begins {
-            Ok(mask) if mask.is_zero() => {
-                Err(Error::usage("the grammar is not understood: no text of it has a beginning"))
-            }
+            Ok(mask) if mask.is_zero() => Err(Error::usage("unsupported grammar: it matches no text")),
             Ok(_) => Ok(CompiledGrammar { opening, matcher, watch }),
             Err(error) => Err(Error::usage(described(&error.to_string()))),
         }
@@ -134,18 +132,18 @@ impl Grammars {
     }
 }
 
-/// A schema whose JSON has nothing between tokens.
+/// A schema for JSON without whitespace.
 pub(crate) fn compact(schema: Value) -> Value {
     with_option(schema, "whitespace_flexible", json!(false))
 }
 
-/// A schema whose JSON has a blank, or a line and its indentation, between tokens. Where as many may stand as one likes,
-/// a small model may like nothing else until its text is cut.
+/// A schema for JSON with limited whitespace between tokens: a space, or a line break with indentation. With
+/// unlimited whitespace a small model may generate nothing else.
 pub(crate) fn with_few_blanks(schema: Value) -> Value {
     with_option(schema, "whitespace_pattern", json!(r" |\n {0,40}|\n\t{0,10}"))
 }
 
-/// A schema with an option of llguidance's, unless it has that.
+/// Sets an option of llguidance in a schema, unless it is set.
 fn with_option(mut schema: Value, name: &str, value: Value) -> Value {
     const OPTIONS: &str = "x-guidance";
     if let Value::Object(fields) = &mut schema
@@ -156,9 +154,9 @@ fn with_option(mut schema: Value, name: &str, value: Value) -> Value {
     schema
 }
 
-/// The message for a client about an error of the grammar library, without the library's internals.
+/// The error message for a client, without llguidance's internals.
 fn described(error: &str) -> String {
-    // What the library says when one of its limits is reached.
+    // Messages of llguidance when a limit is reached.
     const TOO_COMPLEX: [&str; 9] = [
         "operation cancelled",
         "fuel",
@@ -170,28 +168,27 @@ fn described(error: &str) -> String {
         "lexer precomputation",
         "deeply nested",
     ];
-    /// Characters of a message.
+    /// Maximum characters of a message.
     const MOST: usize = 300;
     if error.contains("NoExtension") {
-        return "the grammar is not understood: no text of it has a beginning".to_owned();
+        return "unsupported grammar: it matches no text".to_owned();
     }
     if TOO_COMPLEX.iter().any(|sign| error.contains(sign)) {
         return "the grammar is too complex; simplify it".to_owned();
     }
     if error.contains("panic") || error.contains("<state>") {
-        return "the grammar is not understood: it uses something that is not supported, or in a way that is not"
-            .to_owned();
+        return "unsupported grammar: it uses an unsupported feature".to_owned();
     }
     let error = error.replace("<non-verbose/>", "");
     let mut short: String = error.trim().chars().take(MOST).collect();
     if short.len() < error.trim().len() {
         short.push_str(" ...");
     }
-    format!("the grammar is not understood: {short}")
+    format!("unsupported grammar: {short}")
 }
 
 impl CompiledGrammar {
-    /// A constraint for one text.
+    /// A constraint for one sequence.
     pub(crate) fn constraint(&self) -> Box<dyn Constraint> {
         let matcher = self.matcher.clone().into_cancellable();
         let handle = matcher.cancellation_handle().unwrap_or_default();
@@ -205,7 +202,7 @@ impl CompiledGrammar {
         match &self.opening {
             Some(opening) => Box::new(DeferredGrammar {
                 opening: opening.clone(),
-                written: Vec::new(),
+                recent: Vec::new(),
                 is_open: None,
                 following,
             }),
@@ -214,25 +211,24 @@ impl CompiledGrammar {
     }
 }
 
-/// A text on its way through a grammar.
+/// The grammar state of one sequence.
 struct GrammarConstraint {
     matcher: Matcher,
     /// Cancels a step of the matcher.
     handle: CancellationHandle,
     watch: Watch,
-    /// What the steps so far have taken.
+    /// Time spent in steps so far.
     spent: Duration,
     tokens: u32,
 }
 
 impl GrammarConstraint {
-    /// Takes a step, within the limits on time.
+    /// Runs a step within the time limits.
     fn step<T, E: std::fmt::Display>(
         &mut self,
         step: impl FnOnce(&mut Matcher) -> Result<T, E>,
     ) -> Result<T, Error> {
-        let too_complex =
-            || Error::usage("the grammar became too complex while the text was written; simplify it");
+        let too_complex = || Error::usage("the grammar became too complex during generation; simplify it");
         if self.spent > STEPS + STEPS_FOR_TOKEN * self.tokens {
             return Err(too_complex());
         }
@@ -244,11 +240,11 @@ impl GrammarConstraint {
 }
 
 impl Constraint for GrammarConstraint {
-    /// Leaves the logits of the tokens that may follow.
+    /// Masks the logits of tokens that the grammar does not allow.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), Error> {
         let mask: SimpleVob = self.step(Matcher::compute_mask_or_eos)?;
         if mask.is_zero() {
-            return Err(Error::runtime("the grammar lets no token of this model's follow"));
+            return Err(Error::runtime("the grammar allows none of this model's tokens"));
         }
         for (id, logit) in (0..).zip(logits.iter_mut()) {
             if !mask.is_allowed(id) {
@@ -268,12 +264,12 @@ impl Constraint for GrammarConstraint {
     }
 }
 
-/// A text that is free until an opening.
+/// A constraint that applies after an opening.
 struct DeferredGrammar {
     opening: Opening,
-    /// The end of what has been written.
-    written: Vec<u8>,
-    /// Whether the grammar holds; unknown while it may still come to.
+    /// The last bytes generated.
+    recent: Vec<u8>,
+    /// Whether the grammar applies; `None` while the opening may still come.
     is_open: Option<bool>,
     following: GrammarConstraint,
 }
@@ -298,12 +294,12 @@ impl Constraint for DeferredGrammar {
             self.is_open = Some(taken == 1);
             return Ok(());
         }
-        self.written.extend(environment.tok_trie().token(id));
-        if Some(id) == *opening_id || self.written.ends_with(text.as_bytes()) {
+        self.recent.extend(environment.tok_trie().token(id));
+        if Some(id) == *opening_id || self.recent.ends_with(text.as_bytes()) {
             self.is_open = Some(true);
         }
-        let old = self.written.len().saturating_sub(text.len());
-        self.written.drain(..old);
+        let old = self.recent.len().saturating_sub(text.len());
+        self.recent.drain(..old);
         Ok(())
     }
 

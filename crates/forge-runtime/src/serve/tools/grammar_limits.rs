@@ -1,38 +1,38 @@
-//! Limits on the size of grammars.
+//! Size limits of grammars.
 //!
-//! A compilation cannot be interrupted, and its time, stack and memory grow with the grammar. So a grammar's size is checked
-//! before. The numbers are such that the worst grammar within them compiles in one to two seconds.
+//! A compilation cannot be interrupted, and its time, stack and memory grow with the grammar. The size is
+//! therefore checked first. The worst grammar within these limits compiles in one to two seconds.
 
 use crate::error::Error;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// Levels of nesting of a schema, references followed.
+/// Nesting levels of a schema, references followed.
 const SCHEMA_DEPTH: usize = 100;
-/// Values in a schema, annotations left out.
+/// Values in a schema, without annotations.
 const SCHEMA_VALUES: usize = 5000;
 /// Properties of one object.
 const SCHEMA_PROPERTIES: usize = 500;
-/// Bytes of all strings and names in a schema, annotations left out.
+/// Bytes of all strings and names in a schema, without annotations.
 const SCHEMA_BYTES: usize = 128 << 10;
 /// Bytes of a regular expression.
 const REGEX_BYTES: usize = 16 << 10;
-/// `*`, `+`, `?` and `{` in a regular expression: the time to compile it grows with their square.
+/// `*`, `+`, `?` and `{` in a regular expression: compile time grows with their square.
 const REGEX_REPETITIONS: usize = 250;
-/// Bytes of a grammar in Lark's notation.
+/// Bytes of a Lark grammar.
 const LARK_BYTES: usize = 32 << 10;
-/// Rules, alternatives and repetitions of one.
+/// Lines, alternatives and repetitions of a Lark grammar.
 const LARK_OPERATORS: usize = 2000;
 
-/// What llguidance may take of time and memory for one grammar.
+/// Sets llguidance's limits on time and memory for one grammar.
 pub(crate) fn set_parser_limits(limits: &mut ParserLimits) {
     limits.initial_lexer_fuel = 300_000;
     limits.step_lexer_fuel = 100_000;
     limits.step_max_items = 10_000;
     limits.max_lexer_states = 20_000;
     limits.max_grammar_size = 50_000;
-    // Errors go to clients, without the state of the parser.
+    // Errors go to clients, without the parser state.
     limits.verbose_errors = false;
 }
 
@@ -40,20 +40,20 @@ fn too_large(message: String) -> Error {
     Error::usage(format!("{message}; simplify it"))
 }
 
-/// Refuses a schema that is too large or nested too deeply.
+/// Rejects a schema that is too large or nested too deeply.
 pub(crate) fn check_schema(schema: &Value) -> Result<(), Error> {
     let mut size = SchemaSize::default();
     size.measure(schema, false)?;
-    let mut depths = Depths { root: schema, open: HashSet::new(), known: Default::default() };
+    let mut depths = DepthMeter { root: schema, open: HashSet::new(), known: Default::default() };
     depths.depth(schema, 0).map(drop)
 }
 
-/// Annotations, which take no part in the grammar.
+/// Annotations, which do not affect the grammar.
 fn is_annotation(keyword: &str) -> bool {
     ["description", "title", "examples", "example", "default", "$comment"].contains(&keyword)
 }
 
-/// Keywords whose members have names of the client's own.
+/// Keywords whose members have arbitrary names.
 fn is_named(keyword: &str) -> bool {
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"].contains(&keyword)
 }
@@ -65,7 +65,7 @@ struct SchemaSize {
 }
 
 impl SchemaSize {
-    /// `is_named`: whether the keys of `value` are names rather than keywords.
+    /// `is_named_member`: whether the keys of `value` are names rather than keywords.
     fn measure(&mut self, value: &Value, is_named_member: bool) -> Result<(), Error> {
         self.values += 1;
         match value {
@@ -78,7 +78,7 @@ impl SchemaSize {
                     }
                     self.bytes += name.len();
                     match (name.as_str(), value) {
-                        // Options of llguidance's, some of which are expressions.
+                        // Options of llguidance; some are regular expressions.
                         ("x-guidance", Value::Object(options)) => {
                             let texts = options.values().filter_map(Value::as_str);
                             texts.into_iter().try_for_each(check_regex)?;
@@ -113,15 +113,15 @@ impl SchemaSize {
     }
 }
 
-/// How deep schemas are nested, local references followed. A reference to a schema that it is part of adds nothing.
-struct Depths<'a> {
+/// Nesting depth of schemas, local references followed. A recursive reference adds nothing.
+struct DepthMeter<'a> {
     root: &'a Value,
     open: HashSet<&'a str>,
     known: std::collections::HashMap<&'a str, usize>,
 }
 
-impl<'a> Depths<'a> {
-    /// Levels below `value`, which is `level` levels deep itself.
+impl<'a> DepthMeter<'a> {
+    /// Levels below `value`, which is itself at `level`.
     fn depth(&mut self, value: &'a Value, level: usize) -> Result<usize, Error> {
         if level > SCHEMA_DEPTH {
             return Err(too_large(format!("the schema is nested deeper than {SCHEMA_DEPTH} levels")));
@@ -136,7 +136,7 @@ impl<'a> Depths<'a> {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     let below = match (name.as_str(), value) {
-                        // What is defined counts where it is used.
+                        // Definitions count where they are used.
                         ("$defs" | "definitions", _) => 0,
                         ("$ref", Value::String(reference)) => self.reference(reference, level + 1)?,
                         // Names are no level.
@@ -172,7 +172,7 @@ impl<'a> Depths<'a> {
     }
 }
 
-/// Refuses a regular expression that is too large.
+/// Rejects a regular expression that is too large.
 pub(crate) fn check_regex(expression: &str) -> Result<(), Error> {
     if expression.len() > REGEX_BYTES {
         return Err(too_large(format!("a regular expression has more than {} KiB", REGEX_BYTES >> 10)));
@@ -185,7 +185,7 @@ pub(crate) fn check_regex(expression: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// How often any of `characters` stands in `text` without a backslash before it.
+/// Occurrences of any of `characters` in `text` that are not escaped by a backslash.
 fn operators(text: &str, characters: &str) -> usize {
     let mut is_escaped = false;
     let mut count = 0;
@@ -196,7 +196,7 @@ fn operators(text: &str, characters: &str) -> usize {
     count
 }
 
-/// Refuses a grammar in Lark's notation that is too large, and schemas in it that are.
+/// Rejects a Lark grammar that is too large, and schemas and expressions in it that are.
 pub(crate) fn check_lark(grammar: &str) -> Result<(), Error> {
     if grammar.len() > LARK_BYTES {
         return Err(too_large(format!("the grammar has more than {} KiB", LARK_BYTES >> 10)));
@@ -208,7 +208,7 @@ pub(crate) fn check_lark(grammar: &str) -> Result<(), Error> {
     }
     for (at, mark) in grammar.match_indices("%json") {
         let values = serde_json::Deserializer::from_str(&grammar[at + mark.len()..]).into_iter::<Value>();
-        // What is no JSON is for the parser to refuse.
+        // Invalid JSON is rejected by the parser.
         if let Some(Ok(schema)) = values.into_iter().next() {
             check_schema(&schema)?;
         }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use serde_json::{Map, json};
 
-    fn refused(result: Result<(), Error>) -> String {
+    fn message(result: Result<(), Error>) -> String {
         result.map_or_else(|failure| failure.to_string(), |()| String::new())
     }
 
@@ -239,50 +239,50 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_measured_with_its_references() {
+    fn schemas_are_measured_with_their_references() {
         for link in [
             (|next| next) as fn(Value) -> Value,
             |next| json!({ "anyOf": [next, next] }),
             |next| json!({ "type": "array", "items": next }),
             |next| json!({ "type": "object", "properties": { "a": next }, "required": ["a"] }),
         ] {
-            assert_eq!(refused(check_schema(&chain(20, link))), "");
-            assert!(refused(check_schema(&chain(300, link))).contains("nested deeper than 100 levels"));
+            assert_eq!(message(check_schema(&chain(20, link))), "");
+            assert!(message(check_schema(&chain(300, link))).contains("nested deeper than 100 levels"));
         }
         // A list of lists of itself.
         let tree = json!({
             "$defs": { "node": { "type": "array", "items": { "$ref": "#/$defs/node" } } },
             "anyOf": [{ "$ref": "#/$defs/node" }, { "$ref": "#" }],
         });
-        assert_eq!(refused(check_schema(&tree)), "");
+        assert_eq!(message(check_schema(&tree)), "");
         let words: Vec<String> = (0..6000).map(|index| format!("w{index}")).collect();
-        assert!(refused(check_schema(&json!({ "enum": words }))).contains("more than 5000 values"));
-        assert!(refused(check_schema(&json!({ "const": "x".repeat(200_000) }))).contains("128 KiB of text"));
+        assert!(message(check_schema(&json!({ "enum": words }))).contains("more than 5000 values"));
+        assert!(message(check_schema(&json!({ "const": "x".repeat(200_000) }))).contains("128 KiB of text"));
         let long = "x".repeat(200_000);
-        assert_eq!(refused(check_schema(&json!({ "type": "string", "description": long }))), "");
+        assert_eq!(message(check_schema(&json!({ "type": "string", "description": long }))), "");
         let pattern = json!({ "properties": { "a": { "type": "string", "pattern": "a*".repeat(300) } } });
-        assert!(refused(check_schema(&pattern)).contains("more than 250 repetitions"));
+        assert!(message(check_schema(&pattern)).contains("more than 250 repetitions"));
         // A property may have the name of a keyword.
         let named = json!({ "properties": { "pattern": { "type": "string" }, "description": { "pattern": "a*".repeat(300) } } });
-        assert!(refused(check_schema(&named)).contains("more than 250 repetitions"));
+        assert!(message(check_schema(&named)).contains("more than 250 repetitions"));
     }
 
     #[test]
-    fn an_expression_may_have_so_many_repetitions() {
-        assert_eq!(refused(check_regex(r"[a-z]{1,9}(-[0-9]+)?\+\*\?")), "");
-        assert_eq!(refused(check_regex(&r"\*".repeat(1000))), "");
-        assert!(refused(check_regex(&"a*".repeat(20_000))).contains("KiB"));
-        assert!(refused(check_regex(&"a?".repeat(300))).contains("repetitions"));
+    fn repetitions_of_an_expression_are_limited() {
+        assert_eq!(message(check_regex(r"[a-z]{1,9}(-[0-9]+)?\+\*\?")), "");
+        assert_eq!(message(check_regex(&r"\*".repeat(1000))), "");
+        assert!(message(check_regex(&"a*".repeat(20_000))).contains("KiB"));
+        assert!(message(check_regex(&"a?".repeat(300))).contains("repetitions"));
     }
 
     #[test]
-    fn a_grammar_may_have_so_many_parts() {
-        assert_eq!(refused(check_lark("start: \"x\" (\"yes\" | \"no\")")), "");
+    fn lines_of_a_grammar_are_limited() {
+        assert_eq!(message(check_lark("start: \"x\" (\"yes\" | \"no\")")), "");
         let words: Vec<String> = (0..3000).map(|index| format!("\"w{index}\"")).collect();
-        assert!(refused(check_lark(&format!("start: {}", words.join("|")))).contains("2000 lines"));
-        assert!(refused(check_lark(&"a".repeat(40_000))).contains("32 KiB"));
+        assert!(message(check_lark(&format!("start: {}", words.join("|")))).contains("2000 lines"));
+        assert!(message(check_lark(&"a".repeat(40_000))).contains("32 KiB"));
         let deep = chain(300, |next| next);
-        assert!(refused(check_lark(&format!("start: %json {deep}"))).contains("nested deeper"));
-        assert!(refused(check_lark(&format!("start: /{}/", "a*".repeat(300)))).contains("repetitions"));
+        assert!(message(check_lark(&format!("start: %json {deep}"))).contains("nested deeper"));
+        assert!(message(check_lark(&format!("start: /{}/", "a*".repeat(300)))).contains("repetitions"));
     }
 }

@@ -1,7 +1,8 @@
 //! Threads that compile grammars.
 //!
-//! Compiling recurses deeply and its cost depends on the request, so it runs on a thread with a large stack of its own.
-//! Few run at a time, a bounded number of requests wait for them, and no other request does.
+//! Compilation recurses deeply and its cost depends on the request, so it runs on a separate thread with a
+//! large stack. Few run at a time, and a bounded number of requests wait for them. Other requests are not
+//! affected.
 
 use crate::serve::http::error::ApiError;
 use axum::http::StatusCode;
@@ -10,18 +11,18 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Grammars that are compiled at a time.
+/// Maximum concurrent compilations.
 const RUNNING: usize = 2;
-/// Requests that may wait for a thread, or have one.
+/// Maximum requests that wait or compile.
 const PLACES: usize = 16;
 /// How long a request waits for a thread.
 const WAIT: Duration = Duration::from_secs(10);
-/// How long a request may take once it has its thread. [`crate::serve::tools::grammar_limits`] keeps almost all well below it.
+/// Time limit of a compilation. [`crate::serve::tools::grammar_limits`] keeps almost all well below it.
 const TIME: Duration = Duration::from_secs(5);
-/// Bytes of a thread's stack. The largest schema that is compiled needs less than 64 MiB; pages that are not used take no memory.
+/// Stack size in bytes. The largest schema allowed needs less than 64 MiB; unused pages take no memory.
 const STACK: usize = 256 << 20;
 
-/// Runs requests with grammars, a few at a time.
+/// Limits concurrent grammar compilations.
 pub(crate) struct GrammarThreads {
     places: Arc<Semaphore>,
     running: Arc<Semaphore>,
@@ -37,7 +38,7 @@ impl Default for GrammarThreads {
 }
 
 impl GrammarThreads {
-    /// Runs `work` on a thread of its own, after `prepare`, which may take any time.
+    /// Runs `work` on a new thread after `prepare`, which is not limited in time.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         prepare: impl FnOnce() + Send + 'static,
@@ -48,7 +49,7 @@ impl GrammarThreads {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("grammar_queue_full").retry_after(2)
         };
         let failed = || {
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail")
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error while processing the request")
         };
         let _place = self.places.clone().try_acquire_owned().map_err(|_| busy())?;
         let permit = match timeout(WAIT, self.running.clone().acquire_owned()).await {
@@ -61,7 +62,8 @@ impl GrammarThreads {
             .name("grammar".to_owned())
             .stack_size(STACK)
             .spawn(move || {
-                // A thread cannot be stopped: it counts as running until it ends, even after its request has been answered.
+                // A thread cannot be stopped. It holds its permit until it ends, even after its request has
+                // failed.
                 let _permit = permit;
                 prepare();
                 let _ = begin.send(());

@@ -1,9 +1,9 @@
-//! A call's JSON object, read letter by letter, so that its arguments can be told as they come.
+//! Incremental scanner for the JSON object of a tool call, so that arguments can be streamed.
 
 use crate::serve::tools::tool_call_format::ToolCallFormat;
 use crate::serve::tools::tool_call_parser::Segment;
 
-/// An object of which the beginning has come.
+/// A partially received object.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonScanner {
     arguments_key: &'static str,
@@ -11,16 +11,16 @@ pub(crate) struct JsonScanner {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    /// Where the string began that is being read, or was read last, at the top.
+    /// Start of the current or last string at the top level.
     string: usize,
-    /// The key whose value comes, at the top.
+    /// The key whose value follows, at the top level.
     key: Option<String>,
     pub(crate) name: Option<String>,
-    is_told: bool,
-    /// Where the arguments begin, end, and how far they have been told.
+    is_name_emitted: bool,
+    /// Start and end of the arguments, and how much of them was emitted.
     arguments: Option<usize>,
     end: Option<usize>,
-    told: usize,
+    emitted: usize,
 }
 
 impl JsonScanner {
@@ -34,14 +34,14 @@ impl JsonScanner {
             string: 0,
             key: None,
             name: None,
-            is_told: false,
+            is_name_emitted: false,
             arguments: None,
             end: None,
-            told: 0,
+            emitted: 0,
         }
     }
 
-    /// Takes a letter; whether it is the object's last.
+    /// Adds a character. Returns whether the object is complete.
     pub(crate) fn push(&mut self, letter: char) -> bool {
         let at = self.text.len();
         self.text.push(letter);
@@ -88,14 +88,14 @@ impl JsonScanner {
         false
     }
 
-    /// The value at the top has ended before `at`.
+    /// Ends the top-level value before `at`.
     fn ended(&mut self, at: usize) {
         if self.arguments.is_some() && self.end.is_none() {
             self.end = Some(self.text[..at].trim_end().len());
         }
     }
 
-    /// A string at the top is whole: a key, or the name.
+    /// Handles a complete string at the top level: a key, or the name.
     fn top_string(&mut self) {
         let string = serde_json::from_str::<String>(&self.text[self.string..]).unwrap_or_default();
         match self.key.as_deref() {
@@ -105,19 +105,19 @@ impl JsonScanner {
         }
     }
 
-    /// Tells what has become known: the name, and then more of the arguments.
-    pub(crate) fn tell(&mut self, parts: &mut Vec<Segment>) {
+    /// Emits what is known: the name, then more of the arguments.
+    pub(crate) fn emit(&mut self, parts: &mut Vec<Segment>) {
         let Some(name) = &self.name else { return };
-        if !self.is_told {
-            self.is_told = true;
+        if !self.is_name_emitted {
+            self.is_name_emitted = true;
             parts.push(Segment::Call { name: name.clone() });
         }
         if let Some(start) = self.arguments {
             let end = self.end.unwrap_or(self.text.len());
-            let from = self.told.max(start);
+            let from = self.emitted.max(start);
             if end > from {
                 parts.push(Segment::Arguments(self.text[from..end].to_owned()));
-                self.told = end;
+                self.emitted = end;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tool calls, and grammars that constrain what is generated.
+//! Tool calls and grammar-constrained output.
 
 pub(crate) mod choice;
 pub(crate) mod grammar;

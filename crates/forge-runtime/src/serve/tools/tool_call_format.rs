@@ -1,14 +1,13 @@
-//! How a model writes calls of functions.
+//! The syntax in which a model writes tool calls.
 //!
-//! Models write calls as they were trained to, and each family differently. Which way it is shows in the chat template:
-//! it is given a call in a conversation, and what it makes of it is what the model will write. A template that makes
-//! nothing of it knows no calls, and tools are refused.
+//! Each model family has its own syntax, and the chat template shows it: the template renders a call in a
+//! conversation as the model will write it. If a template does not render calls, tools are rejected.
 
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
-/// How a model writes calls.
+/// A tool call syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToolCallFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one after another: Hermes, Qwen.
@@ -20,7 +19,7 @@ pub(crate) enum ToolCallFormat {
 }
 
 impl ToolCallFormat {
-    /// What a template makes of a call.
+    /// The syntax that a template renders, if it renders calls.
     pub(crate) fn of(template: &Template) -> Option<ToolCallFormat> {
         let function = json!({ "name": "probed", "arguments": { "probing": "probe" } });
         let call = json!([{ "id": "probe0000", "type": "function", "function": function }]);
@@ -49,7 +48,7 @@ impl ToolCallFormat {
         let text = render(caller).or_else(|| render(without))?;
         let (before, after) = text.split_once("probed")?;
         let (around, begin) = before.rsplit_once('{')?;
-        // An object that begins with the name, and is in no other.
+        // The object starts with the name and is not nested in another object.
         if begin.split_whitespace().collect::<String>() != "\"name\":\"" || around.trim_end().ends_with(':') {
             return None;
         }
@@ -63,7 +62,7 @@ impl ToolCallFormat {
         }
     }
 
-    /// What comes before calls.
+    /// The text before calls.
     pub(crate) fn opening(self) -> &'static str {
         match self {
             ToolCallFormat::Tagged => "<tool_call>",
@@ -72,7 +71,7 @@ impl ToolCallFormat {
         }
     }
 
-    /// The opening as a single id, where it is one.
+    /// The opening as a single token id, if it is one.
     pub(crate) fn opening_id(self, text: &Tokenizer) -> Option<u32> {
         match text.encode(self.opening(), false).ok()?[..] {
             [id] => Some(id),
@@ -85,7 +84,7 @@ impl ToolCallFormat {
         if self == ToolCallFormat::Bare { "parameters" } else { "arguments" }
     }
 
-    /// A grammar of calls, after their opening; of one only, unless there may be several.
+    /// A grammar of calls after their opening; of a single one unless `several`.
     pub(crate) fn grammar(self, call: &Value, several: bool) -> String {
         let (line, more) = ("(\"\\n\" | \" \")?", if several { "*" } else { "" });
         let calls = match (self, several) {
@@ -110,7 +109,7 @@ mod tests {
     use llguidance::toktrie::ApproximateTokEnv;
     use llguidance::{Matcher, ParserFactory};
 
-    /// How templates of four families write a call, and one that knows none.
+    /// Four families of templates, and some without calls.
     #[test]
     fn a_template_shows_how_its_model_calls() {
         let calls = |before: &str, call: &str, after: &str| {
@@ -143,7 +142,7 @@ mod tests {
                 calls("[TOOL_CALLS] [", "{{ (f | tojson)[:-1] }}, \"id\": \"{{ c.id }}\"}", "]"),
                 Some(ToolCallFormat::Listed),
             ),
-            // The name stands before the object; a call lies in an object of another kind; nothing is made of calls.
+            // Name before the object; nested call; no calls rendered.
             (calls("[TOOL_CALLS]", "{{ f.name }}[ARGS]{{ f.arguments | tojson }}", ""), None),
             (calls("", "{{ c | tojson }}", ""), None),
             ("{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}".to_owned(), None),

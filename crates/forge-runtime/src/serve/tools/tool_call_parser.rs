@@ -1,45 +1,45 @@
-//! Calls in a text that comes piece by piece, told from words as soon as they can be.
+//! Streaming parser that separates tool calls from text.
 
 use crate::serve::tools::json_stream::JsonScanner;
 use crate::serve::tools::tool_call_format::ToolCallFormat;
 
-/// What a piece of text turns out to be.
+/// A segment of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// Words.
+    /// Text.
     Words(String),
-    /// A call begins.
+    /// The start of a call.
     Call { name: String },
-    /// More of the arguments of the call that began last.
+    /// More of the arguments of the last call.
     Arguments(String),
 }
 
-/// Reads one text.
+/// The parser of one sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolCallParser {
     dialect: ToolCallFormat,
     opening_id: Option<u32>,
     state: State,
-    /// Text that may be the beginning of something.
+    /// Text that may be the start of an opening.
     held: String,
-    /// Whether anything has been said.
+    /// Whether any text or call was emitted.
     is_begun: bool,
-    /// Whether nothing has been said since a call.
+    /// Whether no text was emitted since the last call.
     is_after_call: bool,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Words, or calls to come.
+    /// Text, possibly followed by calls.
     Words,
-    /// Between calls: what comes is a call, or what stands between two, or words again.
+    /// Between calls: another call, separators, or text may follow.
     Between,
     /// Inside a call.
     Inside(JsonScanner),
 }
 
 impl ToolCallParser {
-    /// For a text whose model writes calls so, and opens them with that id, if it is one.
+    /// A parser for this syntax. `opening_id` is the token that opens calls, if it is a single token.
     pub(crate) fn new(dialect: ToolCallFormat, opening_id: Option<u32>) -> ToolCallParser {
         ToolCallParser {
             dialect,
@@ -51,7 +51,7 @@ impl ToolCallParser {
         }
     }
 
-    /// Takes a piece: an id, and the text that came of it.
+    /// Adds a token and its text.
     pub(crate) fn push(&mut self, id: Option<u32>, text: &str) -> Vec<Segment> {
         let mut parts = Vec::new();
         // An opening that is a special token has no text.
@@ -65,12 +65,12 @@ impl ToolCallParser {
         parts
     }
 
-    /// What is left when the text has ended.
+    /// Returns the rest at the end of the output.
     pub(crate) fn finish(&mut self) -> Vec<Segment> {
         let mut parts = Vec::new();
         match &self.state {
             State::Words => self.words(&mut parts, false),
-            // A call that was cut before it had a name was never one.
+            // A call cut off before its name is treated as text.
             State::Inside(object) if object.name.is_none() => parts.push(Segment::Words(object.text.clone())),
             State::Between | State::Inside(_) => {}
         }
@@ -101,7 +101,7 @@ impl ToolCallParser {
                         self.state = State::Between;
                         continue;
                     }
-                    // What may be the beginning of an opening, and the blanks before it, are held back.
+                    // Holds back a possible start of an opening, and whitespace before it.
                     let keep = (0..opening.len()).rev().find(|&count| self.held.ends_with(&opening[..count]));
                     let words = self.held.len() - keep.unwrap_or(0);
                     let words = self.held[..words].trim_end().len();
@@ -140,7 +140,7 @@ impl ToolCallParser {
                     for (at, letter) in text.char_indices() {
                         if object.push(letter) {
                             self.held = text[at + letter.len_utf8()..].to_owned();
-                            object.tell(parts);
+                            object.emit(parts);
                             if object.name.is_none() {
                                 parts.push(Segment::Words(object.text.clone()));
                             }
@@ -150,7 +150,7 @@ impl ToolCallParser {
                         }
                     }
                     match &mut self.state {
-                        State::Inside(object) => return object.tell(parts),
+                        State::Inside(object) => return object.emit(parts),
                         _ if self.held.is_empty() => return,
                         _ => {}
                     }
@@ -159,8 +159,8 @@ impl ToolCallParser {
         }
     }
 
-    /// Says the words that are held; without the blanks at their end if a call follows, or at their beginning if one has
-    /// come before.
+    /// Emits the held text, without trailing whitespace before a call and without leading whitespace after
+    /// one.
     fn words(&mut self, parts: &mut Vec<Segment>, before_call: bool) {
         let held = std::mem::take(&mut self.held);
         let words = if before_call { held.trim_end() } else { &held };
@@ -176,7 +176,7 @@ impl ToolCallParser {
 mod tests {
     use super::*;
 
-    /// What a text gives, in pieces of `size` letters: words, and calls as `name(arguments)`.
+    /// The segments of a text in pieces of `size` characters: text, and calls as `|name:arguments`.
     fn read(dialect: ToolCallFormat, text: &str, size: usize) -> String {
         let mut calls = ToolCallParser::new(dialect, None);
         let letters: Vec<char> = text.chars().collect();
@@ -185,21 +185,21 @@ mod tests {
             parts.extend(calls.push(None, &piece.iter().collect::<String>()));
         }
         parts.extend(calls.finish());
-        let mut told = String::new();
+        let mut output = String::new();
         for part in parts {
             match part {
-                Segment::Words(words) => told.push_str(&words),
-                Segment::Call { name } => told.push_str(&format!("|{name}:")),
-                Segment::Arguments(arguments) => told.push_str(&arguments),
+                Segment::Words(words) => output.push_str(&words),
+                Segment::Call { name } => output.push_str(&format!("|{name}:")),
+                Segment::Arguments(arguments) => output.push_str(&arguments),
             }
         }
-        told
+        output
     }
 
     #[test]
-    fn calls_are_told_from_words_however_they_come() {
+    fn calls_are_separated_from_text_in_pieces_of_any_size() {
         use ToolCallFormat::{Bare, Listed, Tagged};
-        for (dialect, text, told) in [
+        for (dialect, text, expected) in [
             (Tagged, "Just words.", "Just words."),
             (Tagged, "a < b <tool", "a < b <tool"),
             (
@@ -212,7 +212,7 @@ mod tests {
                 "<tool_call>{\"arguments\": {\"x\": [1, {}]}, \"name\": \"f\"}</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":{}}\n</tool_call>\nDone.",
                 "|f:{\"x\": [1, {}]}|g:{}Done.",
             ),
-            // Cut in the middle of the arguments, and before the name.
+            // Cut off in the arguments, and before the name.
             (Tagged, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b", "|f:{\"a\": \"b"),
             (Tagged, "<tool_call>\n{\"na", "{\"na"),
             (Tagged, "<tool_call>{\"nothing\": 1}</tool_call>", "{\"nothing\": 1}"),
@@ -231,13 +231,13 @@ mod tests {
             (Listed, "No [TOOL] here", "No [TOOL] here"),
         ] {
             for size in [1, 2, 3, 7, 1000] {
-                assert_eq!(read(dialect, text, size), told, "{dialect:?} {text:?} in pieces of {size}");
+                assert_eq!(read(dialect, text, size), expected, "{dialect:?} {text:?} in pieces of {size}");
             }
         }
     }
 
     #[test]
-    fn an_opening_without_text_is_known_by_its_id() {
+    fn an_opening_without_text_is_recognized_by_its_token() {
         let mut calls = ToolCallParser::new(ToolCallFormat::Listed, Some(9));
         assert_eq!(calls.push(Some(3), "So: "), [Segment::Words("So:".to_owned())]);
         assert_eq!(calls.push(Some(9), ""), []);

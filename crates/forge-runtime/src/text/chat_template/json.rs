@@ -5,10 +5,10 @@ use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
-/// The arguments of transformers' filter, in their order.
+/// Arguments of the `tojson` filter in transformers, in order.
 struct Format {
     is_ascii: bool,
-    /// The text that a level of nesting is indented by; none: everything is on one line.
+    /// The indentation of one level; `None` writes everything on one line.
     indent: Option<String>,
     item_separator: String,
     key_separator: String,
@@ -146,7 +146,7 @@ impl Format {
     }
 }
 
-/// The name that a key of a dictionary has in JSON.
+/// The JSON name of a dictionary key.
 fn key_text(key: &Value) -> Result<String, Error> {
     match key.as_str() {
         Some(key) => Ok(key.to_owned()),
@@ -164,6 +164,6 @@ fn scalar_text(value: &Value) -> Result<String, Error> {
             Some(f64::NEG_INFINITY) => "-Infinity".to_owned(),
             _ => python::text(value),
         }),
-        kind => Err(Error::new(ErrorKind::BadSerialization, format!("{kind} has no JSON"))),
+        kind => Err(Error::new(ErrorKind::BadSerialization, format!("{kind} cannot be serialized as JSON"))),
     }
 }

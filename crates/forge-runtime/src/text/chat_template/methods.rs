@@ -1,4 +1,4 @@
-//! Methods of Python's strings, lists and dictionaries that the engine's own set lacks.
+//! Methods of Python strings, lists and dictionaries that minijinja and its pycompat module lack.
 
 use crate::text::chat_template::python;
 use minijinja::value::{Tuple, ValueKind, from_args};
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::borrow::Cow;
 
-/// Calls a method; the engine's own set is asked last.
+/// Calls a method; falls back to minijinja's pycompat methods.
 pub(crate) fn method(
     state: &mut State,
     value: &Value,
@@ -42,7 +42,7 @@ fn string_method(string: &str, name: &str, arguments: &[Value]) -> Result<Option
         "index" | "rindex" => {
             let (sought,): (&str,) = from_args(arguments)?;
             let found = if name == "index" { string.find(sought) } else { string.rfind(sought) };
-            let found = found.ok_or_else(|| invalid("the text is not in the string"))?;
+            let found = found.ok_or_else(|| invalid("substring not found"))?;
             Value::from(string[..found].chars().count())
         }
         "partition" => {
@@ -100,7 +100,7 @@ fn string_method(string: &str, name: &str, arguments: &[Value]) -> Result<Option
     }))
 }
 
-/// The last parts of a text between whitespace, the last first, and then the rest of it.
+/// Splits at whitespace from the right; the last part comes first, the unsplit rest last.
 fn rsplit_whitespace(string: &str, most: usize) -> Vec<&str> {
     let (mut parts, mut rest) = (Vec::new(), string.trim_end());
     while !rest.is_empty() {

@@ -1,10 +1,9 @@
-//! Conversations to text: the checkpoint's own chat template.
+//! Chat templates: render a conversation with the checkpoint's Jinja template.
 //!
-//! A template is a Jinja program in `chat_template.jinja`, or in `tokenizer_config.json` beside the texts of the special
-//! tokens that it names. It is rendered as transformers renders it: lines of blocks leave no trace, strings and
-//! dictionaries have Python's methods, JSON is spelled as Python spells it, and a template may refuse a conversation by
-//! `raise_exception`. Nothing is added to what it gives: a rendered conversation is encoded without special tokens, for
-//! the template has written them.
+//! The template is in `chat_template.jinja`, or in `tokenizer_config.json` together with the special tokens
+//! that it names. It is rendered as transformers does: block lines leave no whitespace, strings and
+//! dictionaries have Python's methods, JSON has Python's format, and `raise_exception` rejects a
+//! conversation. The result is encoded without adding special tokens, because the template contains them.
 
 pub(crate) mod json;
 pub(crate) mod methods;
@@ -20,56 +19,56 @@ use serde_json::{Map, Value as Json};
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// One turn of a conversation, as OpenAI's clients write it.
+/// A message of a conversation, in OpenAI's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    /// The role: `system`, `user`, `assistant`, `tool`, or another that the template supports.
     pub role: String,
-    /// What is said: text for nearly all.
+    /// The content; usually text.
     #[serde(default)]
     pub content: Json,
-    /// Whatever else the message has, for the template to read: `tool_calls`, `name`, ...
+    /// Other fields of the message, such as `tool_calls` or `name`.
     #[serde(flatten)]
     pub rest: Map<String, Json>,
 }
 
 impl Message {
-    /// A message with text in it.
+    /// A message with text content.
     pub fn new(role: &str, text: impl Into<String>) -> Message {
         Message { role: role.to_owned(), content: Json::String(text.into()), rest: Map::new() }
     }
 
-    /// What the user says.
+    /// A user message.
     pub fn user(text: impl Into<String>) -> Message {
         Message::new("user", text)
     }
 
-    /// What the model has said.
+    /// An assistant message.
     pub fn assistant(text: impl Into<String>) -> Message {
         Message::new("assistant", text)
     }
 
-    /// What the model is to keep in mind.
+    /// A system message.
     pub fn system(text: impl Into<String>) -> Message {
         Message::new("system", text)
     }
 }
 
-/// What a template is given.
+/// The input of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversation<'a> {
-    /// Turn by turn.
+    /// The messages.
     pub messages: &'a [Message],
-    /// Descriptions of functions that the model may call, as OpenAI's clients write them.
+    /// Function tools in OpenAI's format.
     pub tools: &'a [Json],
-    /// More variables that the template may know, such as `enable_thinking`.
+    /// Further template variables, such as `enable_thinking`.
     pub variables: &'a Map<String, Json>,
-    /// Whether the text is to end where an answer begins.
+    /// Whether to add the generation prompt, after which the reply starts.
     pub answer: bool,
 }
 
 impl<'a> Conversation<'a> {
-    /// Messages that the model is to answer; no tools, and no variables.
+    /// A conversation to reply to, without tools or variables.
     pub fn new(messages: &'a [Message]) -> Conversation<'a> {
         static NONE: LazyLock<Map<String, Json>> = LazyLock::new(Map::new);
         Conversation { messages, tools: &[], variables: &NONE, answer: true }
@@ -80,7 +79,7 @@ impl<'a> Conversation<'a> {
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
-    /// Whether a conversation with tools has a template of its own.
+    /// Whether conversations with tools have their own template.
     has_tool_use: bool,
     specials: Map<String, Json>,
 }
@@ -89,16 +88,16 @@ const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 
 impl Template {
-    /// The template of the checkpoint whose files are in `directory`; none if it has none.
+    /// The template of the model in `directory`, if it has one.
     pub fn read(directory: &Path) -> Result<Option<Template>, Error> {
         Template::find(|file| text(&directory.join(file)))
     }
 
-    /// The template of a checkpoint whose files have the texts that `open` gives; none if it has none.
+    /// The template of a checkpoint, if it has one. `open` returns the text of a file.
     pub fn find(open: impl Fn(&str) -> Result<Option<String>, Error>) -> Result<Option<Template>, Error> {
         let json = |file: &str| match open(file)? {
             Some(text) => serde_json::from_str(&text)
-                .map_err(|error| Error::runtime(format!("{file} is not JSON: {error}"))),
+                .map_err(|error| Error::runtime(format!("{file} is not valid JSON: {error}"))),
             None => Ok(Json::Null),
         };
         let config = json("tokenizer_config.json")?;
@@ -125,28 +124,28 @@ impl Template {
         Ok(None)
     }
 
-    /// A template from its text, another from `tool_use` for conversations with tools, and the texts of special tokens
-    /// by the names that templates have for them (`bos_token`).
+    /// Compiles a template. `tool_use` is the template for conversations with tools; `specials` are the
+    /// special tokens by their template names (`bos_token`).
     pub fn new(source: &str, tool_use: Option<&str>, specials: Map<String, Json>) -> Result<Template, Error> {
         let mut environment = environment()?;
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             if let Some(source) = source {
-                on_a_high_stack(|| {
+                on_large_stack(|| {
                     environment.add_template_owned(name, crate::text::chat_template::source::prepare(source))
                 })?
-                .map_err(|error| Error::runtime(format!("the chat template cannot be read: {error:#}")))?;
+                .map_err(|error| Error::runtime(format!("invalid chat template: {error:#}")))?;
             }
         }
         Ok(Template { environment, has_tool_use: tool_use.is_some(), specials })
     }
 
-    /// The conversation as the model reads it.
+    /// The rendered conversation.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
-        let failed = |error: JinjaError| {
-            let refused = error.kind() == ErrorKind::InvalidOperation && error.detail().is_some();
+        let render_error = |error: JinjaError| {
+            let is_raised = error.kind() == ErrorKind::InvalidOperation && error.detail().is_some();
             let detail = error.detail().unwrap_or_default().to_owned();
             let message = match detail.strip_prefix(RAISED) {
-                Some(raised) if refused => format!("the model's chat template refuses this: {raised}"),
+                Some(raised) if is_raised => format!("rejected by the model's chat template: {raised}"),
                 _ => format!("the chat template cannot be rendered: {error:#}"),
             };
             Error::usage(message)
@@ -155,37 +154,38 @@ impl Template {
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { DEFAULT };
         let of = |map: &Map<String, Json>| Value::from(Serde(map));
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
-        let given = context! {
+        let input = context! {
             messages => Value::from(Serde(messages)),
             tools,
             documents => Value::from(()),
             add_generation_prompt => answer,
             ..merge_maps([of(variables), of(&self.specials)]),
         };
-        let template = self.environment.get_template(name).map_err(failed)?;
-        on_a_high_stack(|| template.render(given))?.map_err(failed)
+        let template = self.environment.get_template(name).map_err(render_error)?;
+        on_large_stack(|| template.render(input))?.map_err(render_error)
     }
 }
 
-/// What marks a message that a template raised.
+/// The prefix of messages from `raise_exception`.
 const RAISED: &str = "raised: ";
 
-/// Templates nest as deep as the library lets them, which takes more than the stack of a server's thread.
+/// Stack size for rendering. Deeply nested templates need more than a server thread has.
 const STACK: usize = 64 << 20;
 
-/// What comes of work that goes deep.
-fn on_a_high_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+/// Runs `work` on a thread with a large stack.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
-        let thread =
-            thread.map_err(|error| Error::runtime(format!("the chat template has no thread: {error}")))?;
-        thread.join().map_err(|panic| {
-            Error::runtime(format!("the chat template cannot be used: {}", panic_message(&*panic)))
-        })
+        let thread = thread.map_err(|error| {
+            Error::runtime(format!("cannot start a thread for the chat template: {error}"))
+        })?;
+        thread
+            .join()
+            .map_err(|panic| Error::runtime(format!("the chat template failed: {}", panic_message(&*panic))))
     })
 }
 
-/// Instructions that a template may take: thousands of messages' worth, and less than a second's.
+/// Instruction limit of a template: enough for thousands of messages, and less than a second.
 const FUEL: u64 = 3_000_000;
 
 fn environment() -> Result<Environment<'static>, Error> {
@@ -203,16 +203,15 @@ fn environment() -> Result<Environment<'static>, Error> {
         let mut text = String::new();
         match write!(text, "{}", chrono::Local::now().format(&format)) {
             Ok(()) => Ok(text),
-            Err(_) => Err(JinjaError::new(
-                ErrorKind::InvalidOperation,
-                format!("{format:?} is not a format of times"),
-            )),
+            Err(_) => {
+                Err(JinjaError::new(ErrorKind::InvalidOperation, format!("invalid time format {format:?}")))
+            }
         }
     });
     Ok(environment)
 }
 
-/// The texts of special tokens, which the file gives as strings or as objects with a content.
+/// The special tokens, which the file has as strings or as objects with `content`.
 fn specials(config: &Json) -> Map<String, Json> {
     let entries = config.as_object().into_iter().flatten();
     let texts = entries.filter(|(name, _)| name.ends_with("_token")).filter_map(|(name, value)| {
@@ -222,7 +221,7 @@ fn specials(config: &Json) -> Map<String, Json> {
     texts.collect()
 }
 
-/// A file's text; none if there is no such file.
+/// The text of a file; `None` if it does not exist.
 fn text(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

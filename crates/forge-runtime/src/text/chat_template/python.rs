@@ -1,4 +1,4 @@
-//! Python's semantics where the engine's differ: texts of values, tests and filters.
+//! Python semantics that differ from minijinja's: conversion to text, tests and filters.
 
 use crate::text::chat_template::methods::method;
 use crate::text::chat_template::source::ITERATED;
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// Gives an environment Python's semantics.
+/// Installs Python semantics in an environment.
 pub(crate) fn install(environment: &mut Environment<'_>) {
     environment.set_formatter(|out, state, value| match (state.auto_escape(), value.kind()) {
         (_, ValueKind::Invalid) => escape_formatter(out, state, value),
@@ -41,7 +41,7 @@ pub(crate) fn install(environment: &mut Environment<'_>) {
     install_generators(environment);
 }
 
-/// Replaces the filters that are generators in Python.
+/// Replaces the filters that return generators in Python.
 fn install_generators(environment: &mut Environment<'_>) {
     type Arguments = Rest<ValueOrKwargs>;
     environment.add_filter("items", |value: &Value| match value.kind() {
@@ -94,7 +94,7 @@ fn install_generators(environment: &mut Environment<'_>) {
     );
 }
 
-/// Python's generator. It is iterated over once, is true even when empty, and has neither a length nor JSON.
+/// A Python generator: it is iterated once, is true even when empty, and has no length and no JSON.
 #[derive(Debug)]
 struct Generator(Arc<Mutex<std::vec::IntoIter<Value>>>);
 
@@ -126,7 +126,7 @@ fn generator(items: Vec<Value>) -> Value {
     Value::from_object(Generator(Arc::new(Mutex::new(items.into_iter()))))
 }
 
-/// Whether a value is a list in Python: slices of lists are iterators in the engine.
+/// Whether a value is a list in Python. minijinja returns iterators for slices of lists.
 pub(crate) fn is_list(value: &Value) -> bool {
     let is_generator = value.downcast_object_ref::<Generator>().is_some();
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !is_generator
@@ -140,8 +140,8 @@ fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// What a loop iterates over. None is an error; strings and generators become lists, so that `loop.last` and
-/// `loop.length` are known.
+/// The iterable of a loop. None is an error. Strings and generators become lists, so that `loop.last` and
+/// `loop.length` are defined.
 fn iterated(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::None => Err(invalid("none is not iterable")),
@@ -168,7 +168,7 @@ fn join(value: &Value, separator: Option<Value>, options: Kwargs) -> Result<Stri
     Ok(items.join(&separator.or(named).map(|separator| text(&separator)).unwrap_or_default()))
 }
 
-/// The attribute that a filter's argument names: an index, or names and indices with dots between them.
+/// The attribute named by a filter argument: an index, or names and indices separated by dots.
 fn attribute_of(value: Value, name: &Value) -> Result<Value, Error> {
     let Some(path) = name.as_str() else { return value.get_item(name) };
     path.split('.').try_fold(value, |value, part| match part.parse::<usize>() {
@@ -177,7 +177,7 @@ fn attribute_of(value: Value, name: &Value) -> Result<Value, Error> {
     })
 }
 
-/// HTML escapes as markupsafe writes them, which Jinja uses.
+/// HTML escaping as in markupsafe.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -232,17 +232,17 @@ fn parse_float(text: &str) -> Option<f64> {
     text.trim().replace('_', "").parse().ok()
 }
 
-/// The widest padding or indentation that a template may ask for: memory is not a template's to exhaust.
+/// The maximum width of padding and indentation, which bounds memory use.
 const MAX_WIDTH: usize = 1000;
 
-/// A width in characters; a negative one is 0, as in Python.
+/// A width in characters. Negative widths are 0, as in Python.
 pub(crate) fn width(width: i64) -> Result<usize, Error> {
     let width = usize::try_from(width).unwrap_or(0);
     let is_allowed = width <= MAX_WIDTH;
-    is_allowed.then_some(width).ok_or_else(|| invalid(format!("a width of {width} is above {MAX_WIDTH}")))
+    is_allowed.then_some(width).ok_or_else(|| invalid(format!("width {width} exceeds {MAX_WIDTH}")))
 }
 
-/// The value of a number that is not an integer.
+/// The value as f64, if it is a non-integer number.
 pub(crate) fn float(value: &Value) -> Option<f64> {
     let is_float = value.kind() == ValueKind::Number && !value.is_integer();
     if is_float { f64::try_from(value.clone()).ok() } else { None }
@@ -311,14 +311,14 @@ fn write_quoted(string: &str, text: &mut String) {
     text.push(quote);
 }
 
-/// Python's `str.isprintable`; Rust escapes the same classes of characters.
+/// Python's `str.isprintable`; Rust's escaping covers the same character classes.
 fn is_printable(char: char) -> bool {
-    // After a letter: at the start of a text Rust also escapes combining characters.
+    // The character follows a letter, because Rust escapes combining characters at the start of a string.
     let text = String::from_iter(['a', char]);
     matches!(char, '"' | '\'') || text.escape_debug().nth(1) == Some(char)
 }
 
-/// Python's `repr(float)`: the fewest digits that give the same number, with an exponent where that is long.
+/// Python's `repr(float)`: the shortest digits that round-trip, with an exponent for large and small numbers.
 fn float_text(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();

@@ -1,11 +1,11 @@
-//! Rewrites a template's text before it is compiled, where the engine has no other hook.
+//! Rewrites a template's source before it is compiled, where minijinja has no other hook.
 
-/// The filter that [`prepare`] applies to what a loop iterates over.
+/// The filter that [`prepare`] applies to the iterable of a loop.
 pub(crate) const ITERATED: &str = "__iter__";
 
-/// Rewrites blocks that Python's Jinja handles differently from the engine:
+/// Rewrites blocks that Python's Jinja handles differently from minijinja:
 ///
-/// - `{% generation %}` and its end mark what training is about, and render as nothing.
+/// - `{% generation %}` and `{% endgeneration %}` mark assistant tokens for training, and render as nothing.
 /// - `{% for x in y %}` becomes `{% for x in (y)|__iter__ %}`.
 pub(crate) fn prepare(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
@@ -20,7 +20,7 @@ pub(crate) fn prepare(source: &str) -> String {
             _ => Some(1),
         };
         let Some(length) = length else {
-            // An unfinished block: the engine reports it.
+            // An unfinished block: minijinja reports it.
             rest = tag;
             break;
         };
@@ -38,7 +38,7 @@ pub(crate) fn prepare(source: &str) -> String {
                 text.push_str(&rest[..end]);
                 rest = &rest[end..];
             }
-            // Statements without effect keep what the marks do to the whitespace around them.
+            // A statement without effect keeps the whitespace control of the tag.
             Some(word @ ("generation" | "endgeneration")) => {
                 text.push_str(&block.replacen(word, "set generation = 0", 1));
             }
@@ -50,12 +50,12 @@ pub(crate) fn prepare(source: &str) -> String {
     text
 }
 
-/// The length of a block; its end marker may also occur inside a string.
+/// The length of a block. The end marker is ignored inside strings.
 fn block_end(block: &str, end: &str) -> Option<usize> {
     outside_strings(block).find(|&(at, _)| at >= 2 && block[at..].starts_with(end)).map(|(at, _)| at + 2)
 }
 
-/// Where the text of `{% raw %}` ends.
+/// The offset where a `{% raw %}` block ends.
 fn raw_end(rest: &str) -> usize {
     let mut blocks = rest.match_indices("{%");
     let is_end = |block: &str| block.trim_start_matches(['-', '+']).trim_start().starts_with("endraw");
