@@ -140,7 +140,7 @@ pub(crate) fn format(
     Ok(Format::Affine(Affine { bits, group, scales: of_scales }))
 }
 
-/// Like [`format`], for mxfp4.
+/// Like `format`, for mxfp4.
 fn microscaled(tensors: &Tensors, tensor: &Tensor, shape: &[usize]) -> Result<Format, Diagnostic> {
     let [beside, _] = companions(&tensor.name);
     let Some(scales) = tensors.get(&beside).filter(|scales| scales.dtype == "U8") else {
