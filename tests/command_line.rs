@@ -511,6 +511,6 @@ fn a_gguf_file_is_compiled_as_a_folder_is() {
     for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "golden.json"] {
         assert!(out.join(file).is_file(), "{file}");
     }
-    // Which of several is meant, nobody knows.
+    // One name for several files is ambiguous.
     refused(&folder, &[], 1, &["llama-q4_0.gguf", "pass the path of one file"]);
 }

@@ -42,7 +42,7 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     format!(
         "[patch.crates-io]\nobjc2-metal = {{ path = {:?} }}\n\
          [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.corosensei]\nopt-level = 3\n",
-        mended_objc2_metal()
+        patched_objc2_metal()
     )
 }
 
@@ -121,8 +121,8 @@ fn models_text(crates: &[&Built]) -> String {
 }
 
 /// A copy of `objc2-metal` that links Apple's framework only on Apple systems, like the other crates of its family.
-fn mended_objc2_metal() -> PathBuf {
-    static MENDED: OnceLock<PathBuf> = OnceLock::new();
+fn patched_objc2_metal() -> PathBuf {
+    static PATCHED: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
         let arguments = ["metadata", "--format-version", "1", "--locked"];
         let output = run(Command::new(env!("CARGO")).args(arguments).current_dir(root()));
@@ -139,11 +139,11 @@ fn mended_objc2_metal() -> PathBuf {
         let text = std::fs::read_to_string(from.join(path)).expect("the crate is generated");
         let line = r#"#[link(name = "Metal", kind = "framework")]"#;
         assert!(text.contains(line), "objc2-metal names its framework otherwise, perhaps as it should");
-        let mended = r#"#[cfg_attr(target_vendor = "apple", link(name = "Metal", kind = "framework"))]"#;
-        write(&to.join(path), &text.replace(line, mended));
+        let patched = r#"#[cfg_attr(target_vendor = "apple", link(name = "Metal", kind = "framework"))]"#;
+        write(&to.join(path), &text.replace(line, patched));
         to
     };
-    MENDED.get_or_init(make).clone()
+    PATCHED.get_or_init(make).clone()
 }
 
 fn copy(from: &Path, to: &Path) {

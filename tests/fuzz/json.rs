@@ -36,7 +36,7 @@ pub(crate) fn mutated(random: &mut Random, base: &[u8], known: &Known) -> Option
     for _ in 0..=random.below(4) {
         change(random, &mut value, known);
     }
-    // Beyond this depth nobody reads it, and to write it takes a stack.
+    // Deeper values are rejected by every reader, and writing them needs a large stack.
     Some(if random.once_in(50) { deep(random, &value) } else { value.to_string().into_bytes() })
 }
 

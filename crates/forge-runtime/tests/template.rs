@@ -56,7 +56,7 @@ fn templates_say_what_pythons_say() {
         // Methods of strings and dictionaries.
         ("{{ messages[0].content.strip().split(',')[0] }}", "Hi"),
         ("{% for k, v in messages[0].items() %}{{ k }};{% endfor %}", "role;content;"),
-        ("{{ messages[0].get('name', 'nobody') }}", "nobody"),
+        ("{{ messages[0].get('name', 'none') }}", "none"),
         ("{{ messages[0]['content'].startswith(' Hi') }}", "True"),
         // Blocks leave no lines behind.
         ("{% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),

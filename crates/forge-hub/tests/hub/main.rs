@@ -444,7 +444,7 @@ fn shards_and_gguf_files_are_fetched_by_name() {
         ("model.safetensors.index.json", index.to_vec()),
         ("model-1.safetensors", b"one".to_vec()),
         ("model-2.safetensors", b"two".to_vec()),
-        ("model-3.safetensors", b"of nobody".to_vec()),
+        ("model-3.safetensors", b"unlisted".to_vec()),
         ("deep/m-Q8_0.gguf", b"GGUF".to_vec()),
         ("m-F16-00001-of-00002.gguf", b"one".to_vec()),
         ("m-F16-00002-of-00002.gguf", b"more".to_vec()),

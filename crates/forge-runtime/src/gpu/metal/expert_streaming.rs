@@ -30,7 +30,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum SlotTableWrite {
     /// An empty slot table, for a dispatch that only routes. Slots that are being filled are not touched.
-    Nobody,
+    NoExpert,
     /// The table of the experts that the dispatch computes.
     Seated,
     /// No table; the output is the next layer's router logits.
@@ -209,7 +209,7 @@ impl Encoding<'_> {
             streaming.asked = None;
             if routes.is_some_and(|routes| routes.written) {
                 // Every threadgroup routes by itself, and the first one writes the routes.
-                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::Nobody))?;
+                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::NoExpert))?;
             }
             self.settle()?;
             let rows = *dispatch.scalars.first().ok_or("the dispatch has no row count")? as usize;
