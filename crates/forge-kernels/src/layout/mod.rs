@@ -2,7 +2,7 @@
 //!
 //! These kernels have not been measured on Apple chips. Choices based on others' measurements of similar
 //! kernels are marked *published*; choices derived from hardware properties are marked *derived*. For NVIDIA
-//! GPUs there are measurements, see [`nvidia`]. Measurements on a user's device override both; [`tried`]
+//! GPUs there are measurements, see [`nvidia`]. Measurements on a user's device override both; [`candidates`]
 //! lists the candidates.
 
 pub(crate) mod candidates;
