@@ -1,6 +1,5 @@
 //! All tests that need compiled programs, in one test binary, so that the programs are built once.
 
-mod cli_reference;
 mod copied;
 mod examples;
 mod fable;
