@@ -171,7 +171,7 @@ pub(crate) struct CompileArguments {
     /// Depend on the runtime in DIR instead of copying it into the crate.
     ///
     /// For several models that share one build of the runtime. Without it, the crate is standalone.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub(crate) runtime: Option<PathBuf>,
 }
 
