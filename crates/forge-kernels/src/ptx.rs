@@ -103,7 +103,7 @@ pub enum PtxError {
     NoEntry(String),
     /// A function is declared but has no body.
     #[error("no PTX body for a called function: {0}")]
-    NoBody(String),
+    MissingBody(String),
 }
 
 /// A clang of version 15 or later with the NVPTX target on the search path, if any. Apple's clang lacks it.
@@ -137,7 +137,7 @@ pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, Ptx
     input.extend(kernels.iter().map(|kernel| entry(kernel, waits_itself(text, &kernel.name))));
     let mut ptx = feed(clang, &[target.options, &OPTIONS].concat(), &input)?;
     if let Some(line) = ptx.lines().find(|line| line.starts_with(".extern .func")) {
-        return Err(PtxError::NoBody(line.to_owned()));
+        return Err(PtxError::MissingBody(line.to_owned()));
     }
     for kernel in &kernels {
         let place =

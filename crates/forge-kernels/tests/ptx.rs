@@ -100,5 +100,5 @@ fn what_has_no_body_is_refused() {
         kernel void copy(device uint* y [[buffer(0)]], constant CopyArgs& args [[buffer(1)]]) {\n\
             y[0] = elsewhere(args.rows);\n}\n";
     let error = ptx::translate(&clang(), text, ptx::TARGETS[1]).expect_err("it calls an undefined function");
-    assert!(matches!(error, ptx::PtxError::NoBody(_)), "{error}");
+    assert!(matches!(error, ptx::PtxError::MissingBody(_)), "{error}");
 }

@@ -275,13 +275,13 @@ fn a_file_has_each_support_unit_once() {
         weights[0] = as_type<float4>(packet);
     }
 
-    // Four columns of a row whose width is a multiple of what is loaded at once.
+    // Loads four columns of a row whose width is a multiple of a whole load.
     inline float4 load4_whole(device const float* row, uint column) {
         return *(device const float4*)(row + column);
     }
 
-    // Where a device begins a kernel before those have ended whose results it reads, it waits for them here, once, before it reads or
-    // writes anything of theirs. Metal begins none early.
+    // With programmatic dependent launch, waits for the preceding kernels; called once, before their results are
+    // read or overwritten. Metal does not start kernels early.
     #ifndef OWN_WAIT
     inline void wait_for_others() {}
     #endif

@@ -116,7 +116,7 @@ impl Tiles {
 
     /// Accumulates a bf16 matrix product.
     #[inline(always)]
-    pub(crate) unsafe fn add_bfloats<const SUMS: usize, const LEFT: usize, const RIGHT: usize>(&self) {
+    pub(crate) unsafe fn add_bf16<const SUMS: usize, const LEFT: usize, const RIGHT: usize>(&self) {
         unsafe {
             asm!("tdpbf16ps tmm{sums}, tmm{left}, tmm{right}", sums = const SUMS, left = const LEFT,
                 right = const RIGHT, options(nostack, nomem));

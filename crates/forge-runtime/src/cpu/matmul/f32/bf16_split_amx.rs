@@ -310,12 +310,12 @@ unsafe fn add<const OF_WEIGHT: usize, const BOTH: bool>(
                 tiles.load::<5, _>(&raw const weights[SIDE], ROW);
                 for of_x in 0..PARTS - part {
                     tiles.load::<6, _>(&raw const of_near[of_x], ROW);
-                    tiles.add_bfloats::<0, 4, 6>();
-                    tiles.add_bfloats::<1, 5, 6>();
+                    tiles.add_bf16::<0, 4, 6>();
+                    tiles.add_bf16::<1, 5, 6>();
                     if BOTH {
                         tiles.load::<7, _>(&raw const of_far[of_x], ROW);
-                        tiles.add_bfloats::<2, 4, 7>();
-                        tiles.add_bfloats::<3, 5, 7>();
+                        tiles.add_bf16::<2, 4, 7>();
+                        tiles.add_bf16::<3, 5, 7>();
                     }
                 }
             }
