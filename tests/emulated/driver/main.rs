@@ -14,17 +14,17 @@ mod skewed;
 mod watched;
 
 use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
-use forge_runtime::device::{Device, Lead};
-use forge_runtime::sampling::device_sampling::{DeviceSampling, Weights};
-use forge_runtime::engine::{Engine, Want};
-use forge_runtime::offload::{ExpertPlacement, Streamed};
+use forge_runtime::device::{Device, RunAhead};
+use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
+use forge_runtime::engine::{Engine, Output};
+use forge_runtime::offload::{ExpertPlacement, ExpertCache};
 use forge_runtime::error::Error;
 use forge_runtime::engine::golden::largest;
 use forge_runtime::model::Layout;
 use forge_runtime::measure::capture::CapturingDevice;
-use forge_runtime::load::Setup;
-use forge_runtime::program::Program;
-use forge_runtime::measure::profile::Subject;
+use forge_runtime::load::LoadOptions;
+use forge_runtime::program::CompiledModel;
+use forge_runtime::measure::profile::ProfiledPass;
 use forge_runtime::measure::tune::Tuner;
 use forge_runtime::weights::WeightFile;
 use redrawn::redraw;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 /// Puts a model on a device, with experts that are read from disk if they are.
 pub type Make =
-    fn(&Program, &WeightFile, &Layout, Option<&Path>, Option<Streamed>) -> Result<Box<dyn Device>, String>;
+    fn(&CompiledModel, &WeightFile, &Layout, Option<&Path>, Option<ExpertCache>) -> Result<Box<dyn Device>, String>;
 
 /// A job for the driver.
 #[derive(Deserialize)]
@@ -116,12 +116,12 @@ fn main() {
 }
 
 /// Does a job with a model.
-pub fn work(program: &Program, job: &Job) -> Value {
+pub fn work(program: &CompiledModel, job: &Job) -> Value {
     if let Some(longest) = job.longest {
         limit_buffers(longest);
     }
     let metallib = job.metallib.then_some(program.metal.as_bytes());
-    let program = &Program { metallib, ..*program };
+    let program = &CompiledModel { metallib, ..*program };
     let texts: Vec<Value> = job.texts.iter().map(|text| write(program, job, text)).collect();
     let failed = |failure: Error| json!(failure.to_string());
     let profiles = job.profile.then(|| profiled(program, job).unwrap_or_else(failed));
@@ -131,21 +131,21 @@ pub fn work(program: &Program, job: &Job) -> Value {
 
 /// A model on a device with complaints enabled, with this context length.
 fn listened(
-    program: &Program,
+    program: &CompiledModel,
     job: &Job,
     positions: u32,
 ) -> Result<(Engine<CapturingDevice<Box<dyn Device>>>, WeightFile), Error> {
     execute(true);
-    let setup = Setup { context: Some(positions), ..Setup::default() };
+    let setup = LoadOptions { context: Some(positions), ..LoadOptions::default() };
     let loaded = setup.load(program, None)?;
     let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None, None)?;
     Ok((Engine::new(loaded.model, CapturingDevice::new(device), positions, 1), loaded.weights))
 }
 
 /// Profiles the steps of decode and prefill.
-fn profiled(program: &Program, job: &Job) -> Result<Value, Error> {
+fn profiled(program: &CompiledModel, job: &Job) -> Result<Value, Error> {
     let (mut engine, weights) = listened(program, job, 20)?;
-    let subjects = [Subject::id(&mut engine, 9)?, Subject::prompt(&mut engine, 20)?];
+    let subjects = [ProfiledPass::id(&mut engine, 9)?, ProfiledPass::prompt(&mut engine, 20)?];
     let mut profiles = Vec::new();
     for subject in subjects {
         let profile = subject.measure(engine.device().device(), &weights, 1, &mut |_| true)?;
@@ -155,7 +155,7 @@ fn profiled(program: &Program, job: &Job) -> Result<Value, Error> {
 }
 
 /// Tunes the kernel layouts.
-fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Error> {
+fn tuned(program: &CompiledModel, job: &Job, asked: &Tune) -> Result<Value, Error> {
     let tunable = program.tunable.ok_or_else(|| Error::usage("it was not compiled for choosing"))?;
     let mut text = tunable.metal.to_owned();
     for [kernel, from, to] in &asked.planted {
@@ -163,7 +163,7 @@ fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Error> {
         let place = start + text[start..].find(from).expect("its text has that");
         text.replace_range(place..place + from.len(), to);
     }
-    let program = Program { metal: String::leak(text), ..tunable.program(program) };
+    let program = CompiledModel { metal: String::leak(text), ..tunable.program(program) };
     let (mut engine, _) = listened(&program, job, Tuner::positions(program.info))?;
     let tuning = Tuner::new(&mut engine, 1)?;
     let mut all = Vec::new();
@@ -180,7 +180,7 @@ fn tuned(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Error> {
     Ok(json!({ "table": table, "complaints": complaints() }))
 }
 
-fn write(program: &Program, job: &Job, text: &Text) -> Value {
+fn write(program: &CompiledModel, job: &Job, text: &Text) -> Value {
     execute(text.executed);
     let mut come = Come::default();
     let outcome = written(program, job, text, &mut come);
@@ -198,13 +198,13 @@ fn write(program: &Program, job: &Job, text: &Text) -> Value {
 /// Generates tokens and returns the logits after the prompt. Records the committed commands and live objects after the prompt
 /// and after each token.
 fn written(
-    program: &Program,
+    program: &CompiledModel,
     job: &Job,
     text: &Text,
     come: &mut Come,
 ) -> Result<Vec<f32>, Error> {
     let experts = job.experts.map_or(ExpertPlacement::Resident, |bytes| ExpertPlacement::Streamed(Some(bytes)));
-    let setup = Setup { context: Some(text.context), experts, ..Setup::default() };
+    let setup = LoadOptions { context: Some(text.context), experts, ..LoadOptions::default() };
     let loaded = setup.load(program, None)?;
     let (make, streamed) = (hosts::find(&job.host), loaded.streamed(HashMap::new())?);
     let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
@@ -217,7 +217,7 @@ fn written(
         device = Box::new(watched::Watched(device));
     }
     drop(loaded.weights);
-    let mut weights = Weights::default();
+    let mut weights = TokenWeights::default();
     let mut engine = Engine::new(loaded.model, CapturingDevice::new(device), text.context, 1);
     let mut before = counts();
     let mut note = || {
@@ -235,7 +235,7 @@ fn written(
     let part = text.ids.len().div_ceil(parts).max(watched::MANY as usize);
     let mut logits = Vec::new();
     for ids in text.ids.chunks(part) {
-        logits = engine.feed(0, ids, Want::Logits)?.logits.pop().unwrap_or_default();
+        logits = engine.feed(0, ids, Output::Logits)?.logits.pop().unwrap_or_default();
     }
     note();
     let mut draw = text.draw.map(DeviceSampling::of);
@@ -247,7 +247,7 @@ fn written(
         ids.push(if text.executed { drawn(&logits, &mut draw) } else { 0 });
     }
     while text.on_host && ids.len() < text.count {
-        let told = engine.feed(0, &ids[ids.len() - 1..], Want::Logits)?.logits;
+        let told = engine.feed(0, &ids[ids.len() - 1..], Output::Logits)?.logits;
         ids.push(drawn(&told[0], &mut draw));
         note();
     }
@@ -258,7 +258,7 @@ fn written(
         }
         let room = (text.context - engine.length(0)) as usize;
         let last = if text.executed { ids[ids.len() - 1] } else { 0 };
-        let mut chain = engine.chain(0, last, Lead { ids: per_pass, passes })?;
+        let mut chain = engine.chain(0, last, RunAhead { ids: per_pass, passes })?;
         if let Some(draw) = draw {
             chain = chain.drawing(draw);
         }

@@ -1,8 +1,8 @@
 //! Repeated sampling from the same logits: the dispatch that sampled the last token is submitted repeatedly, with other random
 //! numbers.
 
-use forge_runtime::device::{Binding, Device, Program};
-use forge_runtime::sampling::device_sampling::{DeviceSampling, Weights};
+use forge_runtime::device::{Binding, Device, Schedule};
+use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::measure::capture::CapturingDevice;
 
 /// The tokens that host and device select for each draw, from the logits of the last token.
@@ -17,7 +17,7 @@ pub fn redraw(noted: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampl
     let [logits, words, id] = [binding("logits")?, binding("draws")?, binding("ids")?];
     let device = noted.device();
     let logits: Vec<f32> = read(device, logits).into_iter().map(f32::from_bits).collect();
-    let mut weights = Weights::default();
+    let mut weights = TokenWeights::default();
     let choose = |draw: &DeviceSampling| {
         let bytes: Vec<u8> = draw.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         device.write(words.buffer, words.offset, &bytes);

@@ -1,6 +1,6 @@
 //! Multi-token passes with injected faults: a wrapper modifies the engine's device commands.
 
-use forge_runtime::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, RunAhead, Pass, Schedule};
 
 /// A device that modifies the engine's commands.
 pub struct Skewed {
@@ -44,11 +44,11 @@ impl Device for Skewed {
         self.device.read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.device.run(program, encode)
     }
 
-    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let fault = self.fault;
         self.device.begin(program, &mut |pass| encode(&mut Skew { pass, fault, rows: 0, ended: false }))
     }
@@ -57,7 +57,7 @@ impl Device for Skewed {
         self.device.wait(left)
     }
 
-    fn lead(&self) -> Lead {
+    fn lead(&self) -> RunAhead {
         self.device.lead()
     }
 }

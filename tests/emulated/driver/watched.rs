@@ -1,6 +1,6 @@
 //! A device for tests, which uses long-context code paths at short contexts.
 
-use forge_runtime::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 
 /// A device with short KV splits, which expands latents (MLA) from the smallest prefill batch on.
 pub struct Watched(pub Box<dyn Device>);
@@ -21,7 +21,7 @@ impl Device for Watched {
         self.0.read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.0.run(program, &mut |pass| encode(&mut Short(pass)))
     }
 }
