@@ -349,7 +349,10 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
     let weights = summary["memory"]["weights_bytes"].as_u64().expect("a number");
     assert!(weights <= file && file < weights + 64 * 1024, "{weights} bytes of weights in a file of {file}");
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("it was written");
-    assert!(page.contains("predicted") && page.contains("4 texts") && page.ends_with("</html>"), "{page}");
+    assert!(
+        page.contains("predicted") && page.contains("4 sequences") && page.ends_with("</html>"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -206,7 +206,9 @@ pub fn scratch() -> PathBuf {
 pub fn forge() -> &'static Path {
     static FORGE: OnceLock<PathBuf> = OnceLock::new();
     FORGE.get_or_init(|| {
-        let arguments = ["build", "--package", "forge-cli", "--message-format=json-render-diagnostics"];
+        // As in `cargo test --workspace`: the same features, so nothing is compiled again.
+        let arguments =
+            ["build", "--workspace", "--bin", "forge", "--message-format=json-render-diagnostics"];
         let output = run(Command::new(env!("CARGO")).args(arguments).current_dir(root()));
         executables(&output).remove("forge").expect("cargo names the program it built")
     })

@@ -397,6 +397,6 @@ mod tests {
     fn a_configuration_that_cannot_be_compiled_is_told() {
         let fault =
             tensors(&json!({"model_type": "mystery"}), false).map(|tensors| tensors.len()).unwrap_err();
-        assert!(fault.contains("forge does not know the architecture mystery"), "{fault}");
+        assert!(fault.contains("unsupported architecture mystery"), "{fault}");
     }
 }
