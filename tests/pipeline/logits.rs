@@ -191,7 +191,7 @@ fn levels(built: &Built) -> Vec<String> {
     let output =
         command.args(["logits", "--token-ids", "1", "--device", "cpu"]).env("FORGE_ISA", "others").output();
     let said = String::from_utf8(output.expect("it runs").stderr).expect("programs print UTF-8");
-    let names = said.trim().rsplit_once("this machine has ").map(|(_, names)| names.to_owned());
+    let names = said.trim().rsplit_once("this machine supports ").map(|(_, names)| names.to_owned());
     let levels: Vec<String> =
         names.unwrap_or_default().split(", ").map(|name| name.trim().to_owned()).collect();
     assert!(levels.iter().any(|name| name == "portable"), "{said}");

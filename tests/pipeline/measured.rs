@@ -80,8 +80,8 @@ const WRONG: [(&str, &[[&str; 3]]); 2] = [
         "llama",
         &[
             ["qkv_one", "sums[r] += sum", "sums[r] -= sum"],
-            ["attend_one", "total[h] *= keep;", "total[h] *= keep * 1.5f;"],
-            ["attend_tiled", "total[i] * keep + simd_sum(weight)", "total[i] + 0.5f * simd_sum(weight)"],
+            ["attend_one", "total[h] *= rescale;", "total[h] *= rescale * 1.5f;"],
+            ["attend_tiled", "total[i] * rescale + simd_sum(weight)", "total[i] + 0.5f * simd_sum(weight)"],
         ],
     ),
     (
@@ -149,7 +149,7 @@ fn is_number(text: &str) -> bool {
 fn an_interrupted_tune_keeps_its_measurements() {
     let Some(built) = tunable().next() else { return };
     let text = std::fs::read_to_string(built.directory.join("src/layouts.rs")).expect("it has layouts");
-    let all = text.matches("Choice {").count();
+    let all = text.matches("TuningProblem {").count();
     // Each layout is checked and then measured in two rounds: no choice takes more than a hundred runs.
     let some = chosen(built, &[], Some(100)).len();
     assert!((1..all).contains(&some), "{some} of {all}");
