@@ -228,7 +228,7 @@ MODELS = {
         rope_local_base_freq=5000.0, attention_bias=True), shard=20_000),
 
     "gemma4_text_shared": model("gemma4_text", 40, 27, 4, 2, 79, layers=5, head_dim=10, global_head_dim=14,
-        sliding_window=6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
+        sliding_window=6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6, scores=1,
         vocab_size_per_layer_input=83, final_logit_softcapping=7.0, hidden_activation="gelu", attention_bias=True,
         layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]),
     "gemma4_text_equal": model("gemma4_text", 42, 30, 4, 4, 73, layers=3, style="new", dtype="f16", head_dim=6,
