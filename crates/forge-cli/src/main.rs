@@ -18,6 +18,8 @@ mod memory_traffic;
 mod mix;
 mod options;
 mod output;
+#[cfg(test)]
+mod reference_page;
 mod run;
 mod terminal;
 mod text_files;

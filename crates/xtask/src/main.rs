@@ -1,6 +1,7 @@
 //! `cargo xtask`: the development tasks of this project, one module each.
 
 mod arm;
+mod cli_page;
 mod darwin;
 mod gpu;
 mod lock;
@@ -62,6 +63,8 @@ enum Task {
     Lock,
     /// Write docs/models.md, the list of supported models
     Models,
+    /// Write docs/reference/cli.md, the options of forge and of compiled programs
+    Cli,
     /// Write the list of configuration keys that Hugging Face transformers reads.
     ///
     /// Parses the sources of an installed package. The compiler ignores keys that transformers never reads, and rejects keys that
@@ -161,6 +164,7 @@ fn main() -> ExitCode {
         }
         Task::Lock => lock::write(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")),
         Task::Models => models::write(),
+        Task::Cli => cli_page::write(),
         Task::ReferenceKeys { python } => reference_keys::write(&python),
         Task::RandomModel { config, shard, skewed, out } => {
             random_model::write_from(config.as_deref(), shard, skewed, &out)

@@ -131,6 +131,47 @@ pub struct Chat {
     pub(crate) sampling: SamplingArguments,
 }
 
+/// Serve the model over HTTP with the OpenAI API
+#[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "defined for the reference page only"))]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+OpenAI clients work with the base URL http://127.0.0.1:8080/v1.
+
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
+
+Each of the --slots holds --ctx-size tokens, prompt and output together. A longer prompt is rejected, never truncated.
+Requests beyond --slots wait; beyond --queue they get status 429. Ctrl-C finishes running requests, then exits; a second
+Ctrl-C exits at once.")]
+pub struct Serve {
+    /// Address to listen on; a public address needs --api-key or --no-api-key
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Accepted bearer token (repeatable) [default: MODEL_API_KEY]
+    ///
+    /// Clients send `Authorization: Bearer KEY`. Unlike --api-key, the environment variable MODEL_API_KEY is not visible in the
+    /// process list.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Vec<String>,
+    /// Allow requests without an API key on a public address
+    #[arg(long)]
+    pub(crate) no_api_key: bool,
+    /// Maximum number of requests that wait for a slot
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(..=65536))]
+    pub(crate) queue: u32,
+    /// Browser origin that may send requests, such as https://example.org, or * for all (repeatable)
+    // Help text: the URL is shown in a terminal.
+    #[allow(rustdoc::bare_urls)]
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) allow_origin: Vec<String>,
+    /// Additional model name to accept (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) alias: Vec<String>,
+}
+
 /// Measure perplexity on a text file
 #[derive(Debug, Args)]
 pub struct Perplexity {
@@ -206,7 +247,7 @@ pub struct Profile {
 }
 
 /// Find the fastest kernel layouts for this GPU
-#[cfg(feature = "tune")]
+#[cfg_attr(not(feature = "tune"), allow(dead_code, reason = "defined for the reference page only"))]
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs a program compiled with `forge compile --with-tuning`. The result is a table for `forge compile --tuned \
@@ -246,7 +287,7 @@ pub struct Info {
 /// Generate a shell completion script
 #[derive(Debug, Args)]
 #[command(
-    after_help = "bash:  source <(PROGRAM completions bash)\nfish:  PROGRAM completions fish | source\nzsh:   PROGRAM completions zsh > \"${fpath[1]}/_PROGRAM\""
+    after_help = "Load the script:\n  bash:  source <(PROGRAM completions bash)\n  fish:  PROGRAM completions fish | source\n  zsh:   PROGRAM completions zsh > \"${fpath[1]}/_PROGRAM\""
 )]
 pub struct Completions {
     /// Shell to generate for

@@ -18,6 +18,7 @@ pub(crate) mod perplexity;
 pub(crate) mod profile;
 pub(crate) mod progress;
 pub(crate) mod record;
+pub(crate) mod reference;
 pub(crate) mod sampling_arguments;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -25,15 +26,14 @@ pub(crate) mod serve;
 pub(crate) mod tune;
 pub(crate) mod verify;
 
-#[cfg(feature = "tune")]
-pub use crate::cli::arguments::Tune;
 pub use crate::cli::arguments::{
-    Bench, Chat, Common, Completions, Generate, Info, Logits, Perplexity, Profile, Record, Verify,
+    Bench, Chat, Common, Completions, Generate, Info, Logits, Perplexity, Profile, Record, Serve, Tune,
+    Verify,
 };
 pub use crate::cli::command::{Command, Context, Entry, command, main, run};
 pub use crate::cli::output::{CommandExit, Outcome};
-#[cfg(feature = "serve")]
-pub use crate::cli::serve::Serve;
+#[doc(hidden)]
+pub use crate::cli::reference::reference;
 
 /// Every command.
 pub const COMMANDS: &[Entry] = &[
