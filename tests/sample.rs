@@ -66,7 +66,8 @@ fn the_kernel_draws_what_the_sampler_draws() {
     let result = runner.run(&row, |(vocabulary, rows, index)| {
         let mut sim = Sim::new(&program).unwrap();
         let all: Vec<f32> = rows.iter().flat_map(|row| row.0.clone()).collect();
-        let words: Vec<u32> = rows.iter().flat_map(|row| row.1.draw(row.2, index).words()).collect();
+        let words: Vec<u32> =
+            rows.iter().flat_map(|row| row.1.device_sampling(row.2, index).words()).collect();
         let (logits, draws) = (sim.memory.floats(&all).unwrap(), sim.memory.words(&words).unwrap());
         let ids = sim.memory.unwritten(ROWS * 4).unwrap();
         let name = format!("sample_{vocabulary}");
@@ -74,7 +75,7 @@ fn the_kernel_draws_what_the_sampler_draws() {
         prop_assert!(sim.faults().is_empty(), "{:?}", sim.faults());
         let wanted = rows.iter().map(|(logits, sampling, seed)| {
             let mut sampler = Sampler::new(sampling.clone(), *seed, &[]);
-            (0..=index).map(|_| sampler.draw(logits)).last()
+            (0..=index).map(|_| sampler.sample(logits)).last()
         });
         let wanted: Vec<u32> = wanted.map(Option::unwrap_or_default).collect();
         prop_assert_eq!(

@@ -103,7 +103,7 @@ pub(crate) fn tokenizer(path: &Path) {
             }
         }
     }
-    let mut stream = text.stream();
+    let mut stream = text.detokenizer();
     for id in (0..40).chain([255, 499, 500, 511, u32::MAX]) {
         let _ = stream.push(id);
     }
@@ -136,7 +136,12 @@ pub(crate) fn template(folder: &Path) {
     let mut variables = Map::new();
     variables.insert("enable_thinking".to_owned(), json!(false));
     let plain = Conversation::new(&messages[..2]);
-    let whole = Conversation { messages: &messages, tools: &tools, variables: &variables, answer: false };
+    let whole = Conversation {
+        messages: &messages,
+        tools: &tools,
+        variables: &variables,
+        add_generation_prompt: false,
+    };
     for conversation in [plain, whole] {
         let _ = template.render(&conversation);
     }

@@ -179,9 +179,9 @@ fn the_emulated_metal_draws_what_the_host_draws() {
         ];
         let count = 18;
         let texts = |sampling: &SamplingParams| {
-            let (ids, draw) = (vec![1, 2, 3], Some(sampling.draw(5, 0)));
+            let (ids, draw) = (vec![1, 2, 3], Some(sampling.device_sampling(5, 0)));
             let text = |lead| Text { draw, ..Text::greedy(ids.clone(), count, ids.len() + count, lead) };
-            let draws = (0..SEEDS / 2).map(|seed| sampling.draw(seed << 33 | seed, 0)).collect();
+            let draws = (0..SEEDS / 2).map(|seed| sampling.device_sampling(seed << 33 | seed, 0)).collect();
             [Text { on_host: true, ..text(LEADS[0]) }, text(LEADS[0]), Text { draws, ..text(LEADS[1]) }]
         };
         let texts: Vec<Text> = settings.iter().flat_map(texts).collect();
@@ -225,7 +225,7 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
                 .then(|| format!("ahead by {lead:?}: {counted:?} is not {expected:?}, {found}"))
         };
         // Sampling replaces the argmax.
-        let draws = [None, Some(SamplingParams::default().draw(1, 0))];
+        let draws = [None, Some(SamplingParams::default().device_sampling(1, 0))];
         LEADS.into_iter().flat_map(|lead| draws.map(|draw| (lead, draw))).filter_map(check).collect()
     });
 }

@@ -63,7 +63,7 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
         }
     }
     if let Some(bytes) = text(planned, GENERATION)? {
-        faults.extend(SamplingParams::configured(&bytes).err().map(|why| {
+        faults.extend(SamplingParams::from_generation_config(&bytes).err().map(|why| {
             Diagnostic::new("F0204", format!("{GENERATION}: {why}"))
                 .note("fix or remove the key: without it the program uses default sampling")
         }));

@@ -355,7 +355,7 @@ fn pass_text(plan: &Plan, load: Workload) -> PassText {
     let more: Vec<usize> = both.map(|(plain, split)| split - plain).collect();
     let (per_layer, more) = (of_layers(&counts.dispatches_per_layer), of_layers(&more));
     let cost_text = format!(
-        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            operations: {},\n            dispatches_per_layer: &{per_layer},\n            more_when_split: &{more},\n        }}",
+        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            operations: {},\n            dispatches_per_layer: &{per_layer},\n            extra_when_split: &{more},\n        }}",
         counts.dispatches,
         counts.barriers,
         names::number(cost.read()),

@@ -52,8 +52,8 @@ fn condition(condition: Condition) -> Option<&'static str> {
         Condition::Many => Some("if b.rows as usize > SMALL_BATCH_MAX"),
         Condition::Folded => Some("if b.expanded == 0"),
         Condition::Unfolded => Some("for tile in b.tiles()"),
-        Condition::Greedy => Some("if h.draws.is_none()"),
-        Condition::Drawn => Some("if let Some(draws) = h.draws"),
+        Condition::Greedy => Some("if h.sampling.is_none()"),
+        Condition::Drawn => Some("if let Some(sampling) = h.sampling"),
     }
 }
 
@@ -123,8 +123,9 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Values => "cache.values".to_owned(),
         Operand::Latents => "cache.latents".to_owned(),
         Operand::Memory(memory) => format!("state.{}", names::state_field(&section.memories[memory].name)),
-        Operand::Batch(BatchColumn::Draws) => "draws".to_owned(),
-        Operand::Batch(column) if caller == Caller::Head => format!("h.{}", column.name()),
+        Operand::Batch(BatchColumn::Draws) => "sampling".to_owned(),
+        Operand::Batch(BatchColumn::Wanted) => "h.row_indices".to_owned(),
+        Operand::Batch(BatchColumn::Next) => "h.next_tokens".to_owned(),
         Operand::Batch(column) => format!("b.{}", column.name()),
         Operand::Seats => "b.expert_slots".to_owned(),
     }

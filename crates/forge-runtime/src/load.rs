@@ -47,17 +47,17 @@ pub struct LoadOptions {
     /// Threads of the CPU device; all hardware threads if `None`.
     pub threads: Option<usize>,
     /// Whether the CPU device reads the memory-mapped file, without a repacked copy in huge pages.
-    pub mapped: bool,
+    pub mmap: bool,
     /// Where MoE expert weights are kept.
     pub experts: ExpertPlacement,
     /// Whether the CPU device skips activation quantization; see [`CpuDevice::exact`].
-    pub exact: bool,
+    pub f32_activations: bool,
     /// Context length of a slot in tokens; what the command needs if `None`.
     pub context: Option<u32>,
     /// Number of slots: parallel sequences.
     pub slots: u32,
     /// Callback for notes about device setup.
-    pub told: fn(&str),
+    pub on_message: fn(&str),
 }
 
 impl Default for LoadOptions {
@@ -66,12 +66,12 @@ impl Default for LoadOptions {
             directory: None,
             device: DeviceKind::Auto,
             threads: None,
-            mapped: false,
+            mmap: false,
             experts: ExpertPlacement::Resident,
-            exact: false,
+            f32_activations: false,
             context: None,
             slots: 1,
-            told: |_| (),
+            on_message: |_| (),
         }
     }
 }
@@ -90,18 +90,21 @@ pub struct Loaded {
     /// Memory that the model needs.
     pub memory: Memory,
     /// Layout of the expert cache, if experts are streamed.
-    pub room: Option<CacheLayout>,
+    pub cache_layout: Option<CacheLayout>,
 }
 
 impl Loaded {
     /// The expert cache, filled with the most used experts, if experts are streamed. `arrangements` are
     /// planes to repack, by their offset in the weight file.
-    pub fn streamed(&self, arrangements: HashMap<usize, Repacking>) -> Result<Option<ExpertCache>, String> {
-        let Some(room) = &self.room else { return Ok(None) };
+    pub fn expert_cache(
+        &self,
+        arrangements: HashMap<usize, Repacking>,
+    ) -> Result<Option<ExpertCache>, String> {
+        let Some(room) = &self.cache_layout else { return Ok(None) };
         let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
         let mut progress = Progress::new("loading experts, MB");
         let mut report = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
-        let usage = UsageStats::beside(self.weights.path(), layers);
+        let usage = UsageStats::load(self.weights.path(), layers);
         ExpertCache::new(layers, room.clone(), source, arrangements)?.with_usage(usage, &mut report).map(Some)
     }
 }
@@ -113,8 +116,8 @@ impl LoadOptions {
     }
 
     /// The tokenizer. It is read on another thread.
-    pub fn text(&self, program: &CompiledModel) -> Tokenizer {
-        Tokenizer::being_read(self.path(program, "tokenizer.json"))
+    pub fn tokenizer(&self, program: &CompiledModel) -> Tokenizer {
+        Tokenizer::read_in_background(self.path(program, "tokenizer.json"))
     }
 
     /// The chat template, if the model has one.
@@ -127,7 +130,7 @@ impl LoadOptions {
         let path = self.path(program, "generation_config.json");
         let error_at = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         match std::fs::read(&path) {
-            Ok(bytes) => SamplingParams::configured(&bytes).map_err(error_at),
+            Ok(bytes) => SamplingParams::from_generation_config(&bytes).map_err(error_at),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(SamplingParams::ordinary()),
             Err(error) => Err(error_at(format!("cannot be read: {error}"))),
         }
@@ -161,18 +164,18 @@ impl LoadOptions {
         let memory = match (&room, self.experts) {
             (None, ExpertPlacement::Resident) => memory,
             (room, _) => {
-                memory.with_seats(model.layout(), room.as_ref().map_or(0, |room| room.bytes() as u64))
+                memory.with_expert_cache(model.layout(), room.as_ref().map_or(0, |room| room.bytes() as u64))
             }
         };
-        Ok(Loaded { model, weights, context, memory, room })
+        Ok(Loaded { model, weights, context, memory, cache_layout: room })
     }
 
     /// The layout of the expert cache, if experts are streamed.
     fn cache_layout(&self, model: &dyn Model, memory: Memory) -> Result<Option<CacheLayout>, Error> {
         let bytes = match self.experts {
             ExpertPlacement::Resident => return Ok(None),
-            ExpertPlacement::Mapped => None,
-            ExpertPlacement::Streamed(bytes) => bytes,
+            ExpertPlacement::Mmap => None,
+            ExpertPlacement::Stream(bytes) => bytes,
         };
         let layers = &model.layout().experts;
         if layers.is_empty() {
@@ -186,7 +189,7 @@ impl LoadOptions {
             let message = "--experts stream and mmap are not supported on NVIDIA GPUs: use --device cpu";
             return Err(Error::usage(message));
         }
-        if self.experts == ExpertPlacement::Mapped {
+        if self.experts == ExpertPlacement::Mmap {
             #[cfg(target_vendor = "apple")]
             if self.device != DeviceKind::Cpu {
                 let message =
@@ -195,10 +198,10 @@ impl LoadOptions {
             }
             return Ok(None);
         }
-        if self.mapped {
+        if self.mmap {
             return Err(Error::usage("--mmap cannot be combined with --experts stream"));
         }
-        let other = memory.with_seats(model.layout(), 0).total();
+        let other = memory.with_expert_cache(model.layout(), 0).total();
         let bytes = match (bytes, available()) {
             (Some(bytes), _) => bytes,
             // Leaves a tenth of the free memory unused.
@@ -216,32 +219,32 @@ impl LoadOptions {
     pub fn engine(&self, program: &CompiledModel, needed: Option<usize>) -> Result<Engine, Error> {
         let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
-        if loaded.room.is_none() {
+        if loaded.cache_layout.is_none() {
             loaded.weights.will_be_read();
         }
         let device = self.device(program, &loaded)?;
         if let Some(kernels) = device.kernels() {
-            (self.told)(&kernels);
+            (self.on_message)(&kernels);
         }
         Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
     }
 
     /// The device that will be used: the selected one, or the best that this machine has.
-    pub fn kind(&self, program: &CompiledModel) -> DeviceKind {
+    pub fn device_kind(&self, program: &CompiledModel) -> DeviceKind {
         let _ = program;
         match self.device {
             DeviceKind::Auto if has_metal() => DeviceKind::Metal,
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if self.experts != ExpertPlacement::Resident => DeviceKind::Cpu,
             #[cfg(feature = "cuda")]
-            DeviceKind::Auto if crate::gpu::cuda::card(program.ptx).is_ok() => DeviceKind::Cuda,
+            DeviceKind::Auto if crate::gpu::cuda::find_gpu(program.ptx).is_ok() => DeviceKind::Cuda,
             DeviceKind::Auto => DeviceKind::Cpu,
             selected => selected,
         }
     }
 
     fn device(&self, program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
-        match self.kind(program) {
+        match self.device_kind(program) {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
             DeviceKind::Cuda => cuda(program, loaded),
@@ -251,15 +254,15 @@ impl LoadOptions {
 
     fn cpu(&self, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
-        let device = device.exact(self.exact);
-        if self.mapped && self.experts == ExpertPlacement::Resident {
+        let device = device.exact(self.f32_activations);
+        if self.mmap && self.experts == ExpertPlacement::Resident {
             return Ok(Box::new(device));
         }
-        let matrices = if self.exact { Vec::new() } else { repacked::survey(&*loaded.model) };
+        let matrices = if self.f32_activations { Vec::new() } else { repacked::survey(&*loaded.model) };
         Ok(Box::new(match self.experts {
             ExpertPlacement::Resident => device.with_copied_weights(&loaded.weights, matrices),
-            ExpertPlacement::Mapped | ExpertPlacement::Streamed(_) => {
-                let streamed = loaded.streamed(repacked::arrangements(&matrices))?;
+            ExpertPlacement::Mmap | ExpertPlacement::Stream(_) => {
+                let streamed = loaded.expert_cache(repacked::arrangements(&matrices))?;
                 let layers = &loaded.model.layout().experts;
                 device.with_experts_on_disk(&loaded.weights, layers, streamed, matrices)
             }
@@ -268,7 +271,7 @@ impl LoadOptions {
 }
 
 /// Finishes a device's background work, such as copying weights. Used before measurements and before serving.
-pub fn settle(device: &mut dyn Device) -> Result<(), Error> {
+pub fn finish_background_work(device: &mut dyn Device) -> Result<(), Error> {
     /// Time between progress updates.
     const STEP: Duration = Duration::from_millis(100);
     let mut progress = Progress::new("copying weights, MB");
@@ -289,13 +292,19 @@ fn has_metal() -> bool {
 #[cfg(target_vendor = "apple")]
 fn metal(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
     let (weights, layout, experts) =
-        (&loaded.weights, loaded.model.layout(), loaded.streamed(HashMap::new())?);
-    Ok(Box::new(crate::gpu::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
+        (&loaded.weights, loaded.model.layout(), loaded.expert_cache(HashMap::new())?);
+    Ok(Box::new(crate::gpu::metal::MetalDevice::new(
+        program,
+        weights,
+        layout,
+        cache_directory().as_deref(),
+        experts,
+    )?))
 }
 
 /// The directory for files that can be recreated, such as compiled kernels.
 #[cfg(target_vendor = "apple")]
-pub(crate) fn cache() -> Option<PathBuf> {
+pub(crate) fn cache_directory() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join("Library/Caches/forge"))
 }
 
@@ -306,7 +315,8 @@ fn metal(_: &CompiledModel, _: &Loaded) -> Result<Box<dyn Device>, Error> {
 
 #[cfg(feature = "cuda")]
 fn cuda(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
-    crate::gpu::cuda::card(program.ptx).map_err(|why| Error::usage(format!("{why}: use --device cpu")))?;
+    crate::gpu::cuda::find_gpu(program.ptx)
+        .map_err(|why| Error::usage(format!("{why}: use --device cpu")))?;
     let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
     let (weights, layout) = (&loaded.weights, loaded.model.layout());

@@ -25,11 +25,11 @@ const PROMPT: [u32; 4] = [5, 6, 7, 31];
 /// Within the maximum of tokens in flight.
 const LEADS: [RunAhead; 6] = [
     RunAhead::NONE,
-    RunAhead { ids: 8, passes: 1 },
-    RunAhead { ids: 1, passes: 2 },
-    RunAhead { ids: 3, passes: 2 },
-    RunAhead { ids: 8, passes: 2 },
-    RunAhead { ids: 5, passes: 3 },
+    RunAhead { tokens_per_pass: 8, passes: 1 },
+    RunAhead { tokens_per_pass: 1, passes: 2 },
+    RunAhead { tokens_per_pass: 3, passes: 2 },
+    RunAhead { tokens_per_pass: 8, passes: 2 },
+    RunAhead { tokens_per_pass: 5, passes: 3 },
 ];
 
 fn laid_out(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, WeightFile) {
@@ -52,14 +52,14 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
     for (lead, slots) in LEADS.into_iter().flat_map(|lead| [(lead, 1), (lead, 3)]) {
         let slot = slots - 1;
         let mut engine = engine(Tiny::load, 40, slots);
-        let first = engine.feed(slot, &PROMPT, Output::Next).unwrap().next[0];
-        let mut chain = engine.chain(slot, first, lead).unwrap();
+        let first = engine.run_tokens(slot, &PROMPT, Output::Greedy).unwrap().next_tokens[0];
+        let mut chain = engine.decode_multi_step(slot, first, lead).unwrap();
         let written: Vec<u32> = (1..30).rev().map(|left| chain.next(left).unwrap()).collect();
         drop(chain);
         assert_eq!((first, &written[..]), (wanted[0], &wanted[1..]), "{lead:?}");
         assert_eq!(engine.length(slot), 4 + 29, "{lead:?}: no more was begun than was wanted");
         // The last id has not been read: the text goes on with it.
-        let next = engine.feed(slot, &written[28..], Output::Next).unwrap().next;
+        let next = engine.run_tokens(slot, &written[28..], Output::Greedy).unwrap().next_tokens;
         assert_eq!(next, Reference::new().greedy(&[&PROMPT[..], &wanted].concat(), 1), "{lead:?}");
     }
 }
@@ -77,14 +77,20 @@ fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
         let mut wanted: Vec<u32> = Vec::new();
         let mut fed = PROMPT.to_vec();
         for _ in 0..30 {
-            let logits = engine_of_host.feed(0, &fed, Output::Logits).unwrap().logits;
-            wanted.push(sampler.draw(&logits[0]));
+            let logits = engine_of_host.run_tokens(0, &fed, Output::Logits).unwrap().logits;
+            wanted.push(sampler.sample(&logits[0]));
             fed = vec![wanted[wanted.len() - 1]];
         }
         for lead in LEADS {
             let mut engine = engine(Tiny::load, 40, 1);
-            let first = engine.feed(0, &PROMPT, Output::Drawn(sampling.draw(77, 0))).unwrap().next[0];
-            let mut chain = engine.chain(0, first, lead).unwrap().drawing(sampling.draw(77, 1));
+            let first = engine
+                .run_tokens(0, &PROMPT, Output::Sampled(sampling.device_sampling(77, 0)))
+                .unwrap()
+                .next_tokens[0];
+            let mut chain = engine
+                .decode_multi_step(0, first, lead)
+                .unwrap()
+                .with_sampling(sampling.device_sampling(77, 1));
             let written: Vec<u32> = (1..30).rev().map(|left| chain.next(left).unwrap()).collect();
             assert_eq!((first, &written[..]), (wanted[0], &wanted[1..]), "{lead:?} {sampling:?}");
         }
@@ -98,14 +104,14 @@ fn what_was_written_beyond_the_end_is_none_of_the_text() {
     let wanted = reference.greedy(&PROMPT, 3);
     for lead in LEADS {
         let mut engine = engine(Tiny::load, 60, 1);
-        let first = engine.feed(0, &PROMPT, Output::Next).unwrap().next[0];
-        let mut chain = engine.chain(0, first, lead).unwrap();
+        let first = engine.run_tokens(0, &PROMPT, Output::Greedy).unwrap().next_tokens[0];
+        let mut chain = engine.decode_multi_step(0, first, lead).unwrap();
         let written = [chain.next(100).unwrap(), chain.next(99).unwrap()];
         drop(chain);
         assert_eq!(written, wanted[1..]);
         assert_eq!(engine.truncate(0, 6), 6);
         let text = [&PROMPT[..], &wanted[..2], &[8, 9]].concat();
-        let next = engine.feed(0, &[8, 9], Output::Next).unwrap().next;
+        let next = engine.run_tokens(0, &[8, 9], Output::Greedy).unwrap().next_tokens;
         assert_eq!(next, reference.greedy(&text, 1), "{lead:?}");
     }
 }
@@ -114,24 +120,24 @@ fn what_was_written_beyond_the_end_is_none_of_the_text() {
 fn a_chain_ends_where_positions_do() {
     for lead in LEADS {
         let mut engine = engine(Tiny::load, 9, 1);
-        engine.feed(0, &PROMPT, Output::Nothing).unwrap();
-        let mut chain = engine.chain(0, 8, lead).unwrap();
+        engine.run_tokens(0, &PROMPT, Output::Nothing).unwrap();
+        let mut chain = engine.decode_multi_step(0, 8, lead).unwrap();
         (0..5).for_each(|_| _ = chain.next(100).unwrap());
         let end = chain.next(100).unwrap_err();
         assert!(end.to_string().contains("the context is full at 9 tokens"), "{end}");
         drop(chain);
         assert_eq!(engine.length(0), 9);
-        assert!(engine.chain(0, 8, lead).is_err(), "there is no position for it");
+        assert!(engine.decode_multi_step(0, 8, lead).is_err(), "there is no position for it");
     }
     let mut engine = engine(Tiny::load, 9, 1);
     for (slot, id, lead) in [
         (1, 8, RunAhead::NONE),
         (0, 50, RunAhead::NONE),
-        (0, 8, RunAhead { ids: 9, passes: 2 }),
-        (0, 8, RunAhead { ids: 0, passes: 1 }),
-        (0, 8, RunAhead { ids: 1, passes: 0 }),
+        (0, 8, RunAhead { tokens_per_pass: 9, passes: 2 }),
+        (0, 8, RunAhead { tokens_per_pass: 0, passes: 1 }),
+        (0, 8, RunAhead { tokens_per_pass: 1, passes: 0 }),
     ] {
-        assert!(engine.chain(slot, id, lead).is_err(), "{slot} {id} {lead:?}");
+        assert!(engine.decode_multi_step(slot, id, lead).is_err(), "{slot} {id} {lead:?}");
     }
 }
 
@@ -140,24 +146,28 @@ fn a_chain_ends_where_positions_do() {
 fn memories_go_back_to_where_they_were_remembered() {
     let text = [3, 1, 4];
     let mut plain = engine(Halving::load, 12, 1);
-    let mut wanted = plain.feed(0, &text, Output::Next).unwrap().next;
+    let mut wanted = plain.run_tokens(0, &text, Output::Greedy).unwrap().next_tokens;
     for _ in 0..4 {
         let last = wanted[wanted.len() - 1];
-        wanted.extend(plain.feed(0, &[last], Output::Next).unwrap().next);
+        wanted.extend(plain.run_tokens(0, &[last], Output::Greedy).unwrap().next_tokens);
     }
     for lead in LEADS {
         let mut engine = engine(Halving::load, 12, 1);
-        engine.feed(0, &text[..2], Output::Nothing).unwrap();
+        engine.run_tokens(0, &text[..2], Output::Nothing).unwrap();
         engine.snapshot_state(0);
-        let first = engine.feed(0, &text[2..], Output::Next).unwrap().next[0];
-        let mut chain = engine.chain(0, first, lead).unwrap();
+        let first = engine.run_tokens(0, &text[2..], Output::Greedy).unwrap().next_tokens[0];
+        let mut chain = engine.decode_multi_step(0, first, lead).unwrap();
         let written: Vec<u32> = (0..4).map(|_| chain.next(100).unwrap()).collect();
         drop(chain);
         assert_eq!(written, wanted[1..], "{lead:?}");
         let is_ahead = lead != RunAhead::NONE;
         assert_eq!(engine.truncate(0, 7), if is_ahead { 2 } else { 7 }, "{lead:?}");
         engine.truncate(0, 2);
-        assert_eq!(engine.feed(0, &text[2..], Output::Next).unwrap().next, wanted[..1], "{lead:?}");
+        assert_eq!(
+            engine.run_tokens(0, &text[2..], Output::Greedy).unwrap().next_tokens,
+            wanted[..1],
+            "{lead:?}"
+        );
     }
 }
 
@@ -167,7 +177,7 @@ fn rows_of_a_pass_follow_each_other() {
     let (tiny, weights) = laid_out(Tiny::load, 40, 1);
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 40, 1);
-    engine.chain(0, 5, RunAhead { ids: 3, passes: 1 }).unwrap().next(3).unwrap();
+    engine.decode_multi_step(0, 5, RunAhead { tokens_per_pass: 3, passes: 1 }).unwrap().next(3).unwrap();
     let recording = engine.into_device().finish();
     let passes = recording["passes"].as_array().unwrap();
     assert_eq!(passes.len(), 1);
@@ -213,7 +223,7 @@ fn what_a_failing_device_has_given_before_is_the_slots() {
     let (tiny, weights) = laid_out(Tiny::load, 40, 1);
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let mut engine = Engine::new(tiny, Failing(device, 2), 40, 1);
-    let mut chain = engine.chain(0, 5, RunAhead { ids: 3, passes: 1 }).unwrap();
+    let mut chain = engine.decode_multi_step(0, 5, RunAhead { tokens_per_pass: 3, passes: 1 }).unwrap();
     let given: Vec<_> = (0..7).map(|_| chain.next(100).map_err(|failure| failure.to_string())).collect();
     drop(chain);
     let wanted = Reference::new().greedy(&[5], 6);

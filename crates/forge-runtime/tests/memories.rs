@@ -27,7 +27,7 @@ fn sum(text: &[u32]) -> f32 {
 }
 
 fn fed(engine: &mut Engine<CpuDevice>, slot: u32, ids: &[u32]) -> f32 {
-    engine.feed(slot, ids, Output::Logits).unwrap().logits[0][0]
+    engine.run_tokens(slot, ids, Output::Logits).unwrap().logits[0][0]
 }
 
 const ONE: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
@@ -43,7 +43,7 @@ fn texts_in_turns_are_those_read_alone() {
     // Several rows of both in one pass.
     let row = |slot: u32, position: u32| Row { id: 1, slot, position };
     let rows = [row(1, 7), row(1, 8), row(0, 7)];
-    let logits = both.submit(&rows, &[1, 2], OutputKind::Logits).unwrap().logits;
+    let logits = both.run_batch(&rows, &[1, 2], OutputKind::Logits).unwrap().logits;
     assert_eq!(logits[0][0], sum(&[&OTHER[..], &[1, 1]].concat()));
     assert_eq!(logits[1][0], sum(&[&ONE[..], &[1]].concat()));
 }
@@ -58,7 +58,8 @@ fn a_slot_goes_back_to_its_beginning_alone() {
     );
     assert_eq!(engine.truncate(0, 6), 0);
     assert_eq!(fed(&mut engine, 0, &OTHER), sum(&OTHER));
-    let behind = engine.submit(&[Row { id: 1, slot: 0, position: 6 }], &[0], OutputKind::Next).unwrap_err();
+    let behind =
+        engine.run_batch(&[Row { id: 1, slot: 0, position: 6 }], &[0], OutputKind::Greedy).unwrap_err();
     assert!(behind.to_string().contains("reprocess the prompt from position 0"), "{behind}");
     assert_eq!(fed(&mut engine, 0, &ONE[..2]), sum(&[&OTHER[..], &ONE[..2]].concat()), "nothing was done");
 }

@@ -55,7 +55,8 @@ fn logits_are_the_references_however_ids_are_fed() {
             let mut engine = engine(level, number + 1, 21, 1);
             let mut start = 0;
             for count in chunks {
-                let logits = engine.feed(0, &IDS[start..start + count], Output::AllLogits).unwrap().logits;
+                let logits =
+                    engine.run_tokens(0, &IDS[start..start + count], Output::AllLogits).unwrap().logits;
                 assert_eq!(logits.len(), count);
                 for (row, got) in logits.iter().enumerate() {
                     close(got, &wanted[start + row]);
@@ -79,7 +80,7 @@ fn a_text_several_times_longer_than_the_ring() {
         let mut engine = engine(Isa::available()[0], 2, 150, 1);
         let mut start = 0;
         for count in chunks {
-            let logits = engine.feed(0, &ids[start..start + count], Output::AllLogits).unwrap().logits;
+            let logits = engine.run_tokens(0, &ids[start..start + count], Output::AllLogits).unwrap().logits;
             for (row, got) in logits.iter().enumerate() {
                 close(got, &wanted[start + row]);
             }
@@ -97,32 +98,32 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     for (back_to, kept) in [(150, 150), (149, 149), (120, 120), (105, 105), (104, 0), (64, 0), (1, 0), (0, 0)]
     {
         let mut engine = engine(Isa::available()[0], 2, 170, 2);
-        engine.feed(1, &ids, Output::Nothing).unwrap();
+        engine.run_tokens(1, &ids, Output::Nothing).unwrap();
         assert_eq!(engine.rewindable(1, back_to), kept, "{back_to}");
         assert_eq!(engine.truncate(1, back_to), kept, "{back_to}");
         assert_eq!(engine.length(1), kept);
         let more: Vec<u32> = (0..12).map(|i| 49 - i).collect();
-        let logits = engine.feed(1, &more, Output::AllLogits).unwrap().logits;
+        let logits = engine.run_tokens(1, &more, Output::AllLogits).unwrap().logits;
         for (got, wanted) in logits.iter().zip(&after(kept as usize, &more)[kept as usize..]) {
             close(got, wanted);
         }
     }
     // Overwritten positions stay unavailable, even after the sequence is truncated.
     let mut engine = engine(Isa::available()[0], 1, 170, 1);
-    engine.feed(0, &ids, Output::Nothing).unwrap();
+    engine.run_tokens(0, &ids, Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 110), 110);
-    engine.feed(0, &[4, 5], Output::Nothing).unwrap();
+    engine.run_tokens(0, &[4, 5], Output::Nothing).unwrap();
     assert_eq!((engine.rewindable(0, 105), engine.rewindable(0, 104)), (105, 0));
     let back = Row { id: 1, slot: 0, position: 104 };
-    match engine.submit(&[back], &[0], OutputKind::Logits) {
+    match engine.run_batch(&[back], &[0], OutputKind::Logits) {
         Err(Error::Usage(message)) => assert!(message.contains("position 104"), "{message}"),
         other => panic!("{other:?}"),
     }
     // A new text begins with nothing behind it.
     assert_eq!(engine.truncate(0, 3), 0);
-    engine.feed(0, &ids[..30], Output::Nothing).unwrap();
+    engine.run_tokens(0, &ids[..30], Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 3), 3);
-    let logits = engine.feed(0, &[9], Output::Logits).unwrap().logits;
+    let logits = engine.run_tokens(0, &[9], Output::Logits).unwrap().logits;
     close(&logits[0], reference.logits(&[&ids[..3], &[9]].concat()).last().unwrap());
 }
 
@@ -140,11 +141,12 @@ fn a_slot_takes_over_what_another_one_has() {
         (150, 104, 0),
     ] {
         let mut engine = engine(Isa::available()[0], 2, 170, 4);
-        engine.feed(1, &ids[..read], Output::Nothing).unwrap();
-        engine.feed(2, &ids[100..130], Output::Nothing).unwrap();
+        engine.run_tokens(1, &ids[..read], Output::Nothing).unwrap();
+        engine.run_tokens(2, &ids[100..130], Output::Nothing).unwrap();
         assert_eq!(engine.copy(1, 2, length), kept, "{length} of {read}");
         assert_eq!((engine.length(1), engine.length(2)), (read as u32, kept));
-        let mut said = |slot: u32, text: &[u32]| engine.feed(slot, text, Output::AllLogits).unwrap().logits;
+        let mut said =
+            |slot: u32, text: &[u32]| engine.run_tokens(slot, text, Output::AllLogits).unwrap().logits;
         let copied = said(2, &more);
         let whole = [&ids[..kept as usize], &more].concat();
         assert_eq!(copied[..], said(3, &whole)[kept as usize..], "{length} of {read}");
@@ -161,7 +163,7 @@ fn a_slot_takes_over_what_another_one_has() {
         assert_eq!(engine.copy(2, 2, kept), kept);
     }
     let mut engine = engine(Isa::available()[0], 1, 30, 2);
-    engine.feed(0, &ids[..9], Output::Nothing).unwrap();
+    engine.run_tokens(0, &ids[..9], Output::Nothing).unwrap();
     assert_eq!(
         [engine.copy(0, 2, 9), engine.copy(7, 1, 9), engine.length(0)],
         [0, 0, 9],
@@ -173,28 +175,28 @@ fn a_slot_takes_over_what_another_one_has() {
 fn slots_do_not_see_each_other() {
     let mut engine = engine(Isa::available()[0], 2, 30, 3);
     let reference = Reference::new();
-    engine.feed(2, &IDS[..9], Output::Nothing).unwrap();
-    engine.feed(0, &IDS[9..12], Output::Nothing).unwrap();
+    engine.run_tokens(2, &IDS[..9], Output::Nothing).unwrap();
+    engine.run_tokens(0, &IDS[9..12], Output::Nothing).unwrap();
     assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (3, 0, 9));
     // One pass with rows of all three slots.
     let rows = [(2, 9, 4), (0, 3, 5), (0, 4, 6), (1, 0, 7)];
     let rows: Vec<Row> = rows.iter().map(|&(slot, position, id)| Row { id, slot, position }).collect();
-    let logits = engine.submit(&rows, &[3, 0, 2], OutputKind::Logits).unwrap().logits;
+    let logits = engine.run_batch(&rows, &[3, 0, 2], OutputKind::Logits).unwrap().logits;
     let texts: [Vec<u32>; 3] = [vec![7], [&IDS[..9], &[4]].concat(), [&IDS[9..12], &[5, 6]].concat()];
     for (got, ids) in logits.iter().zip(&texts) {
         close(got, reference.logits(ids).last().unwrap());
     }
     // Logits of several rows at once, more than one head pass takes; a row may be requested twice.
     let wanted = [0, 1, 2, 3, 3];
-    let next = engine.submit(&rows, &wanted, OutputKind::Next).unwrap().next;
+    let next = engine.run_batch(&rows, &wanted, OutputKind::Greedy).unwrap().next_tokens;
     assert_eq!(next.len(), 5);
-    let logits = engine.submit(&rows, &wanted, OutputKind::Logits).unwrap().logits;
+    let logits = engine.run_batch(&rows, &wanted, OutputKind::Logits).unwrap().logits;
     for (next, logits) in next.iter().zip(&logits) {
         assert_eq!(*next as usize, runtime::engine::golden::largest(logits));
     }
     // Slot 0 from an earlier position on.
     engine.truncate(0, 2);
-    let logits = engine.feed(0, &[40], Output::Logits).unwrap().logits;
+    let logits = engine.run_tokens(0, &[40], Output::Logits).unwrap().logits;
     close(&logits[0], reference.logits(&[&IDS[9..11], &[40]].concat()).last().unwrap());
 }
 
@@ -213,7 +215,7 @@ proptest::proptest! {
         let slots = lengths.len().max(2) as u32;
         let mut alone = engine(level, 1, 21, slots);
         let wanted: Vec<Vec<Vec<f32>>> = (0..).zip(&lengths)
-            .map(|(slot, &length)| alone.feed(slot, &IDS[..length], Output::AllLogits).unwrap().logits)
+            .map(|(slot, &length)| alone.run_tokens(slot, &IDS[..length], Output::AllLogits).unwrap().logits)
             .collect();
         let mut together = engine(level, 2, 21, slots);
         let mut choices = choices.into_iter().cycle();
@@ -231,7 +233,7 @@ proptest::proptest! {
                 continue;
             }
             let which: Vec<u32> = (0..rows.len() as u32).filter(|_| choices.next().unwrap() % 2 == 0).collect();
-            let got = together.submit(&rows, &which, OutputKind::Logits).unwrap().logits;
+            let got = together.run_batch(&rows, &which, OutputKind::Logits).unwrap().logits;
             for (got, row) in got.iter().zip(which.iter().map(|&row| rows[row as usize])) {
                 proptest::prop_assert_eq!(got, &wanted[row.slot as usize][row.position as usize]);
             }
@@ -243,10 +245,10 @@ proptest::proptest! {
 fn greedy_ids_are_the_references() {
     let wanted = Reference::new().greedy(&IDS[..4], 12);
     let mut engine = engine(Isa::available()[0], 2, 20, 1);
-    let mut next = engine.feed(0, &IDS[..4], Output::Next).unwrap().next[0];
+    let mut next = engine.run_tokens(0, &IDS[..4], Output::Greedy).unwrap().next_tokens[0];
     let mut got = vec![next];
     for _ in 1..12 {
-        next = engine.feed(0, &[next], Output::Next).unwrap().next[0];
+        next = engine.run_tokens(0, &[next], Output::Greedy).unwrap().next_tokens[0];
         got.push(next);
     }
     assert_eq!(got, wanted);
@@ -261,7 +263,7 @@ fn what_cannot_be_fed_is_refused() {
         (0, &[1; 7], "7 tokens exceed the context length of 6; tiny supports --ctx-size up to 64"),
         (2, &[1], "slot 2 is out of range: there are 2"),
     ] {
-        match engine.feed(slot, ids, Output::Next) {
+        match engine.run_tokens(slot, ids, Output::Greedy) {
             Err(Error::Usage(message)) => assert!(message.contains(part), "{message}"),
             other => panic!("{other:?}"),
         }
@@ -276,13 +278,13 @@ fn what_cannot_be_fed_is_refused() {
         (vec![Row { position: 6, ..row }], 0),
     ] {
         assert!(
-            matches!(engine.submit(&rows, &[wanted], OutputKind::Logits), Err(Error::Usage(_))),
+            matches!(engine.run_batch(&rows, &[wanted], OutputKind::Logits), Err(Error::Usage(_))),
             "{rows:?}"
         );
     }
-    engine.feed(1, &[1; 6], Output::Nothing).unwrap();
-    assert!(engine.feed(1, &[1], Output::Nothing).is_err());
-    assert!(engine.feed(0, &[1; 6], Output::Nothing).is_ok());
+    engine.run_tokens(1, &[1; 6], Output::Nothing).unwrap();
+    assert!(engine.run_tokens(1, &[1], Output::Nothing).is_err());
+    assert!(engine.run_tokens(0, &[1; 6], Output::Nothing).is_ok());
 }
 
 #[test]
@@ -338,9 +340,9 @@ fn a_recording_has_all_device_commands() {
 
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 16, 1);
-    engine.feed(0, &[3, 4, 5], Output::Nothing).unwrap();
+    engine.run_tokens(0, &[3, 4, 5], Output::Nothing).unwrap();
     engine.device().label(0, "the first three");
-    let fed = engine.feed(0, &[6], Output::Logits).unwrap();
+    let fed = engine.run_tokens(0, &[6], Output::Logits).unwrap();
     assert_eq!(fed.logits, [vec![0.0; 50]]);
     engine.device().explain_read(json!({ "logits": { "sequence": 0, "position": 3 } }));
     let recording = engine.into_device().finish();

@@ -1,6 +1,6 @@
 //! The sampler: its draws follow the definition, and token frequencies match their probabilities.
 
-use forge_runtime::sampling::device_sampling::{DeviceSampling, HEAVIEST, power, random, weight};
+use forge_runtime::sampling::device_sampling::{DeviceSampling, MAX_WEIGHT, power, random, weight};
 use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use proptest::prelude::*;
 
@@ -8,12 +8,12 @@ use proptest::prelude::*;
 fn draw(sampler: &mut Sampler, logits: &[f32]) -> u32 {
     let mut logits = logits.to_vec();
     sampler.adjust(&mut logits);
-    sampler.draw(&logits)
+    sampler.sample(&logits)
 }
 
 #[test]
 fn what_a_models_makers_say_is_taken_or_refused() {
-    let configured = |text: &str| SamplingParams::configured(text.as_bytes());
+    let configured = |text: &str| SamplingParams::from_generation_config(text.as_bytes());
     let ordinary = SamplingParams::ordinary();
     for nothing in ["{}", r#"{"temperature": null, "top_k": null, "do_sample": null, "max_length": "20"}"#] {
         assert_eq!(configured(nothing), Ok(ordinary.clone()));
@@ -90,7 +90,7 @@ fn kept(logits: &[f32], sampling: &SamplingParams) -> Vec<(usize, f64)> {
 
 /// The id that the definition gives, by sorting and adding up. None of `typical_p`.
 fn defined(logits: &[f32], sampling: &SamplingParams, seed: u64, index: u32) -> u32 {
-    let DeviceSampling { scale, .. } = sampling.draw(seed, index);
+    let DeviceSampling { scale, .. } = sampling.device_sampling(seed, index);
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weigh =
         |&logit: &f32| if top == f32::NEG_INFINITY { 0 } else { u128::from(weight(logit, top, scale)) };
@@ -180,7 +180,7 @@ proptest! {
 
     #[test]
     fn draws_are_encoded_as_words(sampling in settings(), seed: u64, index: u32) {
-        let draw = sampling.draw(seed, index);
+        let draw = sampling.device_sampling(seed, index);
         prop_assert_eq!(DeviceSampling::of(draw.words()), draw);
     }
 
@@ -200,8 +200,8 @@ proptest! {
 /// Every one of the powers that a weight may be.
 #[test]
 fn weights_are_powers_and_never_grow_with_distance() {
-    let mut before = HEAVIEST;
-    assert_eq!(power(0), HEAVIEST);
+    let mut before = MAX_WEIGHT;
+    assert_eq!(power(0), MAX_WEIGHT);
     for steps in 0..1 << 26 {
         let weight = power(steps);
         assert!(weight <= before, "{steps}");
@@ -226,9 +226,9 @@ fn weights_are_of_the_softmax() {
     let mut logits = (0..2000).map(|i| (i as f32 * 0.37).sin() * 9.0 - i as f32 * 0.004);
     for temperature in [0.3_f32, 1.0, 2.5] {
         let DeviceSampling { scale, .. } =
-            SamplingParams { temperature, ..SamplingParams::default() }.draw(0, 0);
+            SamplingParams { temperature, ..SamplingParams::default() }.device_sampling(0, 0);
         for logit in logits.by_ref().take(600) {
-            let exact = f64::from(HEAVIEST) * (f64::from(logit - 9.0) / f64::from(temperature)).exp();
+            let exact = f64::from(MAX_WEIGHT) * (f64::from(logit - 9.0) / f64::from(temperature)).exp();
             let got = f64::from(weight(logit, 9.0, scale));
             // A distance of 60 that is rounded to 24 binary places, and a whole number.
             assert!((got - exact).abs() <= 5e-6 * exact + 1.0, "{logit}: {got}, not {exact}");
@@ -310,7 +310,7 @@ fn what_has_been_written_changes_logits() {
     ] {
         let mut sampler = Sampler::new(penalties, 1, &[0, 3]);
         for logits in [[9.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0], [0.0, 9.0, 0.0, 0.0]] {
-            sampler.draw(&logits);
+            sampler.sample(&logits);
         }
         let mut logits = [2.0, 1.0, 0.0, -1.0];
         sampler.adjust(&mut logits);

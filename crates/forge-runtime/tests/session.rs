@@ -6,7 +6,7 @@ use runtime::engine::{Engine, Output};
 use runtime::error::Error;
 use runtime::sampling::sampler::SamplingParams;
 use runtime::session::generation::{
-    Constraint, FinishReason, GeneratedToken, Generation, GenerationParams, Logprobs, log_sum,
+    Constraint, FinishReason, GeneratedToken, Generation, GenerationParams, Logprobs, log_sum_exp,
 };
 use runtime::session::session::{Event, Generated, Session};
 use runtime::text::chat_template::{Message, Template};
@@ -45,16 +45,16 @@ fn session(context: u32) -> Session<CpuDevice> {
 const CHAINS: [Option<u32>; 2] = [None, Some(8)];
 
 fn write(session: &mut Session<CpuDevice>, prompt: &[u32], settings: GenerationParams) -> Generated {
-    session.complete(prompt, settings, None, &mut |_| ControlFlow::Continue(())).unwrap()
+    session.generate(prompt, settings, None, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn count(count: usize) -> GenerationParams {
-    GenerationParams { count, ignore_end: true, ..GenerationParams::default() }
+    GenerationParams { max_tokens: count, ignore_eos: true, ..GenerationParams::default() }
 }
 
 #[test]
 fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
-    CHAINS.into_iter().for_each(|chain| held(session(64).chaining(chain)));
+    CHAINS.into_iter().for_each(|chain| held(session(64).with_tokens_per_pass(chain)));
 }
 
 fn held(mut session: Session<CpuDevice>) {
@@ -63,17 +63,17 @@ fn held(mut session: Session<CpuDevice>) {
     // (text after the answer, number of new tokens in the next prompt)
     for (more, read) in [(vec![8, 9], 3), (vec![10], 3), (vec![11, 12, 13], 2)] {
         let written = write(&mut session, &prompt, count(4));
-        assert_eq!(written.ids, reference.greedy(&prompt, 4), "{prompt:?}");
-        assert_eq!(written.read, read, "the last id of an answer has not been read");
-        prompt.extend(&written.ids);
+        assert_eq!(written.token_ids, reference.greedy(&prompt, 4), "{prompt:?}");
+        assert_eq!(written.prefilled_tokens, read, "the last id of an answer has not been read");
+        prompt.extend(&written.token_ids);
         prompt.extend(more);
     }
     // For the same prompt only the last token is processed, to get its logits. Another start reprocesses the whole prompt.
     let again = write(&mut session, &prompt, count(2));
-    assert_eq!((again.read, again.ids), (4, reference.greedy(&prompt, 2)));
-    assert_eq!(write(&mut session, &prompt, count(2)).read, 1);
+    assert_eq!((again.prefilled_tokens, again.token_ids), (4, reference.greedy(&prompt, 2)));
+    assert_eq!(write(&mut session, &prompt, count(2)).prefilled_tokens, 1);
     let other = [9, 6, 7];
-    assert_eq!(write(&mut session, &other, count(3)).ids, reference.greedy(&other, 3));
+    assert_eq!(write(&mut session, &other, count(3)).token_ids, reference.greedy(&other, 3));
 }
 
 /// A ring of 64 positions with a window of 20: a conversation that rewinds by few tokens reuses the cache, and one that rewinds by many
@@ -87,7 +87,11 @@ fn what_a_ring_has_lost_is_read_again() {
     for (common, read) in [(140, 2), (110, 2), (90, 92), (60, 62)] {
         let prompt = [&long[..common], &[1, 2]].concat();
         let written = write(&mut session, &prompt, count(2));
-        assert_eq!((written.read, written.ids), (read, reference.greedy(&prompt, 2)), "{common}");
+        assert_eq!(
+            (written.prefilled_tokens, written.token_ids),
+            (read, reference.greedy(&prompt, 2)),
+            "{common}"
+        );
         // Back to the long text, whatever that takes.
         write(&mut session, &long, count(1));
     }
@@ -98,14 +102,14 @@ fn conversations_are_rendered_and_answered() {
     let reference = Reference::new();
     let mut session = session(64);
     let mut messages = vec![Message::user("w7 w8")];
-    let first = session.answer(&messages, count(3)).unwrap();
+    let first = session.chat(&messages, count(3)).unwrap();
     let words = |ids: &[u32]| ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ");
     assert_eq!(first, words(&reference.greedy(&[3, 7, 8, 4], 3)));
     messages.extend([Message::assistant(first.clone()), Message::user("w9")]);
     let mut ids = vec![3, 7, 8, 3];
     ids.extend(reference.greedy(&[3, 7, 8, 4], 3));
     ids.extend([3, 9, 4]);
-    assert_eq!(session.answer(&messages, count(2)).unwrap(), words(&reference.greedy(&ids, 2)));
+    assert_eq!(session.chat(&messages, count(2)).unwrap(), words(&reference.greedy(&ids, 2)));
 }
 
 #[test]
@@ -114,7 +118,7 @@ fn texts_end_for_a_reason() {
     let greedy = Reference::new().greedy(&prompt, 20);
     let stop = format!("w{} w{}", greedy[1], greedy[2]);
     let cases = [
-        (64, count(3), FinishReason::Count, 3),
+        (64, count(3), FinishReason::Length, 3),
         (64, GenerationParams { stop: vec![stop], ..count(20) }, FinishReason::StopString, 3),
         // Positions 3 to 7 take five tokens, and a sixth is sampled from the last.
         (8, count(20), FinishReason::Context, 6),
@@ -122,21 +126,24 @@ fn texts_end_for_a_reason() {
     for ((context, settings, end, ids), chain) in
         cases.into_iter().flat_map(|case| CHAINS.map(|chain| (case.clone(), chain)))
     {
-        let mut session = session(context).chaining(chain);
+        let mut session = session(context).with_tokens_per_pass(chain);
         let written = write(&mut session, &prompt, settings);
-        assert_eq!((written.end, written.ids.as_slice()), (end, &greedy[..ids]), "{chain:?}");
+        assert_eq!((written.finish_reason, written.token_ids.as_slice()), (end, &greedy[..ids]), "{chain:?}");
         assert_eq!(session.length() as usize, 3 + ids - 1, "{chain:?}: the last id has not been read");
     }
     let mut session = session(64);
     let mut pieces = 0;
-    let written = session.complete(&prompt, count(20), None, &mut |event| {
-        pieces += usize::from(matches!(event, Event::Piece(_)));
+    let written = session.generate(&prompt, count(20), None, &mut |event| {
+        pieces += usize::from(matches!(event, Event::Token(_)));
         if pieces == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let written = written.unwrap();
-    assert_eq!((written.end, written.ids.as_slice()), (FinishReason::Interrupted, &greedy[..2]));
+    assert_eq!(
+        (written.finish_reason, written.token_ids.as_slice()),
+        (FinishReason::Interrupted, &greedy[..2])
+    );
     // A cancelled generation can be continued.
-    assert_eq!(write(&mut session, &prompt, count(20)).ids, greedy);
+    assert_eq!(write(&mut session, &prompt, count(20)).token_ids, greedy);
 }
 
 #[test]
@@ -145,14 +152,14 @@ fn long_prompts_say_how_far_they_are_read() {
     let prompt: Vec<u32> = (3..30).collect();
     let mut read = Vec::new();
     let mut listen = |event: Event<'_>| {
-        if let Event::Read { done, total } = event {
+        if let Event::Prefill { done, total } = event {
             read.push((done, total));
         }
         ControlFlow::Continue(())
     };
-    session.complete(&prompt, count(1), None, &mut listen).unwrap();
+    session.generate(&prompt, count(1), None, &mut listen).unwrap();
     assert_eq!(read, [(8, 27), (16, 27), (24, 27)]);
-    let refused = session.complete(&[3; 65], count(1), None, &mut |_| ControlFlow::Continue(()));
+    let refused = session.generate(&[3; 65], count(1), None, &mut |_| ControlFlow::Continue(()));
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("65 tokens exceed the context length of 64"), "{message}");
 }
@@ -183,10 +190,10 @@ fn constraints_are_obeyed() {
         let sampling = SamplingParams { temperature, ..SamplingParams::default() };
         let settings = GenerationParams { sampling, seed: 3, ..count(20) };
         let written = session(64)
-            .complete(&[5, 6], settings, Some(Box::new(Even(0))), &mut |_| ControlFlow::Continue(()));
+            .generate(&[5, 6], settings, Some(Box::new(Even(0))), &mut |_| ControlFlow::Continue(()));
         let written = written.unwrap();
-        assert_eq!((written.end, written.ids.len()), (FinishReason::Complete, 3));
-        assert!(written.ids.iter().all(|id| id % 2 == 0), "{:?}", written.ids);
+        assert_eq!((written.finish_reason, written.token_ids.len()), (FinishReason::Complete, 3));
+        assert!(written.token_ids.iter().all(|id| id % 2 == 0), "{:?}", written.token_ids);
     }
 }
 
@@ -198,10 +205,10 @@ fn probabilities_are_the_models_whatever_is_drawn() {
         ..GenerationParams::default()
     };
     let mut completion = Generation::new(None, &[], &[1], settings, None);
-    assert_eq!(completion.want(), Output::Logits);
+    assert_eq!(completion.required_output(), Output::Logits);
     let mut logits: Vec<f32> = (0..10).map(|i| (i as f32 * 1.7).sin()).collect();
     let plain = logits.clone();
-    let GeneratedToken { id, logprobs, .. } = completion.choose(&mut logits).unwrap();
+    let GeneratedToken { id, logprobs, .. } = completion.sample(&mut logits).unwrap();
     assert_eq!(id, Some(7));
     let logprobs = logprobs.unwrap();
     assert_eq!(logprobs, Logprobs::of(&plain, 7, 2));
@@ -212,5 +219,5 @@ fn probabilities_are_the_models_whatever_is_drawn() {
     assert_eq!(logprobs.top[0].0 as usize, best);
     assert!((f64::from(logprobs.top[0].1).exp() - probability(best)).abs() < 1e-6);
     assert_eq!(logprobs.top.len(), 2);
-    assert!((log_sum(&[0.0, 0.0]) - 2.0_f64.ln()).abs() < 1e-12);
+    assert!((log_sum_exp(&[0.0, 0.0]) - 2.0_f64.ln()).abs() < 1e-12);
 }

@@ -19,7 +19,8 @@ fn render(source: &str, messages: &Value, tools: &[Value], variables: &Value) ->
         Template::new(source, None, specials.as_object().unwrap().clone()).map_err(|f| f.to_string())?;
     let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
     let variables = variables.as_object().cloned().unwrap_or_default();
-    let conversation = Conversation { messages: &messages, tools, variables: &variables, answer: true };
+    let conversation =
+        Conversation { messages: &messages, tools, variables: &variables, add_generation_prompt: true };
     template.render(&conversation).map_err(|failure| failure.to_string())
 }
 
@@ -34,8 +35,12 @@ fn conversations_of_the_oracle_become_its_text_and_its_ids() {
         for chat in golden["chats"].as_array().unwrap() {
             let messages: Vec<Message> = serde_json::from_value(chat["messages"].clone()).unwrap();
             let answer = chat["add_generation_prompt"].as_bool().unwrap();
-            let conversation =
-                Conversation { messages: &messages, tools: &[], variables: &Map::new(), answer };
+            let conversation = Conversation {
+                messages: &messages,
+                tools: &[],
+                variables: &Map::new(),
+                add_generation_prompt: answer,
+            };
             let rendered = template.render(&conversation).unwrap();
             assert_eq!(rendered, chat["rendered"].as_str().unwrap(), "{}", model.display());
             let ids: Vec<u32> = serde_json::from_value(chat["ids"].clone()).unwrap();
@@ -223,7 +228,8 @@ fn a_template_is_found_wherever_checkpoints_keep_it() {
         for (name, text) in &files {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
-        let conversation = Conversation { messages: &hello, tools, variables: &Map::new(), answer: true };
+        let conversation =
+            Conversation { messages: &hello, tools, variables: &Map::new(), add_generation_prompt: true };
         let rendered =
             Template::read(folder.path()).unwrap().map(|template| template.render(&conversation).unwrap());
         assert_eq!(rendered.as_deref(), expected, "{files:?}");

@@ -50,7 +50,7 @@ fn sentence_pieces() -> Tokenizer {
 
 /// The streamed text pieces of token ids.
 fn pieces(text: &Tokenizer, ids: &[u32]) -> Vec<String> {
-    let mut stream = text.stream();
+    let mut stream = text.detokenizer();
     let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
     pieces.push(stream.finish().unwrap());
     pieces
@@ -83,7 +83,7 @@ fn characters_come_out_whole() {
         let pieces: Vec<String> = pieces(&text, &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
         assert_eq!(pieces, ["\u{20ac}", "\u{20ac}", "\u{1f600}", "!"]);
         // An incomplete character is emitted as far as it came when no more tokens follow.
-        let mut stream = text.stream();
+        let mut stream = text.detokenizer();
         let cut = &ids[..ids.len() - 2];
         let shown: String = cut.iter().map(|&id| stream.push(id).unwrap()).collect();
         assert_eq!(shown, "\u{20ac}\u{20ac}");
@@ -136,15 +136,18 @@ proptest! {
 
 #[test]
 fn waiting_for_a_broken_tokenizer_is_an_error() {
-    let text = Tokenizer::being_read(oracle("tokenizer.json"));
+    let text = Tokenizer::read_in_background(oracle("tokenizer.json"));
     let ids = text.encode("a text", false).unwrap();
-    assert_eq!((text.decode(&ids).unwrap().trim(), text.ready()), ("a text", Ok(())));
+    assert_eq!((text.decode(&ids).unwrap().trim(), text.wait_ready()), ("a text", Ok(())));
 
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "{").unwrap();
-    let text = Tokenizer::being_read(file.path().to_owned());
-    let told =
-        [text.encode("a", false).unwrap_err(), text.decode(&[1]).unwrap_err(), text.ready().unwrap_err()];
+    let text = Tokenizer::read_in_background(file.path().to_owned());
+    let told = [
+        text.encode("a", false).unwrap_err(),
+        text.decode(&[1]).unwrap_err(),
+        text.wait_ready().unwrap_err(),
+    ];
     for told in told {
         assert_eq!(told, Tokenizer::read(file.path()).err().unwrap());
         assert!(

@@ -69,20 +69,20 @@ pub(crate) static INFO: ModelInfo = ModelInfo {
     context: 64,
     chunk: CHUNK as u32,
     head_rows: HEAD_ROWS as u32,
-    begin: Some(1),
-    end: &[2],
+    bos: Some(1),
+    eos: &[2],
     formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
-    cache: "f16",
-    state_bytes_per_position: 80,
-    rings: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
-    memory_bytes: 0,
+    kv_cache_format: "f16",
+    kv_bytes_per_token: 80,
+    sliding_caches: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
+    recurrent_state_bytes: 0,
     decode: Cost {
         dispatches: 22,
         barriers: 21,
         bytes_read: 22_560,
         operations: 10_000,
         dispatches_per_layer: &[9, 9],
-        more_when_split: &[0, 0],
+        extra_when_split: &[0, 0],
     },
     prefill: Cost {
         dispatches: 22,
@@ -90,9 +90,9 @@ pub(crate) static INFO: ModelInfo = ModelInfo {
         bytes_read: 22_560,
         operations: 10_000,
         dispatches_per_layer: &[9, 9],
-        more_when_split: &[0, 0],
+        extra_when_split: &[0, 0],
     },
-    beyond: &[("attention_norm", "written by hand, without fusions")],
+    extra_dispatches: &[("attention_norm", "written by hand, without fusions")],
 };
 
 impl Tiny {
@@ -109,8 +109,8 @@ impl Tiny {
             });
         }
         let mut state = StateLayout::new(slots);
-        let caches = [context, INFO.rings[0].capacity(context)].map(|capacity| {
-            let [keys, values] = [(); 2].map(|()| state.cache(KEY_HEADS, capacity, HEAD));
+        let caches = [context, INFO.sliding_caches[0].capacity(context)].map(|capacity| {
+            let [keys, values] = [(); 2].map(|()| state.kv_cache(KEY_HEADS, capacity, HEAD));
             Cache { keys, values, capacity }
         });
         Ok(Box::new(Tiny {
@@ -142,7 +142,7 @@ impl Model for Tiny {
     }
 
     fn head(&self, pass: &mut dyn Pass, _program: Schedule, wanted: &LogitRows) {
-        let &LogitRows { rows, wanted, draws, next } = wanted;
+        let &LogitRows { rows, row_indices: wanted, sampling: draws, next_tokens: next } = wanted;
         pass.barrier();
         kernels::final_norm(pass, STREAM, self.final_gain, wanted, NORMED, rows);
         pass.barrier();

@@ -3,7 +3,7 @@
 //! `FOLDER/weights.header` is all that came of the file, which becomes `FOLDER/weights.safetensors`. Numbers are of such a size
 //! that activations neither vanish nor grow without bound, whatever they were stored as; codes are any.
 
-use forge_runtime::failure::Error;
+use forge_runtime::error::Error;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -145,7 +145,7 @@ fn listened(
 /// Profiles the steps of decode and prefill.
 fn profiled(program: &CompiledModel, job: &Job) -> Result<Value, Error> {
     let (mut engine, weights) = listened(program, job, 20)?;
-    let subjects = [ProfiledPass::id(&mut engine, 9)?, ProfiledPass::prompt(&mut engine, 20)?];
+    let subjects = [ProfiledPass::decode(&mut engine, 9)?, ProfiledPass::prefill(&mut engine, 20)?];
     let mut profiles = Vec::new();
     for subject in subjects {
         let profile = subject.measure(engine.device().device(), &weights, 1, &mut |_| true)?;
@@ -203,10 +203,10 @@ fn written(
     text: &Text,
     come: &mut Come,
 ) -> Result<Vec<f32>, Error> {
-    let experts = job.experts.map_or(ExpertPlacement::Resident, |bytes| ExpertPlacement::Streamed(Some(bytes)));
+    let experts = job.experts.map_or(ExpertPlacement::Resident, |bytes| ExpertPlacement::Stream(Some(bytes)));
     let setup = LoadOptions { context: Some(text.context), experts, ..LoadOptions::default() };
     let loaded = setup.load(program, None)?;
-    let (make, streamed) = (hosts::find(&job.host), loaded.streamed(HashMap::new())?);
+    let (make, streamed) = (hosts::find(&job.host), loaded.expert_cache(HashMap::new())?);
     let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
     come.kernels = device.kernels();
     assert_eq!(device.describe(), "Metal, Emulated GPU");
@@ -235,7 +235,7 @@ fn written(
     let part = text.ids.len().div_ceil(parts).max(watched::MANY as usize);
     let mut logits = Vec::new();
     for ids in text.ids.chunks(part) {
-        logits = engine.feed(0, ids, Output::Logits)?.logits.pop().unwrap_or_default();
+        logits = engine.run_tokens(0, ids, Output::Logits)?.logits.pop().unwrap_or_default();
     }
     note();
     let mut draw = text.draw.map(DeviceSampling::of);
@@ -247,7 +247,7 @@ fn written(
         ids.push(if text.executed { drawn(&logits, &mut draw) } else { 0 });
     }
     while text.on_host && ids.len() < text.count {
-        let told = engine.feed(0, &ids[ids.len() - 1..], Output::Logits)?.logits;
+        let told = engine.run_tokens(0, &ids[ids.len() - 1..], Output::Logits)?.logits;
         ids.push(drawn(&told[0], &mut draw));
         note();
     }
@@ -258,9 +258,9 @@ fn written(
         }
         let room = (text.context - engine.length(0)) as usize;
         let last = if text.executed { ids[ids.len() - 1] } else { 0 };
-        let mut chain = engine.chain(0, last, RunAhead { ids: per_pass, passes })?;
+        let mut chain = engine.decode_multi_step(0, last, RunAhead { tokens_per_pass: per_pass, passes })?;
         if let Some(draw) = draw {
-            chain = chain.drawing(draw);
+            chain = chain.with_sampling(draw);
         }
         for left in (1..=room.min(text.count - ids.len())).rev() {
             ids.push(chain.next(left)?);
@@ -275,6 +275,6 @@ fn written(
         let draws: Vec<DeviceSampling> = text.draws.iter().map(|words| DeviceSampling::of(*words)).collect();
         come.drawn = redraw(engine.device(), &draws)?;
     }
-    come.experts = engine.device().streamed().map(|counts| [counts.asked, counts.foreseen]);
+    come.experts = engine.device().streamed().map(|counts| [counts.requests, counts.prefetch_hits]);
     Ok(logits)
 }

@@ -7,7 +7,7 @@ use forge_runtime::measure::capture::CapturingDevice;
 
 /// The tokens that host and device select for each draw, from the logits of the last token.
 pub fn redraw(noted: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampling]) -> Result<Vec<[u32; 2]>, String> {
-    let notes = noted.take().into_iter().flat_map(|pass| pass.notes);
+    let notes = noted.take().into_iter().flat_map(|pass| pass.dispatches);
     let drawing = notes.filter(|note| note.kernel.buffers.contains(&"draws")).last();
     let drawing = drawing.ok_or("nothing has been drawn")?;
     let binding = |name: &str| {

@@ -57,8 +57,8 @@ impl Device for Skewed {
         self.device.wait(left)
     }
 
-    fn lead(&self) -> RunAhead {
-        self.device.lead()
+    fn run_ahead(&self) -> RunAhead {
+        self.device.run_ahead()
     }
 }
 
@@ -101,8 +101,8 @@ impl Pass for Skew<'_> {
         self.pass.cores()
     }
 
-    fn least_share(&self, planned: u32) -> u32 {
-        self.pass.least_share(planned)
+    fn min_kv_split(&self, planned: u32) -> u32 {
+        self.pass.min_kv_split(planned)
     }
 
     fn unfolds_from(&self, planned: u32) -> Option<u32> {

@@ -42,7 +42,7 @@ impl Pass for Short<'_> {
         self.0.cores()
     }
 
-    fn least_share(&self, planned: u32) -> u32 {
+    fn min_kv_split(&self, planned: u32) -> u32 {
         planned.min(32)
     }
 

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::engine::golden::{ActivationBound, Golden, largest};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
-use crate::session::generation::log_sum;
+use crate::session::generation::log_sum_exp;
 use serde_json::{Value, json};
 
 /// The logits of every position of every golden sequence. Each sequence runs in its own chunks.
@@ -20,7 +20,7 @@ pub(crate) fn all_logits<D: Device>(golden: &Golden, engine: &mut Engine<D>) -> 
         let mut ids = &sequence.ids[..];
         for &count in &sequence.chunks {
             let (chunk, rest) = ids.split_at(count);
-            logits.extend(engine.feed(0, chunk, Output::AllLogits)?.logits);
+            logits.extend(engine.run_tokens(0, chunk, Output::AllLogits)?.logits);
             ids = rest;
         }
     }
@@ -127,7 +127,7 @@ fn distance(exact: &[f32], rounded: &[f32]) -> f64 {
 
 /// The KL divergence of `rounded` from `exact`, in nats; infinite if it is NaN.
 fn kl_divergence(exact: &[f32], rounded: &[f32]) -> f64 {
-    let (p_sum, q_sum) = (log_sum(exact), log_sum(rounded));
+    let (p_sum, q_sum) = (log_sum_exp(exact), log_sum_exp(rounded));
     let terms = exact.iter().zip(rounded).map(|(&p, &q)| {
         let (p, q) = (f64::from(p) - p_sum, f64::from(q) - q_sum);
         p.exp() * (p - q)

@@ -1,9 +1,9 @@
 //! Command line arguments of all commands.
 
-use crate::cli::output::remark;
+use crate::cli::output::log_info;
 use crate::cli::sampling_arguments::SamplingArguments;
 use crate::load::{DeviceKind, LoadOptions};
-use crate::offload::{ExpertPlacement, speed};
+use crate::offload::{ExpertPlacement, parse_bandwidth};
 use clap::{Args, value_parser};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -50,17 +50,17 @@ pub struct Common {
 
 impl Common {
     /// The load options that these arguments describe.
-    pub(crate) fn setup(&self) -> LoadOptions {
+    pub(crate) fn load_options(&self) -> LoadOptions {
         LoadOptions {
             directory: self.model_dir.clone(),
             device: self.device,
             threads: self.threads.map(usize::from),
-            mapped: self.mmap,
+            mmap: self.mmap,
             experts: self.experts.unwrap_or_default(),
-            exact: self.f32_activations,
+            f32_activations: self.f32_activations,
             context: self.ctx_size,
             slots: self.slots.unwrap_or(1),
-            told: |what| remark(&what),
+            on_message: |what| log_info(&what),
         }
     }
 }
@@ -277,7 +277,7 @@ pub struct Verify {
 #[derive(Debug, Args)]
 pub struct Info {
     /// Predict decode speed for this disk bandwidth, with --experts stream
-    #[arg(long, value_name = "BYTES/S", value_parser = speed)]
+    #[arg(long, value_name = "BYTES/S", value_parser = parse_bandwidth)]
     pub(crate) disk_bandwidth: Option<u64>,
     /// Print JSON
     #[arg(long)]

@@ -5,13 +5,13 @@
 
 use crate::cli::arguments::Bench;
 use crate::cli::command::{Command, Context};
-use crate::cli::output::{Outcome, print, print_json, remark};
+use crate::cli::output::{Outcome, log_info, print, print_json};
 use crate::device::{Device, PeakOps, RunAhead};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
-use crate::load::settle;
+use crate::load::finish_background_work;
 use crate::model::ModelInfo;
-use crate::model::memory::human;
+use crate::model::memory::format_bytes;
 use crate::offload::CacheStats;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -24,10 +24,13 @@ impl Command for Bench {
         let prompts = command.n_prompt.iter().copied().filter(|&count| count > 0);
         let deepest = command.n_depth.iter().copied().max().unwrap_or(0);
         let needed = prompts.clone().chain([command.n_gen, 1]).max().unwrap_or(1).saturating_add(deepest);
-        let mut engine = common.setup().engine(program, Some(needed as usize))?;
+        let mut engine = common.load_options().engine(program, Some(needed as usize))?;
         let device = engine.device().describe();
-        let devices = engine.device().lead();
-        let lead = RunAhead { ids: command.run_ahead.tokens_per_pass.unwrap_or(devices.ids), ..devices };
+        let devices = engine.device().run_ahead();
+        let lead = RunAhead {
+            tokens_per_pass: command.run_ahead.tokens_per_pass.unwrap_or(devices.tokens_per_pass),
+            ..devices
+        };
         let threads = common.threads.map(usize::from);
         let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
         let widest =
@@ -42,7 +45,7 @@ impl Command for Bench {
         if !command.json {
             print(&about.heading())?;
         }
-        settle(engine.device())?;
+        finish_background_work(engine.device())?;
         let mut results = Vec::new();
         let of_depth = |depth: u32| {
             let prompts = prompts.clone().map(move |count| (depth, count, 0));
@@ -67,11 +70,11 @@ impl Command for Bench {
                 let seconds = if prompt > 0 {
                     read_prompt(&mut engine, prompt)?
                 } else if engine.device().streamed().is_some() {
-                    let ids = program.info.some_ids((repeat + 1) * generated);
+                    let ids = program.info.test_tokens((repeat + 1) * generated);
                     decode_given(&mut engine, &ids[(repeat * generated) as usize..])?
                 } else {
                     // The warm-up run is short: enough passes for the device to have seen every kernel.
-                    let warm_up = 8.max(4 * lead.ids * lead.passes as u32);
+                    let warm_up = 8.max(4 * lead.tokens_per_pass * lead.passes as u32);
                     generate(&mut engine, if repeat == 0 { generated.min(warm_up) } else { generated }, lead)?
                 };
                 if repeat > 0 {
@@ -107,21 +110,21 @@ impl Command for Bench {
                 "results": results.iter().map(Result::json).collect::<Vec<_>>(),
             }))?;
         } else {
-            remark(&device);
+            log_info(&device);
             let generated = results.iter().find(|result| result.generated > 0 && result.depth == 0);
             if let Some((generated, best)) =
                 generated.and_then(|result| Some((result.mean(), mean(&result.reads)?)))
             {
-                remark(&bandwidth_line(program.info.decode.bytes_read, generated, best));
+                log_info(&bandwidth_line(program.info.decode.bytes_read, generated, best));
             }
             let prompt =
                 results.iter().find(|result| result.prompt > 0 && result.depth == 0).map(Result::mean);
             if let (Some(best), Some(prompt)) = (compute_speed, prompt) {
-                remark(&compute_line(operations, prompt, best));
+                log_info(&compute_line(operations, prompt, best));
             }
             for result in &results {
                 if let Some(streamed) = &result.streamed {
-                    remark(&format!("{}: {}", result.name(), streamed.summary(result.mean())));
+                    log_info(&format!("{}: {}", result.name(), streamed.summary(result.mean())));
                 }
             }
         }
@@ -134,10 +137,10 @@ fn bandwidth_line(bytes: u64, per_second: f64, best: f64) -> String {
     let reached = bytes as f64 * per_second;
     format!(
         "decode: {} of weights per token × {per_second:.1} tok/s = {}/s, {:.0}% of the memory bandwidth of {}/s",
-        human(bytes),
-        human(reached as u64),
+        format_bytes(bytes),
+        format_bytes(reached as u64),
         100.0 * reached / best,
-        human(best as u64),
+        format_bytes(best as u64),
     )
 }
 
@@ -266,13 +269,13 @@ impl ExpertStats {
         let per_token = 1.0 / f64::from(tokens);
         let disk_bandwidth = mean(disk_samples).unwrap_or(0.0);
         ExpertStats {
-            hit_rate: counts.hits(),
-            prefetch_hit_rate: counts.guesses(),
-            miss_bytes: counts.wanted as f64 * per_token,
-            read_bytes: counts.bytes as f64 * per_token,
-            stall_seconds: counts.stalled.as_secs_f64() * per_token,
+            hit_rate: counts.hit_rate(),
+            prefetch_hit_rate: counts.prefetch_hit_rate(),
+            miss_bytes: counts.miss_bytes as f64 * per_token,
+            read_bytes: counts.read_bytes as f64 * per_token,
+            stall_seconds: counts.stall_time.as_secs_f64() * per_token,
             disk_bandwidth,
-            disk_bound: counts.permitted(disk_bandwidth, u64::from(tokens)),
+            disk_bound: counts.disk_bound(disk_bandwidth, u64::from(tokens)),
         }
     }
 
@@ -283,10 +286,10 @@ impl ExpertStats {
                 ", {:.1}% prefetch hits; per token {} missed, {} read, {:.2} ms stalled; disk {}/s, disk bound {bound:.2} tok/s, \
                  {:.0}% of it reached",
                 100.0 * self.prefetch_hit_rate,
-                human(self.miss_bytes as u64),
-                human(self.read_bytes as u64),
+                format_bytes(self.miss_bytes as u64),
+                format_bytes(self.read_bytes as u64),
                 1000.0 * self.stall_seconds,
-                human(self.disk_bandwidth as u64),
+                format_bytes(self.disk_bandwidth as u64),
                 100.0 * per_second / bound,
             );
         }
@@ -344,7 +347,7 @@ fn mean(samples: &[f64]) -> Option<f64> {
 fn fill_context<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::Result<(), Error> {
     let kept = engine.truncate(0, depth);
     if kept < depth {
-        engine.feed(0, &engine.info().some_ids(depth)[kept as usize..], Output::Nothing)?;
+        engine.run_tokens(0, &engine.info().test_tokens(depth)[kept as usize..], Output::Nothing)?;
         engine.snapshot_state(0);
     }
     Ok(())
@@ -352,9 +355,9 @@ fn fill_context<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::R
 
 /// Seconds to prefill a prompt and choose the next token.
 fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Result<f64, Error> {
-    let ids = engine.info().some_ids(count);
+    let ids = engine.info().test_tokens(count);
     let start = Instant::now();
-    engine.feed(0, &ids, Output::Next)?;
+    engine.run_tokens(0, &ids, Output::Greedy)?;
     Ok(start.elapsed().as_secs_f64())
 }
 
@@ -365,7 +368,7 @@ fn generate<D: Device>(
     lead: RunAhead,
 ) -> std::result::Result<f64, Error> {
     let start = Instant::now();
-    let mut chain = engine.chain(0, engine.info().begin.unwrap_or(0), lead)?;
+    let mut chain = engine.decode_multi_step(0, engine.info().bos.unwrap_or(0), lead)?;
     for left in (1..=count as usize).rev() {
         chain.next(left)?;
     }
@@ -377,7 +380,7 @@ fn generate<D: Device>(
 fn decode_given<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Error> {
     let start = Instant::now();
     for id in ids {
-        engine.feed(0, &[*id], Output::Next)?;
+        engine.run_tokens(0, &[*id], Output::Greedy)?;
     }
     Ok(start.elapsed().as_secs_f64())
 }
@@ -390,7 +393,14 @@ mod tests {
     fn the_disk_bound_is_stated_with_the_share_reached() {
         let stalled = std::time::Duration::from_millis(500);
         let (wanted, bytes) = (1_000_000_000, 1_200_000_000);
-        let counts = CacheStats { asked: 100, found: 75, foreseen: 5, wanted, bytes, stalled };
+        let counts = CacheStats {
+            requests: 100,
+            hits: 75,
+            prefetch_hits: 5,
+            miss_bytes: wanted,
+            read_bytes: bytes,
+            stall_time: stalled,
+        };
         let line = ExpertStats::new(counts, 10, &[1.5e9, 2.5e9, 2e9]).summary(18.0);
         assert_eq!(
             line,

@@ -6,11 +6,11 @@
 
 use crate::cli::arguments::Chat;
 use crate::cli::command::{Command, Context};
-use crate::cli::generate::{account, given, show};
-use crate::cli::output::{CommandExit, Outcome, complain, print, remark};
+use crate::cli::generate::{read_prompt, show, summary};
+use crate::cli::output::{CommandExit, Outcome, log_info, print, print_error};
 use crate::error::Error;
 use crate::session::generation::{FinishReason, GenerationParams};
-use crate::session::session::{Generated, Session, no_conversations};
+use crate::session::session::{Generated, Session, missing_chat_template};
 use crate::text::chat_template::{Conversation, Message};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -22,7 +22,7 @@ impl Command for Chat {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        let setup = common.setup();
+        let setup = common.load_options();
         let sampling = command.sampling.sampling(setup.sampling(program)?, program.info.vocabulary)?;
         let seed = command.sampling.seed();
         let variables =
@@ -31,18 +31,18 @@ impl Command for Chat {
             Some(path) => load(&path.display().to_string())?,
             None => Vec::new(),
         };
-        let (text, template) = (setup.text(program), setup.template(program)?);
+        let (text, template) = (setup.tokenizer(program), setup.template(program)?);
         if template.is_none() {
-            return Err(no_conversations().into());
+            return Err(missing_chat_template().into());
         }
         let engine = setup.engine(program, None)?;
-        text.ready()?;
+        text.wait_ready()?;
         let session = Session::new(engine, Some(text), template);
-        let session = session.chaining(command.run_ahead.tokens_per_pass);
+        let session = session.with_tokens_per_pass(command.run_ahead.tokens_per_pass);
         let settings = GenerationParams {
             sampling,
             seed,
-            count: command.max_tokens.map_or(usize::MAX, |count| count as usize),
+            max_tokens: command.max_tokens.map_or(usize::MAX, |count| count as usize),
             ..GenerationParams::default()
         };
         let mut talk = ChatRepl { session, settings, variables, messages, last: None };
@@ -51,8 +51,8 @@ impl Command for Chat {
         }
         match &command.prompt {
             Some(prompt) => {
-                talk.say(given(prompt)?.trim())?;
-                remark(&talk.stats());
+                talk.say(read_prompt(prompt)?.trim())?;
+                log_info(&talk.stats());
             }
             None => return talk.converse(program.info.name),
         }
@@ -88,7 +88,7 @@ impl ChatRepl {
     fn converse(&mut self, name: &str) -> Outcome {
         let is_interactive = stdin().is_terminal() && stderr().is_terminal();
         if is_interactive {
-            remark(&format!(
+            log_info(&format!(
                 "{name} on {}. /help lists commands; \\ at the end of a line continues the message.",
                 self.session.describe()
             ));
@@ -106,7 +106,7 @@ impl ChatRepl {
                 Err(ReadlineError::Eof) => return Ok(is_interactive || all_right),
                 Err(ReadlineError::Interrupted) => {
                     pending.clear();
-                    remark(&"use Ctrl-D or /quit to exit");
+                    log_info(&"use Ctrl-D or /quit to exit");
                     continue;
                 }
                 Err(error) => return Err(Error::runtime(format!("standard input: {error}")).into()),
@@ -131,7 +131,7 @@ impl ChatRepl {
                 // A wrong message does not end the conversation.
                 Err(CommandExit::Failed(Error::Usage(message))) => {
                     all_right = false;
-                    complain(&message);
+                    print_error(&message);
                 }
                 other => other?,
             }
@@ -151,14 +151,14 @@ impl ChatRepl {
     /// Generates the assistant's reply to the conversation.
     fn answer(&mut self) -> Result<(), CommandExit> {
         let ChatRepl { session, settings, variables, messages, .. } = self;
-        let conversation = Conversation { messages, tools: &[], variables, answer: true };
+        let conversation = Conversation { messages, tools: &[], variables, add_generation_prompt: true };
         let prompt = session.prompt(&conversation)?;
         let written = show(session, &prompt, settings.clone(), true)?;
         print("\n")?;
-        match written.end {
-            FinishReason::Context => remark(&"the context is full: use /reset, or a larger --ctx-size"),
-            FinishReason::Count => {
-                remark(&format!("the reply was cut at {} tokens (--max-tokens)", settings.count))
+        match written.finish_reason {
+            FinishReason::Context => log_info(&"the context is full: use /reset, or a larger --ctx-size"),
+            FinishReason::Length => {
+                log_info(&format!("the reply was cut at {} tokens (--max-tokens)", settings.max_tokens))
             }
             _ => {}
         }
@@ -174,11 +174,11 @@ impl ChatRepl {
         let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match word {
-            "help" => remark(&HELP),
-            "stats" => remark(&self.stats()),
+            "help" => log_info(&HELP),
+            "stats" => log_info(&self.stats()),
             "system" => {
                 self.set_system(rest);
-                remark(&match rest {
+                log_info(&match rest {
                     "" => "system prompt removed".to_owned(),
                     _ => format!("system prompt set, {} characters", rest.chars().count()),
                 });
@@ -187,11 +187,11 @@ impl ChatRepl {
             "retry" => return self.retry(),
             "save" => {
                 save(rest, &self.messages)?;
-                remark(&format!("{} saved to {rest}", counted(&self.messages)));
+                log_info(&format!("{} saved to {rest}", counted(&self.messages)));
             }
             "load" => {
                 self.messages = load(rest)?;
-                remark(&format!("{} loaded from {rest}", counted(&self.messages)));
+                log_info(&format!("{} loaded from {rest}", counted(&self.messages)));
             }
             _ => {
                 let advice = "/help lists commands; // starts a message with a slash";
@@ -227,7 +227,7 @@ impl ChatRepl {
         let context = self.session.context();
         match &self.last {
             Some(last) => {
-                format!("{} · context {} of {context} tokens", account(last), self.session.length())
+                format!("{} · context {} of {context} tokens", summary(last), self.session.length())
             }
             None => format!("no reply yet · context 0 of {context} tokens"),
         }

@@ -59,7 +59,7 @@ pub fn main(program: &CompiledModel, commands: &[Entry]) -> ExitCode {
     match run(program, commands, std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            output::complain(&failure);
+            output::print_error(&failure);
             ExitCode::from(failure.exit_code())
         }
     }

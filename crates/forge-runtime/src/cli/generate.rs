@@ -5,7 +5,7 @@
 use crate::cli::arguments::Generate;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, log_info, print, print_json};
 use crate::cli::progress::Progress;
 use crate::error::Error;
 use crate::load::LoadOptions;
@@ -23,7 +23,7 @@ impl Command for Generate {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        let setup = common.setup();
+        let setup = common.load_options();
         let sampling = command.sampling.sampling(setup.sampling(program)?, program.info.vocabulary)?;
         let is_greedy = sampling.is_greedy();
         let (ids, text) = prompt(program, &setup, command)?;
@@ -31,52 +31,52 @@ impl Command for Generate {
             (ids.len() + command.max_tokens as usize).min(program.info.context as usize).max(ids.len() + 1);
         let has_text = text.is_some();
         let session = Session::new(setup.engine(program, Some(needed))?, text, None);
-        let mut session = session.chaining(command.run_ahead.tokens_per_pass);
+        let mut session = session.with_tokens_per_pass(command.run_ahead.tokens_per_pass);
         let settings = GenerationParams {
             sampling,
             seed: command.sampling.seed(),
-            count: command.max_tokens as usize,
+            max_tokens: command.max_tokens as usize,
             stop: command.stop.clone(),
-            ignore_end: command.ignore_eos,
+            ignore_eos: command.ignore_eos,
             logprobs: None,
         };
         let seed = settings.seed;
         let written = show(&mut session, &ids, settings, !command.json)?;
         // The first token comes from the prefill pass; each of the others takes a decode step.
-        let steps = written.ids.len().saturating_sub(1);
+        let steps = written.token_ids.len().saturating_sub(1);
         if command.json {
             print_json(&json!({
-                "token_ids": written.ids,
+                "token_ids": written.token_ids,
                 "text": has_text.then_some(&written.text),
-                "finish_reason": written.end.name(),
+                "finish_reason": written.finish_reason.name(),
                 "seed": seed,
                 "timings": {
                     "prompt_tokens": ids.len(),
-                    "prompt_seconds": written.read_time.as_secs_f64(),
-                    "prompt_tokens_per_second": rate(ids.len(), written.read_time),
-                    "tokens": written.ids.len(),
-                    "seconds": written.write_time.as_secs_f64(),
-                    "tokens_per_second": rate(steps, written.write_time),
+                    "prompt_seconds": written.prefill_time.as_secs_f64(),
+                    "prompt_tokens_per_second": rate(ids.len(), written.prefill_time),
+                    "tokens": written.token_ids.len(),
+                    "seconds": written.decode_time.as_secs_f64(),
+                    "tokens_per_second": rate(steps, written.decode_time),
                 },
             }))?;
         } else {
             print("\n")?;
             let seed_note = if is_greedy { String::new() } else { format!(" · seed {seed}") };
-            remark(&format!("{}{seed_note} · {}", account(&written), session.describe()));
+            log_info(&format!("{}{seed_note} · {}", summary(&written), session.describe()));
         }
         Ok(true)
     }
 }
 
 /// Token counts and speeds, and the finish reason.
-pub(crate) fn account(written: &Generated) -> String {
+pub(crate) fn summary(written: &Generated) -> String {
     format!(
         "prefill {} tokens, {:.1} tok/s · decode {} tokens, {:.1} tok/s · {}",
-        written.read,
-        rate(written.read, written.read_time),
-        written.ids.len(),
-        rate(written.ids.len().saturating_sub(1), written.write_time),
-        written.end.name(),
+        written.prefilled_tokens,
+        rate(written.prefilled_tokens, written.prefill_time),
+        written.token_ids.len(),
+        rate(written.token_ids.len().saturating_sub(1), written.decode_time),
+        written.finish_reason.name(),
     )
 }
 
@@ -92,19 +92,19 @@ pub(crate) fn show(
     settings: GenerationParams,
     is_shown: bool,
 ) -> Result<Generated, CommandExit> {
-    let has_text = session.text().is_some();
+    let has_text = session.tokenizer().is_some();
     let mut progress = Progress::new("prefill, tokens");
     let mut closed = None;
     interrupt::watch();
-    let written = session.complete(ids, settings, None, &mut |event| {
+    let written = session.generate(ids, settings, None, &mut |event| {
         let shown = match event {
-            Event::Read { done, total } => {
+            Event::Prefill { done, total } => {
                 progress.at(done, total);
                 Ok(())
             }
-            Event::Piece(piece) => {
+            Event::Token(piece) => {
                 progress.clear();
-                let token_id = piece.id.filter(|_| piece.end != Some(FinishReason::EndOfText));
+                let token_id = piece.id.filter(|_| piece.finish_reason != Some(FinishReason::EndOfText));
                 match token_id {
                     _ if !is_shown => Ok(()),
                     Some(id) if !has_text => print(&format!("{id} ")),
@@ -122,7 +122,7 @@ pub(crate) fn show(
             ControlFlow::Continue(())
         }
     });
-    interrupt::leave();
+    interrupt::unwatch();
     closed.map_or(Ok(written?), Err)
 }
 
@@ -135,10 +135,10 @@ fn prompt(
     let Some(prompt) = &command.prompt else {
         // Stop strings need a tokenizer.
         let has_text = !command.stop.is_empty() || setup.path(program, "tokenizer.json").is_file();
-        return Ok((command.token_ids.clone(), has_text.then(|| setup.text(program))));
+        return Ok((command.token_ids.clone(), has_text.then(|| setup.tokenizer(program))));
     };
-    let text = setup.text(program);
-    let ids = text.encode(&given(prompt)?, true)?;
+    let text = setup.tokenizer(program);
+    let ids = text.encode(&read_prompt(prompt)?, true)?;
     if ids.is_empty() {
         return Err(Error::usage("the prompt is empty"));
     }
@@ -146,7 +146,7 @@ fn prompt(
 }
 
 /// The argument, or all of standard input if it is `-`.
-pub(crate) fn given(prompt: &str) -> Result<String, Error> {
+pub(crate) fn read_prompt(prompt: &str) -> Result<String, Error> {
     if prompt != "-" {
         return Ok(prompt.to_owned());
     }

@@ -5,7 +5,7 @@ use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json};
 use crate::error::Error;
 use crate::model::Cost;
-use crate::model::memory::human;
+use crate::model::memory::format_bytes;
 use crate::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
 #[cfg(target_vendor = "apple")]
 use crate::program::CompiledModel;
@@ -18,17 +18,17 @@ impl Command for Info {
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
         let info = program.info;
-        let setup = common.setup();
+        let setup = common.load_options();
         let loaded = setup.load(program, None)?;
         let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
-        if command.disk_bandwidth.is_some() && loaded.room.is_none() {
+        if command.disk_bandwidth.is_some() && loaded.cache_layout.is_none() {
             return Err(Error::usage("--disk-bandwidth needs --experts stream").into());
         }
         let sizes = record_sizes(&loaded.model.layout().experts);
         let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
         let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
         #[cfg(feature = "cuda")]
-        let gpu = crate::gpu::cuda::card(program.ptx);
+        let gpu = crate::gpu::cuda::find_gpu(program.ptx);
         if command.json {
             let formats: serde_json::Map<String, Value> =
                 info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
@@ -40,7 +40,7 @@ impl Command for Info {
                 "hidden_size": info.hidden,
                 "vocab_size": info.vocabulary,
                 "context": info.context,
-                "cache": info.cache,
+                "cache": info.kv_cache_format,
                 "formats": formats,
                 "memory": {
                     "weights_bytes": memory.weights,
@@ -53,8 +53,8 @@ impl Command for Info {
                 },
                 "decode": cost(&info.decode),
                 "prefill": cost(&info.prefill),
-                "extra_dispatches": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
-                "experts": loaded.room.as_ref().map(|room| streamed_json(room, command.disk_bandwidth)),
+                "extra_dispatches": info.extra_dispatches.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
+                "experts": loaded.cache_layout.as_ref().map(|room| streamed_json(room, command.disk_bandwidth)),
                 "expert_records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
                 "prefill_chunk": info.chunk,
                 "kernels": kernels,
@@ -67,8 +67,11 @@ impl Command for Info {
             print_json(&value)?;
             return Ok(true);
         }
-        let formats: Vec<String> =
-            info.formats.iter().map(|(format, bytes)| format!("{} in {format}", human(*bytes))).collect();
+        let formats: Vec<String> = info
+            .formats
+            .iter()
+            .map(|(format, bytes)| format!("{} in {format}", format_bytes(*bytes)))
+            .collect();
         print(&format!(
             "{} · {} · {} layers · hidden size {} · vocab size {} · {} parameters\n\
          weights  {:>16} bytes  {}\n\
@@ -90,19 +93,19 @@ impl Command for Info {
             formats.join(", "),
             memory.state,
             state_per_slot(info, context),
-            info.cache,
+            info.kv_cache_format,
             memory.arena,
-            match (&loaded.room, setup.experts) {
+            match (&loaded.cache_layout, setup.experts) {
                 (Some(room), _) => streamed(room, command.disk_bandwidth),
-                (None, ExpertPlacement::Mapped) => mapped(&loaded.model.layout().experts),
+                (None, ExpertPlacement::Mmap) => mapped(&loaded.model.layout().experts),
                 (None, _) => String::new(),
             },
             records(&sizes),
             memory.total(),
-            human(memory.total()),
+            format_bytes(memory.total()),
             submitted(&info.decode),
-            human(info.decode.bytes_read),
-            extra_dispatches(info.beyond),
+            format_bytes(info.decode.bytes_read),
+            extra_dispatches(info.extra_dispatches),
             submitted(&info.prefill),
             info.chunk,
             kernels.join(" "),
@@ -146,17 +149,17 @@ fn streamed(room: &CacheLayout, disk: Option<u64>) -> String {
         "experts  {:>16} bytes  {} cache slots for {} experts, streamed from disk\n\
          disk     {} read per token and {:.1}% hits if all experts are equally likely\n",
         room.bytes(),
-        room.seats(),
+        room.slots(),
         room.experts(),
-        human(forecast.bytes as u64),
-        100.0 * forecast.hits,
+        format_bytes(forecast.bytes_per_token as u64),
+        100.0 * forecast.hit_rate,
     );
     if let Some(disk) = disk {
-        let speed = match forecast.per_second(disk) {
+        let speed = match forecast.tokens_per_second(disk) {
             Some(speed) => format!("at most {speed:.1} tok/s"),
             None => "no stalls".to_owned(),
         };
-        text += &format!("         predicted for a disk of {}/s: {speed}\n", human(disk));
+        text += &format!("         predicted for a disk of {}/s: {speed}\n", format_bytes(disk));
     }
     text
 }
@@ -164,26 +167,26 @@ fn streamed(room: &CacheLayout, disk: Option<u64>) -> String {
 fn streamed_json(room: &CacheLayout, disk: Option<u64>) -> Value {
     let forecast = room.forecast();
     json!({
-        "cache_slots": room.seats(),
+        "cache_slots": room.slots(),
         "experts": room.experts(),
-        "hit_rate": forecast.hits,
-        "read_bytes_per_token": forecast.bytes,
-        "disk_bound_tokens_per_second": disk.and_then(|disk| forecast.per_second(disk)),
+        "hit_rate": forecast.hit_rate,
+        "read_bytes_per_token": forecast.bytes_per_token,
+        "disk_bound_tokens_per_second": disk.and_then(|disk| forecast.tokens_per_second(disk)),
     })
 }
 
 /// The state of a slot: `4096 positions of 256 bytes and 512 of 1280 bytes`. The second part is of
 /// sliding-window layers.
 fn state_per_slot(info: &crate::model::ModelInfo, context: u32) -> String {
-    let of_all = (context, info.state_bytes_per_position);
-    let rings = info.rings.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
+    let of_all = (context, info.kv_bytes_per_token);
+    let rings = info.sliding_caches.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
     let parts = std::iter::once(of_all).chain(rings).filter(|(_, bytes)| *bytes > 0);
     let texts = parts.enumerate().map(|(index, (positions, bytes))| match index {
         0 => format!("{positions} positions of {bytes} bytes"),
         _ => format!("{positions} of {bytes} bytes"),
     });
-    let recurrent =
-        (info.memory_bytes > 0).then(|| format!("{} bytes of recurrent state", info.memory_bytes));
+    let recurrent = (info.recurrent_state_bytes > 0)
+        .then(|| format!("{} bytes of recurrent state", info.recurrent_state_bytes));
     texts.chain(recurrent).collect::<Vec<_>>().join(" and ")
 }
 
@@ -195,10 +198,10 @@ fn submitted(cost: &Cost) -> String {
         counts.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ")
     };
     let plain = |layer: usize| cost.dispatches_per_layer[layer];
-    let split = |layer: usize| plain(layer) + cost.more_when_split[layer];
+    let split = |layer: usize| plain(layer) + cost.extra_when_split[layer];
     let outside = cost.dispatches - cost.dispatches_per_layer.iter().sum::<u32>();
     let mut layers = format!("{} a layer", each(&plain));
-    if cost.more_when_split.iter().any(|&more| more > 0) {
+    if cost.extra_when_split.iter().any(|&more| more > 0) {
         layers += &format!(", {} with split KV,", each(&split));
     }
     format!("{} dispatches ({layers} and {outside}), {} barriers", cost.dispatches, cost.barriers)
@@ -215,7 +218,7 @@ fn extra_dispatches(steps: &[(&str, &str)]) -> String {
 /// Where the Metal kernels come from: compiled, cached or source.
 #[cfg(target_vendor = "apple")]
 fn route(program: &CompiledModel) -> String {
-    crate::gpu::metal::route(program, crate::load::cache().as_deref())
+    crate::gpu::metal::route(program, crate::load::cache_directory().as_deref())
 }
 
 /// Adds the origin of the Metal kernels.
@@ -240,6 +243,6 @@ fn cost(cost: &Cost) -> Value {
         "barriers": cost.barriers,
         "bytes_read": cost.bytes_read,
         "dispatches_per_layer": cost.dispatches_per_layer,
-        "extra_dispatches_when_split": cost.more_when_split,
+        "extra_dispatches_when_split": cost.extra_when_split,
     })
 }

@@ -42,7 +42,7 @@ pub(crate) fn watch() {
 }
 
 /// Restores the default handler, so that Ctrl-C ends the program.
-pub(crate) fn leave() {
+pub(crate) fn unwatch() {
     #[cfg(unix)]
     // SAFETY: restores the default handler; no handler remains.
     unsafe {

@@ -11,9 +11,9 @@ impl Command for Logits {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        let mut engine = common.setup().engine(program, Some(command.token_ids.len()))?;
+        let mut engine = common.load_options().engine(program, Some(command.token_ids.len()))?;
         let want = if command.all { Output::AllLogits } else { Output::Logits };
-        let rows = engine.feed(0, &command.token_ids, want)?.logits;
+        let rows = engine.run_tokens(0, &command.token_ids, want)?.logits;
         let logits = if command.all { json!(rows) } else { json!(rows.first()) };
         print_json(&json!({ "token_ids": command.token_ids, "logits": logits }))?;
         Ok(true)

@@ -52,12 +52,12 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const NOTE: Style = Style::new().dimmed();
 
 /// Prints an error message to standard error.
-pub(crate) fn complain(message: &dyn Display) {
+pub(crate) fn print_error(message: &dyn Display) {
     print_line(&format_args!("{ERROR}error:{ERROR:#} {message}"));
 }
 
 /// Prints a note to standard error, such as speed or device.
-pub(crate) fn remark(text: &dyn Display) {
+pub(crate) fn log_info(text: &dyn Display) {
     print_line(&format_args!("{NOTE}{text}{NOTE:#}"));
 }
 

@@ -9,12 +9,12 @@
 use crate::cli::arguments::Perplexity;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, log_info, print, print_json};
 use crate::cli::progress::Progress;
 use crate::device::Device;
 use crate::engine::{Engine, Output};
 use crate::error::Error;
-use crate::session::generation::log_sum;
+use crate::session::generation::log_sum_exp;
 use serde_json::json;
 use std::time::Instant;
 
@@ -66,8 +66,8 @@ impl Command for Perplexity {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        let setup = common.setup();
-        let tokenizer = setup.text(program);
+        let setup = common.load_options();
+        let tokenizer = setup.tokenizer(program);
         let file = read(command)?;
         let texts = match &command.separator {
             Some(line) => split(&file, line),
@@ -76,11 +76,11 @@ impl Command for Perplexity {
         let mut sequences = Vec::new();
         for text in &texts {
             let mut ids = tokenizer.encode(text, true)?;
-            if let Some(begin) = program.info.begin.filter(|begin| ids.first() != Some(begin)) {
+            if let Some(begin) = program.info.bos.filter(|begin| ids.first() != Some(begin)) {
                 ids.insert(0, begin);
             }
             if command.append_eos {
-                let end = program.info.end.first();
+                let end = program.info.eos.first();
                 ids.push(*end.ok_or_else(|| {
                     Error::usage("this model has no end-of-text token: remove --append-eos")
                 })?);
@@ -107,7 +107,7 @@ impl Command for Perplexity {
             measure(&mut engine, ids, &mut losses, &mut |count| progress.at(count, total))?;
             if interrupt::interrupted() {
                 progress.clear();
-                remark(&"interrupted");
+                log_info(&"interrupted");
                 return Err(CommandExit::Interrupted);
             }
         }
@@ -132,7 +132,7 @@ impl Command for Perplexity {
             }))?;
         } else {
             print(&format!("{}\n", losses.text()))?;
-            remark(&format!(
+            log_info(&format!(
                 "{} texts · {} tokens, {:.1} tok/s · context {} · {}",
                 texts.len(),
                 losses.count,
@@ -148,7 +148,7 @@ impl Command for Perplexity {
 fn read(command: &Perplexity) -> Result<String, Error> {
     let path = &command.file;
     if path.as_os_str() == "-" {
-        return crate::cli::generate::given("-");
+        return crate::cli::generate::read_prompt("-");
     }
     std::fs::read_to_string(path).map_err(|error| Error::usage(format!("{}: {error}", path.display())))
 }
@@ -188,10 +188,10 @@ fn measure<D: Device>(
         for chunk in ids[start..end - 1].chunks(engine.info().chunk as usize) {
             let has_targets = at + chunk.len() + 1 > evaluated;
             let want = if has_targets { Output::AllLogits } else { Output::Nothing };
-            for (row, logits) in engine.feed(0, chunk, want)?.logits.iter().enumerate() {
+            for (row, logits) in engine.run_tokens(0, chunk, want)?.logits.iter().enumerate() {
                 let next = at + row + 1;
                 if next >= evaluated {
-                    losses.add(log_sum(logits) - f64::from(logits[ids[next] as usize]));
+                    losses.add(log_sum_exp(logits) - f64::from(logits[ids[next] as usize]));
                 }
             }
             at += chunk.len();

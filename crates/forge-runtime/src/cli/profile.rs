@@ -5,14 +5,14 @@ use crate::atomic_write;
 use crate::cli::arguments::Profile as Asked;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{CommandExit, Outcome, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, log_info, print, print_json};
 use crate::cli::progress::Progress;
 use crate::device::Device;
 use crate::error::Error;
-use crate::load::{LoadOptions, settle};
+use crate::load::{LoadOptions, finish_background_work};
 use crate::measure::capture::CapturingDevice;
 use crate::measure::profile::{PeakBandwidth, ProfiledPass, json as profile_json, table, trace};
-use crate::model::memory::human;
+use crate::model::memory::format_bytes;
 use crate::weights::WeightFile;
 use serde_json::json;
 use std::path::Path;
@@ -26,18 +26,18 @@ impl Command for Asked {
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
         let length = common.ctx_size.unwrap_or(ORDINARY_LENGTH.min(program.info.context));
-        let setup = LoadOptions { context: Some(length.max(command.n_prompt)), ..common.setup() };
+        let setup = LoadOptions { context: Some(length.max(command.n_prompt)), ..common.load_options() };
         // A trace path that cannot be written is an error before anything is measured.
         if let Some(path) = &command.trace {
             atomic_write::try_at(path).map_err(|error| unwritten(path, &error))?;
         }
         let mut engine = setup.engine(program, None)?;
-        settle(engine.device())?;
+        finish_background_work(engine.device())?;
         let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
-        let mut engine = engine.on(CapturingDevice::new);
-        let mut subjects = vec![ProfiledPass::id(&mut engine, length)?];
+        let mut engine = engine.map_device(CapturingDevice::new);
+        let mut subjects = vec![ProfiledPass::decode(&mut engine, length)?];
         if command.n_prompt > 0 {
-            subjects.push(ProfiledPass::prompt(&mut engine, command.n_prompt)?);
+            subjects.push(ProfiledPass::prefill(&mut engine, command.n_prompt)?);
         }
         let rounds = command.repetitions as usize;
         let (mut progress, mut profiles) = (Progress::new("rounds"), Vec::new());
@@ -53,9 +53,9 @@ impl Command for Asked {
         }
         progress.clear();
         let was_interrupted = interrupt::interrupted();
-        interrupt::leave();
+        interrupt::unwatch();
         if was_interrupted {
-            remark(&"interrupted: results are partial");
+            log_info(&"interrupted: results are partial");
         }
         if profiles.is_empty() {
             return Err(CommandExit::Interrupted);
@@ -68,7 +68,7 @@ impl Command for Asked {
         let measured = device.read_speed().map_err(Error::from)?;
         let best = match measured {
             Some(bytes) => Some(PeakBandwidth { bytes, is_measured: true }),
-            None => device.published_speed().map(|bytes| PeakBandwidth { bytes, is_measured: false }),
+            None => device.published_bandwidth().map(|bytes| PeakBandwidth { bytes, is_measured: false }),
         };
         if command.json {
             print_json(&json!({
@@ -82,17 +82,20 @@ impl Command for Asked {
         for profile in &profiles {
             print(&format!("{}\n", table(profile, best)))?;
         }
-        remark(&device.describe());
+        log_info(&device.describe());
         match best {
             Some(PeakBandwidth { bytes, is_measured: true }) => {
-                remark(&format!("memory bandwidth: {}/s, measured", human(bytes as u64)));
+                log_info(&format!("memory bandwidth: {}/s, measured", format_bytes(bytes as u64)));
             }
             Some(PeakBandwidth { bytes, is_measured: false }) => {
-                remark(&format!("memory bandwidth: {}/s, published by the vendor", human(bytes as u64)));
+                log_info(&format!(
+                    "memory bandwidth: {}/s, published by the vendor",
+                    format_bytes(bytes as u64)
+                ));
             }
             None => {}
         }
-        remark(&"each dispatch is timed in isolation, so the sum may exceed the time of the whole pass");
+        log_info(&"each dispatch is timed in isolation, so the sum may exceed the time of the whole pass");
         if was_interrupted { Err(CommandExit::Interrupted) } else { Ok(true) }
     }
 }

@@ -18,7 +18,7 @@ impl Command for Record {
         let (program, common, command) = (context.program, context.common, self);
         let sequences = sequences(command)?;
         let longest: usize = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
-        let setup = common.setup();
+        let setup = common.load_options();
         let loaded = setup.load(program, Some(longest + command.tokens_per_pass as usize))?;
         let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
         let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
@@ -55,12 +55,12 @@ impl Command for Record {
                 }
             }
             if command.tokens_per_pass > 0 {
-                let lead = RunAhead { ids: command.tokens_per_pass, passes: 1 };
+                let lead = RunAhead { tokens_per_pass: command.tokens_per_pass, passes: 1 };
                 // Sampled rather than greedy, so that the sampling kernel is recorded too.
-                let draw = SamplingParams::default().draw(0, 0);
+                let draw = SamplingParams::default().device_sampling(0, 0);
                 engine
-                    .chain(0, command.token_ids[done - 1], lead)?
-                    .drawing(draw)
+                    .decode_multi_step(0, command.token_ids[done - 1], lead)?
+                    .with_sampling(draw)
                     .next(command.tokens_per_pass as usize)?;
                 let pass = engine.device().passes() - 1;
                 engine
@@ -91,7 +91,7 @@ fn submit(
         (false, true) => (1..=slots).map(|slot| slot * ids.len() as u32 - 1).collect(),
         (false, false) => Vec::new(),
     };
-    engine.submit(&rows, &wanted, OutputKind::Logits).map(|_| ())
+    engine.run_batch(&rows, &wanted, OutputKind::Logits).map(|_| ())
 }
 
 /// The rows of each pass, for each sequence.

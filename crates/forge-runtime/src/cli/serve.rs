@@ -2,7 +2,7 @@
 
 use crate::cli::arguments::Serve;
 use crate::cli::command::{Command, Context};
-use crate::cli::output::{Outcome, remark};
+use crate::cli::output::{Outcome, log_info};
 use crate::error::Error;
 use crate::serve::{Options, Server};
 
@@ -22,7 +22,7 @@ impl Serve {
             host: self.host.clone(),
             port: self.port,
             api_keys,
-            insecure: self.no_api_key,
+            allow_no_api_key: self.no_api_key,
             queue: self.queue,
             origins: self.allow_origin.clone(),
             aliases: self.alias.clone(),
@@ -36,14 +36,14 @@ impl Command for Serve {
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
         let server = Server::listen(command.options()?)?;
-        let mut setup = common.setup();
+        let mut setup = common.load_options();
         setup.slots = common.slots.unwrap_or(SLOTS);
         Server::check_slots(program.info, setup.slots)?;
-        let (text, template) = (setup.text(program), setup.template(program)?);
+        let (text, template) = (setup.tokenizer(program), setup.template(program)?);
         let sampling = setup.sampling(program)?;
         let mut engine = setup.engine(program, None)?;
-        text.ready()?;
-        remark(&format!(
+        text.wait_ready()?;
+        log_info(&format!(
             "{} at http://{}/v1 · {} slots of {} tokens · {}",
             program.info.name,
             server.address(),

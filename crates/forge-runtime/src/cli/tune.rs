@@ -5,7 +5,7 @@ use crate::atomic_write;
 use crate::cli::arguments::Tune;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
-use crate::cli::output::{CommandExit, Outcome, complain, print, print_json, remark};
+use crate::cli::output::{CommandExit, Outcome, log_info, print, print_error, print_json};
 use crate::cli::progress::Progress;
 use crate::device::Device;
 use crate::error::Error;
@@ -18,8 +18,8 @@ impl Command for Tune {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        let setup = common.setup();
-        if setup.kind(program) == DeviceKind::Cpu {
+        let setup = common.load_options();
+        if setup.device_kind(program) == DeviceKind::Cpu {
             return Err(Error::usage("tune needs a GPU: CPU kernels have a single layout").into());
         }
         let tunable = program.tunable.ok_or_else(|| {
@@ -29,7 +29,7 @@ impl Command for Tune {
         })?;
         let program = tunable.program(program);
         let engine = setup.engine(&program, Some(Tuner::positions(program.info) as usize))?;
-        let mut engine = engine.on(CapturingDevice::new);
+        let mut engine = engine.map_device(CapturingDevice::new);
         let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
         let unwritten = |error| Error::usage(format!("{}: {error}; choose another --output", path.display()));
         // An output path that cannot be written is an error before anything is measured.
@@ -50,7 +50,7 @@ impl Command for Tune {
                 }
                 for wrong in &chosen.wrong {
                     let difference = &wrong.difference;
-                    complain(&format!(
+                    print_error(&format!(
                         "{}: output `{}` differs from the default kernel by {:.1e} relative error, above {:.1e}; layout rejected",
                         wrong.kernel, difference.buffer, difference.distance, difference.bound
                     ));
@@ -60,9 +60,9 @@ impl Command for Tune {
         }
         progress.clear();
         let was_interrupted = interrupt::interrupted();
-        interrupt::leave();
+        interrupt::unwatch();
         if all.is_empty() && was_interrupted {
-            remark(&"interrupted before the first measurement: nothing was written");
+            log_info(&"interrupted before the first measurement: nothing was written");
             return Err(CommandExit::Interrupted);
         }
         if all.is_empty() {
@@ -74,13 +74,13 @@ impl Command for Tune {
             print_json(&written)?;
         }
         let faster = all.iter().filter(|chosen| chosen.changes()).count();
-        remark(&format!(
+        log_info(&format!(
             "{described}: {faster} of {} kernels have a faster layout; use forge compile ... --tuned {}",
             all.len(),
             path.display()
         ));
         if was_interrupted {
-            remark(&format!("interrupted: {} of {} measured", all.len(), tunable.choices.len()));
+            log_info(&format!("interrupted: {} of {} measured", all.len(), tunable.choices.len()));
             return Err(CommandExit::Interrupted);
         }
         Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))

@@ -17,11 +17,14 @@ impl Command for Verify {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        let golden = Golden::read(&common.setup().path(program, "golden.json"))?;
-        let (bound, setup) = (golden.tolerance.bound, common.setup());
-        let has_int8 =
-            setup.kind(program) == DeviceKind::Cpu && !setup.exact && !golden.int8_activations.is_empty();
-        let engine = |exact| LoadOptions { exact, ..setup.clone() }.engine(program, Some(golden.longest()));
+        let golden = Golden::read(&common.load_options().path(program, "golden.json"))?;
+        let (bound, setup) = (golden.tolerance.bound, common.load_options());
+        let has_int8 = setup.device_kind(program) == DeviceKind::Cpu
+            && !setup.f32_activations
+            && !golden.int8_activations.is_empty();
+        let engine = |exact| {
+            LoadOptions { f32_activations: exact, ..setup.clone() }.engine(program, Some(golden.longest()))
+        };
         let mut engine_f32 = engine(true)?;
         let device = engine_f32.device().describe();
         let (mut ok, mut worst) = (true, 0.0_f64);
@@ -44,7 +47,7 @@ impl Command for Verify {
                     "chunks": sequence.chunks,
                     "max_error": finite(distance.worst),
                     "max_error_token_id": distance.at,
-                    "argmax_matches": distance.same_next,
+                    "argmax_matches": distance.same_argmax,
                     "ok": within,
                 }));
             } else {
@@ -58,7 +61,7 @@ impl Command for Verify {
                     passes.join(" "),
                     distance.worst,
                     if within { "ok" } else { "FAIL: error above tolerance" },
-                    if distance.same_next { "matches" } else { "differs" },
+                    if distance.same_argmax { "matches" } else { "differs" },
                 ))?;
             }
         }

@@ -158,7 +158,7 @@ pub trait Pass {
 
     /// Minimum number of positions in a KV split, or maximum number in an MLA expansion tile, where the plan
     /// has `planned`. Checking devices return less, so that short sequences are split too.
-    fn least_share(&self, planned: u32) -> u32 {
+    fn min_kv_split(&self, planned: u32) -> u32 {
         planned
     }
 
@@ -183,14 +183,14 @@ pub struct PeakOps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunAhead {
     /// Tokens per pass.
-    pub ids: u32,
+    pub tokens_per_pass: u32,
     /// Passes in flight before the host reads the first one.
     pub passes: usize,
 }
 
 impl RunAhead {
     /// No run-ahead: the host reads each token before the next pass begins.
-    pub const NONE: RunAhead = RunAhead { ids: 1, passes: 1 };
+    pub const NONE: RunAhead = RunAhead { tokens_per_pass: 1, passes: 1 };
 }
 
 /// A compute device that runs passes.
@@ -227,7 +227,7 @@ pub trait Device {
     /// Runs the `stretches` parts of a pass one after another, each after the end of the previous one.
     /// Returns the begin and end time of each part in seconds. The clock is the device's own on an
     /// asynchronous device.
-    fn timed(
+    fn time_parts(
         &mut self,
         program: Schedule,
         stretches: usize,
@@ -252,7 +252,7 @@ pub trait Device {
     }
 
     /// The preferred run-ahead depth.
-    fn lead(&self) -> RunAhead {
+    fn run_ahead(&self) -> RunAhead {
         RunAhead::NONE
     }
 
@@ -268,7 +268,7 @@ pub trait Device {
 
     /// The vendor's memory bandwidth in bytes per second, if it is known and [`Device::read_speed`] returns
     /// none.
-    fn published_speed(&self) -> Option<f64> {
+    fn published_bandwidth(&self) -> Option<f64> {
         None
     }
 
@@ -312,21 +312,21 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).wait(left)
     }
 
-    fn timed(
+    fn time_parts(
         &mut self,
         program: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
-        (**self).timed(program, stretches, encode)
+        (**self).time_parts(program, stretches, encode)
     }
 
     fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
         (**self).settle(within)
     }
 
-    fn lead(&self) -> RunAhead {
-        (**self).lead()
+    fn run_ahead(&self) -> RunAhead {
+        (**self).run_ahead()
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
@@ -337,8 +337,8 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).compute_speed()
     }
 
-    fn published_speed(&self) -> Option<f64> {
-        (**self).published_speed()
+    fn published_bandwidth(&self) -> Option<f64> {
+        (**self).published_bandwidth()
     }
 
     fn streamed(&self) -> Option<CacheStats> {

@@ -65,7 +65,7 @@ pub struct Distance {
     /// The token id of the largest difference.
     pub at: usize,
     /// Whether the argmax equals the reference's.
-    pub same_next: bool,
+    pub same_argmax: bool,
 }
 
 impl Golden {
@@ -102,7 +102,7 @@ impl Sequence {
         for &count in &self.chunks {
             let (chunk, rest) = ids.split_at(count);
             let want = if rest.is_empty() { Output::Logits } else { Output::Nothing };
-            logits = engine.feed(0, chunk, want)?.logits;
+            logits = engine.run_tokens(0, chunk, want)?.logits;
             ids = rest;
         }
         self.distance(logits.last().map_or(&[], Vec::as_slice))
@@ -118,7 +118,7 @@ impl Sequence {
             )));
         }
         let mut distance =
-            Distance { worst: 0.0, at: 0, same_next: largest(logits) == largest(&self.logits) };
+            Distance { worst: 0.0, at: 0, same_argmax: largest(logits) == largest(&self.logits) };
         for (at, (got, wanted)) in logits.iter().zip(&self.logits).enumerate() {
             let difference = f64::from(got - wanted).abs() / self.deviation;
             // A NaN counts as an infinite difference.

@@ -60,7 +60,7 @@ impl<D: Device> Engine<D> {
     pub fn new(model: Box<dyn Model>, device: D, context: u32, slots: u32) -> Engine<D> {
         let (slots, snapshots) = (vec![SlotState::default(); slots as usize], vec![None; slots as usize]);
         let mut engine = Engine { model, device, context, slots, snapshots };
-        let seats = engine.model.layout().seats;
+        let seats = engine.model.layout().expert_slots;
         if seats.bytes > 0 {
             engine.write(seats, 0..(seats.bytes / size_of::<u32>()) as u32);
         }
@@ -73,7 +73,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The same engine on a wrapped device.
-    pub fn on<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<E> {
+    pub fn map_device<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<E> {
         let Engine { model, device, context, slots, snapshots } = self;
         Engine { model, device: made(device), context, slots, snapshots }
     }
@@ -111,12 +111,12 @@ impl<D: Device> Engine<D> {
             return 0;
         };
         let mut length = length.min(filled);
-        if self.info().memory_bytes > 0 && length != state_pos {
+        if self.info().recurrent_state_bytes > 0 && length != state_pos {
             let snapshot_len = self.snapshots[slot as usize].as_ref().map(|snapshot| snapshot.length);
             length = snapshot_len.filter(|snapshot_len| *snapshot_len <= length).unwrap_or(0);
         }
-        let reaches = |ring: &Ring| ring.reaches(high_water, length);
-        if self.info().rings.iter().all(reaches) { length } else { 0 }
+        let reaches = |ring: &Ring| ring.can_rewind(high_water, length);
+        if self.info().sliding_caches.iter().all(reaches) { length } else { 0 }
     }
 
     /// Truncates `slot` to at most `length` tokens and returns how many are kept: [`Engine::rewindable`].
@@ -128,7 +128,7 @@ impl<D: Device> Engine<D> {
         progress.state_pos = kept;
         if kept == 0 {
             progress.high_water = 0;
-        } else if self.info().memory_bytes > 0 && state_is_ahead {
+        } else if self.info().recurrent_state_bytes > 0 && state_is_ahead {
             self.restore_state(slot);
         }
         kept
@@ -138,7 +138,7 @@ impl<D: Device> Engine<D> {
     /// recurrent states ignores it.
     pub fn snapshot_state(&mut self, slot: u32) {
         let Some(&SlotState { len: length, state_pos, .. }) = self.slots.get(slot as usize) else { return };
-        if self.info().memory_bytes == 0 || length == 0 || length != state_pos {
+        if self.info().recurrent_state_bytes == 0 || length == 0 || length != state_pos {
             return;
         }
         let states = self.model.layout().state.read_state(&mut self.device, slot);
@@ -173,14 +173,14 @@ impl<D: Device> Engine<D> {
         }
         self.slots[to as usize] = SlotState { len: kept, high_water, state_pos: kept };
         self.snapshots[to as usize] = snapshot;
-        if state_pos != kept && self.info().memory_bytes > 0 {
+        if state_pos != kept && self.info().recurrent_state_bytes > 0 {
             self.restore_state(to);
         }
         kept
     }
 
     /// Appends tokens to `slot`, in passes of at most `chunk` rows.
-    pub fn feed(&mut self, slot: u32, ids: &[u32], want: Output) -> Result<StepOutput, Error> {
+    pub fn run_tokens(&mut self, slot: u32, ids: &[u32], want: Output) -> Result<StepOutput, Error> {
         self.check(slot, ids)?;
         let mut fed = StepOutput::default();
         let chunks = ids.chunks(self.info().chunk as usize);
@@ -192,17 +192,19 @@ impl<D: Device> Engine<D> {
             let end = chunk.len() as u32;
             let wanted: Vec<u32> = match want {
                 Output::AllLogits => (0..end).collect(),
-                Output::Next | Output::Drawn(_) | Output::Logits if index == last => vec![end - 1],
+                Output::Greedy | Output::Sampled(_) | Output::Logits if index == last => vec![end - 1],
                 _ => Vec::new(),
             };
             let kind = match &want {
-                Output::Nothing | Output::Next => OutputKind::Next,
-                Output::Drawn(draw) if !wanted.is_empty() => OutputKind::Drawn(std::slice::from_ref(draw)),
-                Output::Drawn(_) => OutputKind::Drawn(&[]),
+                Output::Nothing | Output::Greedy => OutputKind::Greedy,
+                Output::Sampled(draw) if !wanted.is_empty() => {
+                    OutputKind::Sampled(std::slice::from_ref(draw))
+                }
+                Output::Sampled(_) => OutputKind::Sampled(&[]),
                 Output::Logits | Output::AllLogits => OutputKind::Logits,
             };
-            let of_chunk = self.submit(&rows, &wanted, kind)?;
-            fed.next.extend(of_chunk.next);
+            let of_chunk = self.run_batch(&rows, &wanted, kind)?;
+            fed.next_tokens.extend(of_chunk.next_tokens);
             fed.logits.extend(of_chunk.logits);
         }
         Ok(fed)
@@ -234,7 +236,7 @@ impl<D: Device> Engine<D> {
     /// Runs one pass of 1 to `chunk` rows whose positions continue their slots, then the head for the rows in
     /// `wanted`. The first `head_rows` of these are in the same pass; the others take one pass each
     /// `head_rows`. Returns the logits or the next token of each wanted row.
-    pub fn submit(
+    pub fn run_batch(
         &mut self,
         rows: &[Row],
         wanted: &[u32],
@@ -242,23 +244,32 @@ impl<D: Device> Engine<D> {
     ) -> Result<StepOutput, Error> {
         self.check_rows(rows, wanted)?;
         let draws = match kind {
-            OutputKind::Drawn(draws) if draws.len() != wanted.len() => {
+            OutputKind::Sampled(draws) if draws.len() != wanted.len() => {
                 return Err(Error::usage(format!(
                     "{} sampling parameters for {} rows",
                     draws.len(),
                     wanted.len()
                 )));
             }
-            OutputKind::Drawn(draws) => draws,
-            OutputKind::Next | OutputKind::Logits => &[],
+            OutputKind::Sampled(draws) => draws,
+            OutputKind::Greedy | OutputKind::Logits => &[],
         };
         let schedule = self.schedule(rows.len());
         rows.iter().for_each(|row| self.touch(row.slot, row.position));
         let layout = self.model.layout();
-        let &Layout { ids, slots, positions, wanted: places, draws: drawn, logits, next, .. } = layout;
+        let &Layout {
+            ids,
+            slots,
+            positions,
+            row_indices: places,
+            sampling: drawn,
+            logits,
+            next_tokens: next,
+            ..
+        } = layout;
         let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         let of_one_slot = rows.iter().all(|row| row.slot == rows[0].slot);
-        let all = Batch { of_one_slot, ..layout.rows(schedule, rows.len() as u32, longest) };
+        let all = Batch { is_single_slot: of_one_slot, ..layout.rows(schedule, rows.len() as u32, longest) };
         self.write(ids, rows.iter().map(|row| row.id));
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));
@@ -297,7 +308,7 @@ impl<D: Device> Engine<D> {
                     all.chunks_exact(width).map(|row| row.iter().copied().map(f32::from_bits).collect()),
                 );
             } else if !head.is_empty() {
-                fed.next.extend(self.read(next.first(head.len())));
+                fed.next_tokens.extend(self.read(next.first(head.len())));
             }
             first = false;
             match heads.next() {
@@ -362,7 +373,7 @@ impl<D: Device> Engine<D> {
                 row.slot, row.position
             )));
         }
-        if self.info().memory_bytes > 0 {
+        if self.info().recurrent_state_bytes > 0 {
             self.check_recurrent(rows)?;
         }
         match wanted.iter().find(|&&row| row as usize >= rows.len()) {

@@ -21,16 +21,16 @@ use std::collections::VecDeque;
 /// A sequence that the device decodes on its own. It borrows the engine; dropping it waits for all passes.
 pub struct MultiStepDecoder<'e, D: Device> {
     engine: &'e mut Engine<D>,
-    lead: RunAhead,
+    run_ahead: RunAhead,
     slot: u32,
     /// The last token id that the host has read.
-    last: u32,
+    last_token: u32,
     /// The ring index of the next row.
-    place: usize,
+    ring_index: usize,
     /// The position of the next row.
     position: u32,
     /// Sampling parameters of the next token; `None` for greedy.
-    draw: Option<DeviceSampling>,
+    sampling: Option<DeviceSampling>,
     /// Passes in flight.
     in_flight: VecDeque<InFlightPass>,
     /// Tokens read from the device and not yet returned.
@@ -45,26 +45,37 @@ struct InFlightPass {
 
 impl<D: Device> Engine<D> {
     /// Starts multi-step decode in `slot` with token `id`: greedy, or sampled with
-    /// [`MultiStepDecoder::drawing`].
-    pub fn chain(&mut self, slot: u32, id: u32, lead: RunAhead) -> Result<MultiStepDecoder<'_, D>, Error> {
+    /// [`MultiStepDecoder::with_sampling`].
+    pub fn decode_multi_step(
+        &mut self,
+        slot: u32,
+        id: u32,
+        lead: RunAhead,
+    ) -> Result<MultiStepDecoder<'_, D>, Error> {
         self.check(slot, &[id])?;
         let position = self.length(slot);
         self.check_rows(&[Row { id, slot, position }], &[0])?;
-        if lead.ids == 0 || lead.passes == 0 || lead.ids as usize * lead.passes > TokenRing::PLACES {
-            return Err(Error::usage(format!("the device can run 1 to {} tokens ahead", TokenRing::PLACES)));
+        if lead.tokens_per_pass == 0
+            || lead.passes == 0
+            || lead.tokens_per_pass as usize * lead.passes > TokenRing::CAPACITY
+        {
+            return Err(Error::usage(format!(
+                "the device can run 1 to {} tokens ahead",
+                TokenRing::CAPACITY
+            )));
         }
-        let (slots, wanted) = (self.model.layout().slots.first(1), self.model.layout().wanted.first(1));
+        let (slots, wanted) = (self.model.layout().slots.first(1), self.model.layout().row_indices.first(1));
         self.write(slots, [slot].into_iter());
         self.write(wanted, [0].into_iter());
         let (in_flight, ready) = (VecDeque::new(), VecDeque::new());
         Ok(MultiStepDecoder {
             engine: self,
-            lead,
+            run_ahead: lead,
             slot,
-            last: id,
-            place: 0,
+            last_token: id,
+            ring_index: 0,
             position,
-            draw: None,
+            sampling: None,
             in_flight,
             ready,
         })
@@ -73,18 +84,21 @@ impl<D: Device> Engine<D> {
 
 impl<D: Device> MultiStepDecoder<'_, D> {
     /// Samples instead of greedy decoding. `draw` is used for the next token; its index counts up.
-    pub fn drawing(mut self, draw: DeviceSampling) -> Self {
-        self.draw = Some(draw);
+    pub fn with_sampling(mut self, draw: DeviceSampling) -> Self {
+        self.sampling = Some(draw);
         self
     }
 
     /// The next token. `left` is the maximum number of tokens still wanted, including this one.
     pub fn next(&mut self, left: usize) -> Result<u32, Error> {
         if self.ready.is_empty() {
-            while self.in_flight.len() < self.lead.passes {
+            while self.in_flight.len() < self.run_ahead.passes {
                 let rows_in_flight: usize = self.in_flight.iter().map(|pass| pass.rows as usize).sum();
                 let space = (self.engine.context - self.position) as usize;
-                let rows = left.saturating_sub(rows_in_flight).min(space).min(self.lead.ids as usize);
+                let rows = left
+                    .saturating_sub(rows_in_flight)
+                    .min(space)
+                    .min(self.run_ahead.tokens_per_pass as usize);
                 if rows == 0 {
                     break;
                 }
@@ -99,13 +113,13 @@ impl<D: Device> MultiStepDecoder<'_, D> {
     /// Submits a pass that decodes `rows` tokens.
     fn submit(&mut self, rows: u32) -> Result<(), Error> {
         let (engine, slot) = (&mut *self.engine, self.slot);
-        let wheel = engine.model.layout().wheel;
+        let wheel = engine.model.layout().token_ring;
         if self.in_flight.is_empty() {
-            self.place = 0;
-            engine.write(wheel.ids.first(1), [self.last].into_iter());
+            self.ring_index = 0;
+            engine.write(wheel.ids.first(1), [self.last_token].into_iter());
         }
-        let (first, position) = (self.place, self.position);
-        let place = |row: u32| (first + row as usize) % TokenRing::PLACES;
+        let (first, position) = (self.ring_index, self.position);
+        let place = |row: u32| (first + row as usize) % TokenRing::CAPACITY;
         for row in 0..rows {
             engine.touch(slot, position + row);
         }
@@ -113,14 +127,14 @@ impl<D: Device> MultiStepDecoder<'_, D> {
         for (place, count) in runs(first, rows as usize) {
             engine.write(wheel.positions.part(place, count), positions.by_ref().take(count));
         }
-        if let Some(draw) = &mut self.draw {
+        if let Some(draw) = &mut self.sampling {
             for (place, count) in runs(first, rows as usize) {
-                let words = wheel.draws.part(place * DeviceSampling::WORDS, count * DeviceSampling::WORDS);
+                let words = wheel.sampling.part(place * DeviceSampling::WORDS, count * DeviceSampling::WORDS);
                 engine.write(words, (0..count).flat_map(|_| draw.take().words()));
             }
         }
         let schedule = engine.schedule(1);
-        let is_drawn = self.draw.is_some();
+        let is_drawn = self.sampling.is_some();
         let model = &engine.model;
         let submitted = engine.device.begin(schedule, &mut |pass| {
             for row in 0..rows {
@@ -135,7 +149,7 @@ impl<D: Device> MultiStepDecoder<'_, D> {
         });
         submitted.map_err(Error::Runtime)?;
         self.in_flight.push_back(InFlightPass { place: first, rows });
-        self.place = place(rows);
+        self.ring_index = place(rows);
         self.position += rows;
         Ok(())
     }
@@ -145,11 +159,11 @@ impl<D: Device> MultiStepDecoder<'_, D> {
         let Some(InFlightPass { place, rows }) = self.in_flight.pop_front() else { return Ok(()) };
         let engine = &mut *self.engine;
         engine.device.wait(self.in_flight.len()).map_err(Error::Runtime)?;
-        let ids = engine.model.layout().wheel.ids;
-        for (place, count) in runs((place + 1) % TokenRing::PLACES, rows as usize) {
+        let ids = engine.model.layout().token_ring.ids;
+        for (place, count) in runs((place + 1) % TokenRing::CAPACITY, rows as usize) {
             self.ready.extend(engine.read(ids.part(place, count)));
         }
-        self.last = self.ready.back().copied().unwrap_or(self.last);
+        self.last_token = self.ready.back().copied().unwrap_or(self.last_token);
         if let Some(slot) = engine.slots.get_mut(self.slot as usize) {
             slot.len += rows;
             // Passes in flight still advance the recurrent state.
@@ -161,7 +175,7 @@ impl<D: Device> MultiStepDecoder<'_, D> {
 
 /// Splits `count` ring entries from `first` on into contiguous runs of start and length.
 fn runs(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
-    let straight = count.min(TokenRing::PLACES - first);
+    let straight = count.min(TokenRing::CAPACITY - first);
     [(first, straight), (0, count - straight)].into_iter().filter(|(_, count)| *count > 0)
 }
 

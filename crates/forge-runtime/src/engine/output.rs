@@ -2,28 +2,28 @@
 
 use crate::sampling::device_sampling::DeviceSampling;
 
-/// The output of [`Engine::feed`](crate::engine::Engine::feed).
+/// The output of [`Engine::run_tokens`](crate::engine::Engine::run_tokens).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Output {
     /// No output; more tokens follow.
     Nothing,
     /// The argmax after the last token, computed on the device.
-    Next,
+    Greedy,
     /// A token sampled on the device from the logits after the last token.
-    Drawn(DeviceSampling),
+    Sampled(DeviceSampling),
     /// The logits after the last token.
     Logits,
     /// The logits after every token.
     AllLogits,
 }
 
-/// The output of [`Engine::submit`](crate::engine::Engine::submit) for each output row.
+/// The output of [`Engine::run_batch`](crate::engine::Engine::run_batch) for each output row.
 #[derive(Clone, Copy, Debug)]
 pub enum OutputKind<'a> {
     /// The argmax.
-    Next,
+    Greedy,
     /// A sampled token, with the sampling parameters of each row.
-    Drawn(&'a [DeviceSampling]),
+    Sampled(&'a [DeviceSampling]),
     /// All logits.
     Logits,
 }
@@ -32,7 +32,7 @@ pub enum OutputKind<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
     /// The chosen token of each output row; empty if logits were requested.
-    pub next: Vec<u32>,
+    pub next_tokens: Vec<u32>,
     /// The logits of each output row; empty if tokens were requested.
     pub logits: Vec<Vec<f32>>,
 }

@@ -23,11 +23,11 @@ pub struct CapturedDispatch {
 /// A captured pass.
 pub struct CapturedPass {
     /// Its schedule.
-    pub program: Schedule,
+    pub schedule: Schedule,
     /// The host's writes to [`Buffer::Rows`]: offset and bytes.
     inputs: Vec<(usize, Vec<u8>)>,
     /// Its dispatches.
-    pub notes: Vec<CapturedDispatch>,
+    pub dispatches: Vec<CapturedDispatch>,
 }
 
 /// A device that captures every pass.
@@ -52,12 +52,12 @@ impl CapturedDispatch {
 impl CapturedPass {
     /// Encodes the pass again.
     pub fn encode(&self, pass: &mut dyn Pass) {
-        self.encode_first(self.notes.len(), pass);
+        self.encode_first(self.dispatches.len(), pass);
     }
 
     /// Encodes its first `count` dispatches.
     pub fn encode_first(&self, count: usize, pass: &mut dyn Pass) {
-        for note in &self.notes[..count] {
+        for note in &self.dispatches[..count] {
             if note.waits {
                 pass.barrier();
             }
@@ -66,7 +66,7 @@ impl CapturedPass {
     }
 
     /// Writes the host's inputs again.
-    pub fn say(&self, device: &mut dyn Device) {
+    pub fn write_inputs(&self, device: &mut dyn Device) {
         for (offset, bytes) in &self.inputs {
             device.write(Buffer::Rows, *offset, bytes);
         }
@@ -104,7 +104,11 @@ impl<D: Device> CapturingDevice<D> {
             encode(&mut capturing);
             notes = capturing.notes;
         });
-        self.passes.push(CapturedPass { program, inputs: std::mem::take(&mut self.inputs), notes });
+        self.passes.push(CapturedPass {
+            schedule: program,
+            inputs: std::mem::take(&mut self.inputs),
+            dispatches: notes,
+        });
         outcome
     }
 }
@@ -138,8 +142,8 @@ impl Pass for CapturingPass<'_> {
         self.pass.cores()
     }
 
-    fn least_share(&self, planned: u32) -> u32 {
-        self.pass.least_share(planned)
+    fn min_kv_split(&self, planned: u32) -> u32 {
+        self.pass.min_kv_split(planned)
     }
 
     fn unfolds_from(&self, planned: u32) -> Option<u32> {
@@ -179,21 +183,21 @@ impl<D: Device> Device for CapturingDevice<D> {
         self.device.wait(left)
     }
 
-    fn timed(
+    fn time_parts(
         &mut self,
         program: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
-        self.device.timed(program, stretches, encode)
+        self.device.time_parts(program, stretches, encode)
     }
 
     fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
         self.device.settle(within)
     }
 
-    fn lead(&self) -> RunAhead {
-        self.device.lead()
+    fn run_ahead(&self) -> RunAhead {
+        self.device.run_ahead()
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
@@ -204,8 +208,8 @@ impl<D: Device> Device for CapturingDevice<D> {
         self.device.compute_speed()
     }
 
-    fn published_speed(&self) -> Option<f64> {
-        self.device.published_speed()
+    fn published_bandwidth(&self) -> Option<f64> {
+        self.device.published_bandwidth()
     }
 
     fn streamed(&self) -> Option<CacheStats> {

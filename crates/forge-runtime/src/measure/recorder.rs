@@ -123,7 +123,7 @@ impl Pass for RecordedPass {
     }
 
     // A low minimum, so that KV caches are split whenever possible.
-    fn least_share(&self, planned: u32) -> u32 {
+    fn min_kv_split(&self, planned: u32) -> u32 {
         planned.min(32)
     }
 

@@ -29,7 +29,7 @@ impl Memory {
     }
 
     /// The same with experts on disk and an expert cache of `seats` bytes.
-    pub fn with_seats(self, layout: &Layout, seats: u64) -> Memory {
+    pub fn with_expert_cache(self, layout: &Layout, seats: u64) -> Memory {
         let experts: usize = layout.experts.iter().map(|stacks| stacks.records.bytes).sum();
         Memory { weights: self.weights - experts as u64, experts: seats, ..self }
     }
@@ -49,8 +49,8 @@ impl Memory {
         Err(Error::usage(format!(
             "not enough memory: this machine has {} ({machine} bytes); a context of {context}{of} needs {} ({} bytes): \
              {} bytes of weights, {} of KV cache and state, {} of scratch; use a smaller --ctx-size or fewer --slots",
-            human(machine),
-            human(self.total()),
+            format_bytes(machine),
+            format_bytes(self.total()),
             self.total(),
             self.weights + self.experts,
             self.state,
@@ -60,7 +60,7 @@ impl Memory {
 }
 
 /// Formats bytes with a unit: `1.17 GB`.
-pub fn human(bytes: u64) -> String {
+pub fn format_bytes(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (bytes as f64, 0);
     while value >= 999.5 && unit + 1 < units.len() {
@@ -180,7 +180,7 @@ mod tests {
             (1_319_000_000, "1.32 GB"),
             (999_600_000, "1.00 GB"),
         ] {
-            assert_eq!(human(bytes), text);
+            assert_eq!(format_bytes(bytes), text);
         }
     }
 

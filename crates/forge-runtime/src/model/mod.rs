@@ -13,7 +13,7 @@
 //!         let embed: Q8_0 = weights.matrix("embed", VOCAB_SIZE, HIDDEN_SIZE)?;
 //!         // ... one line per weight
 //!         let mut state = StateLayout::new(slots);
-//!         let keys: Span<f16> = state.cache(NUM_KV_HEADS, context, HEAD_DIM);
+//!         let keys: Span<f16> = state.kv_cache(NUM_KV_HEADS, context, HEAD_DIM);
 //!         // ... two lines per layer
 //!         let layout = Layout::new(&INFO, state, SCRATCH_BYTES, LOGITS);
 //!         Ok(Box::new(Llama { embed, layers, final_gain, caches, context, layout }))
@@ -32,8 +32,8 @@
 //!
 //!     fn head(&self, pass: &mut dyn Pass, schedule: Schedule, wanted: &LogitRows) {
 //!         pass.barrier();
-//!         kernels::final_norm(pass, STREAM, self.final_gain, wanted.wanted, NORMED, wanted.rows);
-//!         // ... head -> LOGITS, argmax or sample -> wanted.next
+//!         kernels::final_norm(pass, STREAM, self.final_gain, wanted.row_indices, NORMED, wanted.rows);
+//!         // ... head -> LOGITS, argmax or sample -> wanted.next_tokens
 //!     }
 //! }
 //! ```
@@ -77,9 +77,9 @@ pub struct Batch {
     /// Number of rows: 1 in [`Schedule::Decode`], 1 to `chunk` in [`Schedule::Batch`].
     pub count: u32,
     /// The largest position plus 1.
-    pub longest: u32,
+    pub max_length: u32,
     /// Whether all rows belong to one slot.
-    pub of_one_slot: bool,
+    pub is_single_slot: bool,
     /// `[count]` Token ids.
     pub ids: Span<u32>,
     /// `[count]` Slots.
@@ -94,11 +94,11 @@ pub struct LogitRows {
     /// Number of rows: 1 in [`Schedule::Decode`], 1 to `head_rows` in [`Schedule::Batch`].
     pub rows: u32,
     /// `[rows]` Row indices in the batch of [`Model::forward`].
-    pub wanted: Span<u32>,
+    pub row_indices: Span<u32>,
     /// `[rows, DeviceSampling::WORDS]` Sampling parameters; `None` for greedy.
-    pub draws: Option<Span<u32>>,
+    pub sampling: Option<Span<u32>>,
     /// `[rows]` Output: the next token ids.
-    pub next: Span<u32>,
+    pub next_tokens: Span<u32>,
 }
 
 /// Constants of a compiled model.
@@ -123,30 +123,30 @@ pub struct ModelInfo {
     /// Maximum rows with logits in a pass.
     pub head_rows: u32,
     /// The begin-of-text token, if there is one.
-    pub begin: Option<u32>,
+    pub bos: Option<u32>,
     /// The end-of-text tokens.
-    pub end: &'static [u32],
+    pub eos: &'static [u32],
     /// Weight formats with their bytes, widest format first.
     pub formats: &'static [(&'static str, u64)],
     /// The KV cache format.
-    pub cache: &'static str,
+    pub kv_cache_format: &'static str,
     /// Bytes of KV cache per token and slot, in layers that keep every position.
-    pub state_bytes_per_position: u64,
+    pub kv_bytes_per_token: u64,
     /// The sliding-window caches, with their bytes per token.
-    pub rings: &'static [Ring],
+    pub sliding_caches: &'static [Ring],
     /// Bytes of recurrent state per slot, independent of length.
-    pub memory_bytes: u64,
+    pub recurrent_state_bytes: u64,
     /// The cost of one decoded token.
     pub decode: Cost,
     /// The cost of a pass of `chunk` rows.
     pub prefill: Cost,
     /// Dispatches of a layer beyond five, each with the reason why it is not fused.
-    pub beyond: &'static [(&'static str, &'static str)],
+    pub extra_dispatches: &'static [(&'static str, &'static str)],
 }
 
 impl ModelInfo {
     /// A deterministic token sequence spread over the vocabulary, for measurements.
-    pub fn some_ids(&self, count: u32) -> Vec<u32> {
+    pub fn test_tokens(&self, count: u32) -> Vec<u32> {
         (0..count).map(|i| (u64::from(i) * 2_654_435_761 % u64::from(self.vocabulary)) as u32).collect()
     }
 }
@@ -171,7 +171,7 @@ impl Ring {
 
     /// Whether a slot that has held `most` positions can be rewound to `length`: the positions that the next
     /// row sees, `length - window + 1` to `length - 1`, have not been overwritten.
-    pub const fn reaches(&self, most: u32, length: u32) -> bool {
+    pub const fn can_rewind(&self, most: u32, length: u32) -> bool {
         let oldest = most.saturating_sub(self.positions);
         length == 0 || (length + 1).saturating_sub(self.window) >= oldest
     }
@@ -191,7 +191,7 @@ pub struct Cost {
     /// Dispatches of each layer.
     pub dispatches_per_layer: &'static [u32],
     /// Extra dispatches of each layer with split KV.
-    pub more_when_split: &'static [u32],
+    pub extra_when_split: &'static [u32],
 }
 
 /// Buffer sizes, and the spans shared by host and model.
@@ -210,20 +210,20 @@ pub struct Layout {
     /// `[chunk]` Positions of the rows.
     pub positions: Span<u32>,
     /// `[head_rows]` Indices of the rows that get logits.
-    pub wanted: Span<u32>,
+    pub row_indices: Span<u32>,
     /// `[head_rows, DeviceSampling::WORDS]` Sampling parameters of these rows.
-    pub draws: Span<u32>,
+    pub sampling: Span<u32>,
     /// `[head_rows]` Next token ids of these rows.
-    pub next: Span<u32>,
+    pub next_tokens: Span<u32>,
     /// Token ring of multi-step decode.
-    pub wheel: TokenRing,
+    pub token_ring: TokenRing,
     /// `[head_rows, vocabulary]` Logits.
     pub logits: Span<f32>,
     /// The expert matrices of each MoE layer.
     pub experts: Vec<ExpertWeights>,
     /// `[experts]` The cache slot of each expert. The engine writes the identity; a device that streams
     /// experts writes cache slots.
-    pub seats: Span<u32>,
+    pub expert_slots: Span<u32>,
 }
 
 impl Layout {
@@ -232,13 +232,14 @@ impl Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
-        let wanted = rows.take(head_rows);
-        let draws = rows.take(head_rows * DeviceSampling::WORDS);
+        let row_indices = rows.take(head_rows);
+        let sampling = rows.take(head_rows * DeviceSampling::WORDS);
         let [positions_of_wheel, draws_of_wheel, ids_of_wheel] =
-            [1, DeviceSampling::WORDS, 1].map(|words| rows.take(TokenRing::PLACES * words));
-        let wheel = TokenRing { ids: ids_of_wheel, positions: positions_of_wheel, draws: draws_of_wheel };
-        let next = rows.take(head_rows);
-        let (rows_bytes, seats, experts) = (rows.bytes(), rows.take(0), Vec::new());
+            [1, DeviceSampling::WORDS, 1].map(|words| rows.take(TokenRing::CAPACITY * words));
+        let token_ring =
+            TokenRing { ids: ids_of_wheel, positions: positions_of_wheel, sampling: draws_of_wheel };
+        let next_tokens = rows.take(head_rows);
+        let (rows_bytes, expert_slots, experts) = (rows.bytes(), rows.take(0), Vec::new());
         Layout {
             state,
             scratch_bytes,
@@ -246,35 +247,35 @@ impl Layout {
             ids,
             slots,
             positions,
-            wanted,
-            draws,
-            next,
-            wheel,
+            row_indices,
+            sampling,
+            next_tokens,
+            token_ring,
             logits,
             experts,
-            seats,
+            expert_slots,
         }
     }
 
     /// Adds the experts of an MoE model.
     pub fn with_experts(self, experts: Vec<ExpertWeights>) -> Layout {
         let most = experts.iter().map(|stacks| stacks.experts).max().unwrap_or(0);
-        let seats: Span<u32> = Span::new(Buffer::Rows, self.seats.offset, most * size_of::<u32>());
-        Layout { experts, seats, rows_bytes: seats.offset + seats.bytes, ..self }
+        let seats: Span<u32> = Span::new(Buffer::Rows, self.expert_slots.offset, most * size_of::<u32>());
+        Layout { experts, expert_slots: seats, rows_bytes: seats.offset + seats.bytes, ..self }
     }
 
     /// The first `count` rows. They are of one slot if `count` is 1.
     pub const fn rows(&self, schedule: Schedule, count: u32, longest: u32) -> Batch {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
         let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
-        Batch { schedule, count, longest, of_one_slot, ids, slots, positions }
+        Batch { schedule, count, max_length: longest, is_single_slot: of_one_slot, ids, slots, positions }
     }
 
     /// The first `rows` output rows, sampled or greedy.
     pub fn heads(&self, rows: u32, are_drawn: bool) -> LogitRows {
-        let (wanted, next) = (self.wanted.first(rows as usize), self.next.first(rows as usize));
-        let draws = are_drawn.then(|| self.draws.first(rows as usize * DeviceSampling::WORDS));
-        LogitRows { rows, wanted, draws, next }
+        let (wanted, next) = (self.row_indices.first(rows as usize), self.next_tokens.first(rows as usize));
+        let draws = are_drawn.then(|| self.sampling.first(rows as usize * DeviceSampling::WORDS));
+        LogitRows { rows, row_indices: wanted, sampling: draws, next_tokens: next }
     }
 }
 
@@ -282,17 +283,17 @@ impl Layout {
 /// entry is followed by the first. Slot and output row are those of the first row of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenRing {
-    /// `[PLACES]` Token ids, written by the host or by the previous row.
+    /// `[CAPACITY]` Token ids, written by the host or by the previous row.
     pub ids: Span<u32>,
-    /// `[PLACES]` Positions.
+    /// `[CAPACITY]` Positions.
     pub positions: Span<u32>,
-    /// `[PLACES, DeviceSampling::WORDS]` Sampling parameters of the token after each row.
-    pub draws: Span<u32>,
+    /// `[CAPACITY, DeviceSampling::WORDS]` Sampling parameters of the token after each row.
+    pub sampling: Span<u32>,
 }
 
 impl TokenRing {
     /// Ring size: an upper bound on tokens in flight, so that no entry is overwritten before it is read.
-    pub const PLACES: usize = 16;
+    pub const CAPACITY: usize = 16;
 
     /// The batch and output rows for the row at a ring index and position.
     pub fn row(
@@ -304,11 +305,28 @@ impl TokenRing {
     ) -> (Batch, LogitRows) {
         let (ids, positions) = (self.ids.part(place, 1), self.positions.part(place, 1));
         let slots = layout.slots.first(1);
-        let next = self.ids.part((place + 1) % TokenRing::PLACES, 1);
+        let next = self.ids.part((place + 1) % TokenRing::CAPACITY, 1);
         let (longest, of_one_slot) = (position + 1, true);
-        let rows = Batch { schedule, count: 1, longest, of_one_slot, ids, slots, positions };
-        let draws = is_drawn.then(|| self.draws.part(place * DeviceSampling::WORDS, DeviceSampling::WORDS));
-        (rows, LogitRows { rows: 1, wanted: layout.wanted.first(1), draws, next })
+        let rows = Batch {
+            schedule,
+            count: 1,
+            max_length: longest,
+            is_single_slot: of_one_slot,
+            ids,
+            slots,
+            positions,
+        };
+        let draws =
+            is_drawn.then(|| self.sampling.part(place * DeviceSampling::WORDS, DeviceSampling::WORDS));
+        (
+            rows,
+            LogitRows {
+                rows: 1,
+                row_indices: layout.row_indices.first(1),
+                sampling: draws,
+                next_tokens: next,
+            },
+        )
     }
 }
 

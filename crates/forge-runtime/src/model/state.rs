@@ -46,7 +46,7 @@ impl StateLayout {
     }
 
     /// Allocates a KV cache of `positions` positions per slot, with `record` elements per head.
-    pub fn cache<T>(&mut self, heads: usize, positions: u32, record: usize) -> Span<T> {
+    pub fn kv_cache<T>(&mut self, heads: usize, positions: u32, record: usize) -> Span<T> {
         let positions = positions as usize;
         let span = self.arena.take(self.slots as usize * heads * positions * record);
         let record = record * size_of::<T>();
@@ -56,7 +56,7 @@ impl StateLayout {
 
     /// Allocates a recurrent state of `numbers` f32 elements per slot. A row at position 0 starts from zeros;
     /// any other row continues from the row before it.
-    pub fn memory(&mut self, numbers: usize) -> Span<f32> {
+    pub fn recurrent_state(&mut self, numbers: usize) -> Span<f32> {
         let span = self.arena.take(self.slots as usize * numbers);
         self.recurrent_states.push(Bytes { offset: span.offset, count: span.bytes / self.slots as usize });
         span

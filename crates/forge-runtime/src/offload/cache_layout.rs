@@ -10,29 +10,29 @@ use crate::offload::ExpertWeights;
 #[derive(Clone, Debug)]
 pub(crate) struct SizeClass {
     /// Size of a record and of a slot in bytes.
-    pub(crate) record: usize,
+    pub(crate) record_bytes: usize,
     /// Offset of the first slot in the cache.
     pub(crate) start: usize,
     /// Number of slots.
-    pub(crate) seats: usize,
+    pub(crate) slots: usize,
     /// Number of experts in all its layers.
     pub(crate) experts: usize,
     /// Number of shared experts, which are pinned.
-    pub(crate) kept: usize,
+    pub(crate) shared: usize,
     /// The largest number of routed experts per token in one layer.
-    picked: usize,
+    routed_per_token: usize,
 }
 
 impl SizeClass {
     /// Bytes of all experts.
-    fn all(&self) -> u128 {
-        self.record as u128 * self.experts as u128
+    fn total_bytes(&self) -> u128 {
+        self.record_bytes as u128 * self.experts as u128
     }
 
     /// The minimum number of slots. One routed slot would suffice, but then each row would read all its
     /// experts again.
-    fn least(&self) -> usize {
-        (self.kept + self.picked + 1).min(self.experts)
+    fn min_slots(&self) -> usize {
+        (self.shared + self.routed_per_token + 1).min(self.experts)
     }
 }
 
@@ -44,68 +44,77 @@ pub struct CacheLayout {
     pub(crate) class_of: Vec<usize>,
     bytes: usize,
     /// Bytes of routed experts per token.
-    of_row: u64,
+    bytes_per_token: u64,
 }
 
 /// The expected cost of a token if all experts are equally likely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     /// The expected hit rate of routed experts.
-    pub hits: f64,
+    pub hit_rate: f64,
     /// Bytes read from disk per token.
-    pub bytes: f64,
+    pub bytes_per_token: f64,
 }
 
 impl Forecast {
     /// The disk-bound speed in tok/s for a bandwidth in bytes/s; `None` if nothing is read.
-    pub fn per_second(&self, disk: u64) -> Option<f64> {
-        (self.bytes > 0.0).then(|| disk as f64 / self.bytes)
+    pub fn tokens_per_second(&self, disk: u64) -> Option<f64> {
+        (self.bytes_per_token > 0.0).then(|| disk as f64 / self.bytes_per_token)
     }
 }
 
 impl CacheLayout {
     /// The layout with as many slots as fit in `memory` bytes.
     pub fn new(layers: &[ExpertWeights], memory: u64) -> Result<CacheLayout, Error> {
-        let mut room = CacheLayout { classes: Vec::new(), class_of: Vec::new(), bytes: 0, of_row: 0 };
+        let mut room =
+            CacheLayout { classes: Vec::new(), class_of: Vec::new(), bytes: 0, bytes_per_token: 0 };
         for stacks in layers {
             room.add(stacks);
         }
-        let all: u128 = room.classes.iter().map(SizeClass::all).sum();
+        let all: u128 = room.classes.iter().map(SizeClass::total_bytes).sum();
         // Memory is divided by class size, so the class with the largest relative minimum decides.
-        let needed =
-            |class: &SizeClass| ((class.least() * class.record) as u128 * all).div_ceil(class.all().max(1));
+        let needed = |class: &SizeClass| {
+            ((class.min_slots() * class.record_bytes) as u128 * all).div_ceil(class.total_bytes().max(1))
+        };
         let enough = room.classes.iter().map(needed).max().unwrap_or(0);
         for class in &mut room.classes {
-            let share = u128::from(memory) * class.all() / all.max(1);
-            class.seats = class.experts.min((share / class.record.max(1) as u128) as usize);
-            if class.seats < class.least() {
+            let share = u128::from(memory) * class.total_bytes() / all.max(1);
+            class.slots = class.experts.min((share / class.record_bytes.max(1) as u128) as usize);
+            if class.slots < class.min_slots() {
                 return Err(Error::usage(format!(
                     "--experts stream: {memory} bytes hold {} cache slots for experts of {} bytes, {} are needed: \
                      {enough} bytes are enough",
-                    class.seats,
-                    class.record,
-                    class.least(),
+                    class.slots,
+                    class.record_bytes,
+                    class.min_slots(),
                 )));
             }
             class.start = room.bytes;
-            room.bytes += class.seats * class.record;
+            room.bytes += class.slots * class.record_bytes;
         }
         Ok(room)
     }
 
     fn add(&mut self, stacks: &ExpertWeights) {
         let record = stacks.record();
-        let known = self.classes.iter().position(|class| class.record == record);
+        let known = self.classes.iter().position(|class| class.record_bytes == record);
         let index = known.unwrap_or(self.classes.len());
         if known.is_none() {
-            self.classes.push(SizeClass { record, start: 0, seats: 0, experts: 0, kept: 0, picked: 0 });
+            self.classes.push(SizeClass {
+                record_bytes: record,
+                start: 0,
+                slots: 0,
+                experts: 0,
+                shared: 0,
+                routed_per_token: 0,
+            });
         }
         let class = &mut self.classes[index];
         class.experts += stacks.experts;
-        class.kept += stacks.shared;
-        class.picked = class.picked.max(stacks.picked());
+        class.shared += stacks.shared;
+        class.routed_per_token = class.routed_per_token.max(stacks.routed_per_token());
         self.class_of.push(index);
-        self.of_row += (stacks.picked() * stacks.record()) as u64;
+        self.bytes_per_token += (stacks.routed_per_token() * stacks.record()) as u64;
     }
 
     /// Size of the cache in bytes.
@@ -114,8 +123,8 @@ impl CacheLayout {
     }
 
     /// Number of slots of all classes.
-    pub fn seats(&self) -> usize {
-        self.classes.iter().map(|class| class.seats).sum()
+    pub fn slots(&self) -> usize {
+        self.classes.iter().map(|class| class.slots).sum()
     }
 
     /// Number of experts of all layers.
@@ -126,10 +135,10 @@ impl CacheLayout {
     /// The expected hit rate and reads of a token if all experts are equally likely. Real routing is skewed,
     /// so the actual hit rate is higher.
     pub fn forecast(&self) -> Forecast {
-        let routed = |class: &SizeClass| (class.experts - class.kept) as f64;
-        let slots: f64 = self.classes.iter().map(|class| (class.seats - class.kept) as f64).sum();
+        let routed = |class: &SizeClass| (class.experts - class.shared) as f64;
+        let slots: f64 = self.classes.iter().map(|class| (class.slots - class.shared) as f64).sum();
         let hits = slots / self.classes.iter().map(routed).sum::<f64>().max(1.0);
-        Forecast { hits, bytes: (1.0 - hits) * self.of_row as f64 }
+        Forecast { hit_rate: hits, bytes_per_token: (1.0 - hits) * self.bytes_per_token as f64 }
     }
 }
 
@@ -142,19 +151,28 @@ mod tests {
         let records = Span::new(Buffer::Weights, 0, record * experts);
         let routes = Span::new(Buffer::Scratch, 0, 0);
         let (inner, sum) = (vec![records], Vec::new());
-        ExpertWeights { experts, chosen: 2 + shared, shared, records, inner, sum, routes, router: Vec::new() }
+        ExpertWeights {
+            experts,
+            experts_per_token: 2 + shared,
+            shared,
+            records,
+            gate_up: inner,
+            down: sum,
+            routes,
+            router: Vec::new(),
+        }
     }
 
     #[test]
     fn slots_fill_the_memory_and_never_exceed_the_experts() {
         let layers = [stacks(8, 0, 3000), stacks(8, 0, 3000)];
         let room = CacheLayout::new(&layers, 5 * 3000 + 2999).unwrap();
-        assert_eq!((room.seats(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
+        assert_eq!((room.slots(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
         assert_eq!(room.bytes(), 5 * 3000);
-        assert_eq!(CacheLayout::new(&layers, 1 << 30).unwrap().seats(), 16);
+        assert_eq!(CacheLayout::new(&layers, 1 << 30).unwrap().slots(), 16);
         let forecast = room.forecast();
-        assert_eq!((forecast.hits, forecast.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
-        assert_eq!(forecast.per_second(16_500), Some(2.0));
+        assert_eq!((forecast.hit_rate, forecast.bytes_per_token), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
+        assert_eq!(forecast.tokens_per_second(16_500), Some(2.0));
         let of_two_sizes = CacheLayout::new(&[stacks(8, 0, 3000), stacks(4, 1, 1000)], 28_000).unwrap();
         let starts: Vec<usize> = of_two_sizes.classes.iter().map(|class| class.start).collect();
         assert_eq!((starts, of_two_sizes.bytes()), (vec![0, 24_000], 28_000));

@@ -23,8 +23,8 @@ pub(crate) type ReadId = u64;
 pub(crate) struct ReadRequest {
     /// The record's read id.
     pub(crate) ticket: ReadId,
-    pub(crate) from: u64,
-    pub(crate) to: *mut u8,
+    pub(crate) file_offset: u64,
+    pub(crate) destination: *mut u8,
     pub(crate) bytes: usize,
 }
 
@@ -133,13 +133,21 @@ impl IoPool {
     /// # Safety
     /// Until [`IoPool::drain`] returns, or [`IoPool::is_loaded`] is true for this read, nothing else may
     /// access the destination.
-    pub(crate) unsafe fn submit(&self, ReadRequest { ticket, from, to, bytes }: ReadRequest, when: Priority) {
+    pub(crate) unsafe fn submit(
+        &self,
+        ReadRequest { ticket, file_offset: from, destination: to, bytes }: ReadRequest,
+        when: Priority,
+    ) {
         let mut state = self.shared.lock();
         for first in (0..bytes).step_by(MAX_REQUEST) {
             // SAFETY: within the destination.
             let to = unsafe { to.add(first) };
-            let read =
-                ReadRequest { ticket, from: from + first as u64, to, bytes: MAX_REQUEST.min(bytes - first) };
+            let read = ReadRequest {
+                ticket,
+                file_offset: from + first as u64,
+                destination: to,
+                bytes: MAX_REQUEST.min(bytes - first),
+            };
             match when {
                 Priority::Demand => state.queue.push_back(read),
                 Priority::Prefetch => state.prefetches.push_back(read),
@@ -228,8 +236,8 @@ fn work(shared: &Shared) {
         } else {
             drop(state);
             // SAFETY: the promise of [`IoPool::submit`].
-            let to = unsafe { std::slice::from_raw_parts_mut(read.to, read.bytes) };
-            let outcome = shared.source.read(read.from, to);
+            let to = unsafe { std::slice::from_raw_parts_mut(read.destination, read.bytes) };
+            let outcome = shared.source.read(read.file_offset, to);
             state = shared.lock();
             outcome
         };
@@ -269,7 +277,7 @@ mod tests {
     }
 
     fn read(ticket: ReadId, from: u64, to: &mut [u8]) -> ReadRequest {
-        ReadRequest { ticket, from, to: to.as_mut_ptr(), bytes: to.len() }
+        ReadRequest { ticket, file_offset: from, destination: to.as_mut_ptr(), bytes: to.len() }
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl RouterLookahead {
         let (layer, router) = (own + 1, &layers[own].router);
         let next = layers.get(layer)?;
         let lengths = |router: &[Span<u8>]| router.iter().map(|plane| plane.bytes).collect::<Vec<_>>();
-        if lengths(router) != lengths(&next.router) || rows * next.picked() >= next.experts {
+        if lengths(router) != lengths(&next.router) || rows * next.routed_per_token() >= next.experts {
             return None;
         }
         let other = |binding: &Binding| {
@@ -42,8 +42,8 @@ impl RouterLookahead {
     }
 
     /// The maximum number of logits of a layer's router, including a shared expert gate.
-    pub fn most_logits(stacks: &ExpertWeights) -> usize {
-        stacks.experts.div_ceil(stacks.picked().max(1)) * (stacks.experts + 1)
+    pub fn max_logits(stacks: &ExpertWeights) -> usize {
+        stacks.experts.div_ceil(stacks.routed_per_token().max(1)) * (stacks.experts + 1)
     }
 
     /// The experts that rows will probably request, by their logits; the likeliest of all rows first.
@@ -59,7 +59,7 @@ impl RouterLookahead {
             })
             .collect();
         // As many as will be requested. Unfinished prefetches are cancelled when the request is known.
-        let ranks = stacks.picked().min(open);
+        let ranks = stacks.routed_per_token().min(open);
         let mut likely = Vec::new();
         for rank in 0..ranks {
             for expert in ranked.iter().map(|row| row[rank]) {
@@ -82,7 +82,16 @@ mod tests {
         let router =
             vec![Span::new(Buffer::Weights, router, bytes), Span::new(Buffer::Weights, router + 500, 8)];
         let (inner, sum) = (Vec::new(), Vec::new());
-        ExpertWeights { experts: 6, chosen: 3, shared: 1, records: none, inner, sum, routes, router }
+        ExpertWeights {
+            experts: 6,
+            experts_per_token: 3,
+            shared: 1,
+            records: none,
+            gate_up: inner,
+            down: sum,
+            routes,
+            router,
+        }
     }
 
     fn bound(router: usize) -> Vec<Binding> {
@@ -119,7 +128,7 @@ mod tests {
         // The sixth logit is the gate of the shared expert.
         let logits = [0.1, 3.0, f32::NEG_INFINITY, 2.0, 0.0, 9.0, 5.0, 7.0, 0.0, 1.0, 6.5, 9.0];
         for (chosen, likely) in [(2, vec![1]), (3, vec![1, 3, 4]), (5, vec![1, 3, 4, 0])] {
-            let stacks = ExpertWeights { chosen, ..layers[1].clone() };
+            let stacks = ExpertWeights { experts_per_token: chosen, ..layers[1].clone() };
             assert_eq!(lookahead.likeliest(&stacks, &logits), likely);
         }
     }

@@ -40,15 +40,15 @@ pub struct ExpertWeights {
     /// Number of experts.
     pub experts: usize,
     /// Experts per token, shared ones included.
-    pub chosen: usize,
+    pub experts_per_token: usize,
     /// Number of shared experts; they are the last ones.
     pub shared: usize,
     /// The records of all experts.
     pub records: Span<u8>,
     /// The planes of gate and up, each from the first expert's plane to the end of the last expert's.
-    pub inner: Vec<Span<u8>>,
+    pub gate_up: Vec<Span<u8>>,
     /// The planes of down.
-    pub sum: Vec<Span<u8>>,
+    pub down: Vec<Span<u8>>,
     /// `[rows, 2 * chosen]` The experts of each row, then their routing weights as bits.
     pub routes: Span<u32>,
     /// The planes of the router.
@@ -58,7 +58,7 @@ pub struct ExpertWeights {
 impl ExpertWeights {
     /// All planes, in the order of a record.
     pub fn planes(&self) -> impl Iterator<Item = Span<u8>> + '_ {
-        self.inner.iter().chain(&self.sum).copied()
+        self.gate_up.iter().chain(&self.down).copied()
     }
 
     /// Size of a record in bytes.
@@ -67,7 +67,7 @@ impl ExpertWeights {
     }
 
     /// The byte range of a plane within a record.
-    pub fn place(&self, plane: Span<u8>) -> Range<usize> {
+    pub fn byte_range(&self, plane: Span<u8>) -> Range<usize> {
         let start = plane.offset - self.records.offset;
         start..start + plane.bytes - (self.records.bytes - self.record())
     }
@@ -81,8 +81,8 @@ impl ExpertWeights {
     }
 
     /// Routed experts per token.
-    pub fn picked(&self) -> usize {
-        self.chosen - self.shared
+    pub fn routed_per_token(&self) -> usize {
+        self.experts_per_token - self.shared
     }
 }
 
@@ -102,9 +102,9 @@ pub enum ExpertPlacement {
     #[default]
     Resident,
     /// In the memory-mapped file; the OS page cache decides what stays in memory.
-    Mapped,
+    Mmap,
     /// On disk, with a cache of this many bytes; as large as free memory allows if `None`.
-    Streamed(Option<u64>),
+    Stream(Option<u64>),
 }
 
 impl std::str::FromStr for ExpertPlacement {
@@ -113,16 +113,16 @@ impl std::str::FromStr for ExpertPlacement {
     fn from_str(text: &str) -> Result<ExpertPlacement, String> {
         match text.split_once(':') {
             None if text == "resident" => Ok(ExpertPlacement::Resident),
-            None if text == "mmap" => Ok(ExpertPlacement::Mapped),
-            None if text == "stream" => Ok(ExpertPlacement::Streamed(None)),
-            Some(("stream", memory)) => Ok(ExpertPlacement::Streamed(Some(bytes(memory)?))),
+            None if text == "mmap" => Ok(ExpertPlacement::Mmap),
+            None if text == "stream" => Ok(ExpertPlacement::Stream(None)),
+            Some(("stream", memory)) => Ok(ExpertPlacement::Stream(Some(parse_bytes(memory)?))),
             _ => Err("expected `resident`, `mmap`, `stream` or `stream:SIZE`, such as stream:20G".to_owned()),
         }
     }
 }
 
 /// Parses a size in bytes: `20G`, `1.5GB`, `800MiB`, `4096`.
-pub fn bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = match unit.trim_end_matches(['B', 'b']) {
@@ -147,8 +147,8 @@ fn invalid(text: &str) -> String {
 }
 
 /// Parses a bandwidth in bytes/s: `6GB/s`.
-pub fn speed(text: &str) -> Result<u64, String> {
-    bytes(text.strip_suffix("/s").unwrap_or(text))
+pub fn parse_bandwidth(text: &str) -> Result<u64, String> {
+    parse_bytes(text.strip_suffix("/s").unwrap_or(text))
 }
 
 #[cfg(test)]
@@ -168,17 +168,17 @@ mod tests {
             ("3 apples", None),
             ("-1G", None),
         ] {
-            assert_eq!(bytes(text).ok(), value, "{text}");
+            assert_eq!(parse_bytes(text).ok(), value, "{text}");
         }
-        assert_eq!(speed("6GB/s"), Ok(6_000_000_000));
+        assert_eq!(parse_bandwidth("6GB/s"), Ok(6_000_000_000));
     }
 
     #[test]
     fn expert_placement_is_a_word_and_a_size() {
         assert_eq!("resident".parse(), Ok(ExpertPlacement::Resident));
-        assert_eq!("mmap".parse(), Ok(ExpertPlacement::Mapped));
-        assert_eq!("stream".parse(), Ok(ExpertPlacement::Streamed(None)));
-        assert_eq!("stream:2G".parse(), Ok(ExpertPlacement::Streamed(Some(2_000_000_000))));
+        assert_eq!("mmap".parse(), Ok(ExpertPlacement::Mmap));
+        assert_eq!("stream".parse(), Ok(ExpertPlacement::Stream(None)));
+        assert_eq!("stream:2G".parse(), Ok(ExpertPlacement::Stream(Some(2_000_000_000))));
         for wrong in ["", "map", "mmap:2G", "stream:", "stream:x", "resident:2G"] {
             assert!(wrong.parse::<ExpertPlacement>().is_err(), "{wrong}");
         }

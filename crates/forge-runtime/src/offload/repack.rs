@@ -16,7 +16,7 @@ pub struct Repacking {
 pub struct RepackJob {
     start: *mut u8,
     bytes: usize,
-    arrangement: Repacking,
+    repacking: Repacking,
 }
 
 // SAFETY: callers of [`RepackJob::arrange`] promise exclusive access to the bytes.
@@ -30,7 +30,7 @@ impl RepackJob {
     ///
     /// # Safety
     /// `start` has to point to `bytes` bytes.
-    pub(crate) unsafe fn pieces(
+    pub(crate) unsafe fn split(
         start: *mut u8,
         bytes: usize,
         arrangement: Repacking,
@@ -39,7 +39,7 @@ impl RepackJob {
         (0..bytes).step_by(piece).map(move |first| {
             // SAFETY: the caller's promise.
             let start = unsafe { start.add(first) };
-            RepackJob { start, bytes: piece.min(bytes - first), arrangement }
+            RepackJob { start, bytes: piece.min(bytes - first), repacking: arrangement }
         })
     }
 
@@ -48,7 +48,7 @@ impl RepackJob {
     /// # Safety
     /// The caller has exclusive access to the bytes, and runs each job once.
     pub unsafe fn arrange(&self, room: &mut Vec<u8>) {
-        let Repacking { bytes, arrange } = self.arrangement;
+        let Repacking { bytes, arrange } = self.repacking;
         room.resize(bytes, 0);
         // SAFETY: the promises of `pieces` and of the caller.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) };

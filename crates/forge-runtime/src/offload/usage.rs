@@ -31,7 +31,7 @@ struct Counts {
 
 impl UsageStats {
     /// The counts of the experts of a weight file.
-    pub fn beside(weights: &Path, layers: &[ExpertWeights]) -> UsageStats {
+    pub fn load(weights: &Path, layers: &[ExpertWeights]) -> UsageStats {
         let path = weights.with_file_name(FILE);
         let none = Counts { counts: layers.iter().map(|stacks| vec![0; stacks.experts]).collect() };
         let has_same_shape = |counts: &Counts| {
@@ -44,7 +44,7 @@ impl UsageStats {
     }
 
     /// Counts requests of experts of a layer.
-    pub(crate) fn count(&mut self, layer: usize, experts: impl Iterator<Item = usize>) {
+    pub(crate) fn record(&mut self, layer: usize, experts: impl Iterator<Item = usize>) {
         for expert in experts {
             let count = &mut self.counts.counts[layer][expert];
             *count = count.saturating_add(1);
@@ -53,7 +53,7 @@ impl UsageStats {
     }
 
     /// Requested experts of some layers, most used first.
-    pub(crate) fn likeliest(&self, layers: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
+    pub(crate) fn most_used(&self, layers: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
         let layers = self.counts.counts.iter().enumerate().filter(|(layer, _)| layers(*layer));
         let mut experts: Vec<(u32, usize, usize)> = layers
             .flat_map(|(layer, counts)| {
@@ -92,11 +92,11 @@ mod tests {
         let routes = Span::new(Buffer::Scratch, 0, 0);
         let stacks = ExpertWeights {
             experts,
-            chosen: 2,
+            experts_per_token: 2,
             shared: 0,
             records: Span::new(Buffer::Weights, 0, 0),
-            inner: Vec::new(),
-            sum: Vec::new(),
+            gate_up: Vec::new(),
+            down: Vec::new(),
             routes,
             router: Vec::new(),
         };
@@ -107,37 +107,37 @@ mod tests {
     fn counts_are_kept_next_to_the_weights() {
         let folder = tempfile::tempdir().unwrap();
         let weights = folder.path().join("weights.safetensors");
-        let mut usage = UsageStats::beside(&weights, &layers(4));
-        assert!(usage.likeliest(|_| true).is_empty());
-        usage.count(1, [3, 0].into_iter());
-        usage.count(0, [2].into_iter());
-        usage.count(1, [3].into_iter());
+        let mut usage = UsageStats::load(&weights, &layers(4));
+        assert!(usage.most_used(|_| true).is_empty());
+        usage.record(1, [3, 0].into_iter());
+        usage.record(0, [2].into_iter());
+        usage.record(1, [3].into_iter());
         drop(usage);
-        let usage = UsageStats::beside(&weights, &layers(4));
-        assert_eq!(usage.likeliest(|_| true), [(1, 3), (0, 2), (1, 0)]);
-        assert_eq!(usage.likeliest(|layer| layer == 0), [(0, 2)]);
+        let usage = UsageStats::load(&weights, &layers(4));
+        assert_eq!(usage.most_used(|_| true), [(1, 3), (0, 2), (1, 0)]);
+        assert_eq!(usage.most_used(|layer| layer == 0), [(0, 2)]);
         drop(usage);
         // Files for other experts, and invalid files.
-        assert!(UsageStats::beside(&weights, &layers(5)).likeliest(|_| true).is_empty());
+        assert!(UsageStats::load(&weights, &layers(5)).most_used(|_| true).is_empty());
         for wrong in ["", "{}", "[[1]]", r#"{"counts":[[1,2,3,4],[1,2,3,-4]]}"#] {
             std::fs::write(folder.path().join(FILE), wrong).unwrap();
-            assert!(UsageStats::beside(&weights, &layers(4)).likeliest(|_| true).is_empty(), "{wrong}");
+            assert!(UsageStats::load(&weights, &layers(4)).most_used(|_| true).is_empty(), "{wrong}");
         }
     }
 
     #[test]
     fn unwritable_counts_are_dropped_and_large_counts_are_halved() {
         let folder = tempfile::tempdir().unwrap();
-        let mut usage = UsageStats::beside(&folder.path().join("nowhere/weights.safetensors"), &layers(2));
-        usage.count(0, [1].into_iter());
+        let mut usage = UsageStats::load(&folder.path().join("nowhere/weights.safetensors"), &layers(2));
+        usage.record(0, [1].into_iter());
         drop(usage);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let weights = folder.path().join("weights.safetensors");
-        let mut usage = UsageStats::beside(&weights, &layers(2));
+        let mut usage = UsageStats::load(&weights, &layers(2));
         usage.counts.counts = vec![vec![u32::MAX, 8], vec![0, 3]];
-        usage.count(0, [0].into_iter());
+        usage.record(0, [0].into_iter());
         drop(usage);
-        let usage = UsageStats::beside(&weights, &layers(2));
+        let usage = UsageStats::load(&weights, &layers(2));
         assert_eq!(usage.counts.counts, [[u32::MAX / 2, 4], [0, 1]]);
     }
 }

@@ -8,7 +8,7 @@
 //! not matter.
 
 /// The weight of the most probable token.
-pub const HEAVIEST: u32 = 1 << 31;
+pub const MAX_WEIGHT: u32 = 1 << 31;
 
 /// Sampling parameters in the form that devices read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct DeviceSampling {
     pub top_k: u32,
     /// Top-p in parts of 2^32; 0 keeps all.
     pub top_p: u32,
-    /// Min-p as a weight, relative to [`HEAVIEST`].
+    /// Min-p as a weight, relative to [`MAX_WEIGHT`].
     pub min_p: u32,
     /// The random seed.
     pub seed: u64,
@@ -119,10 +119,10 @@ impl TokenWeights {
         }
     }
 
-    /// Min-p: keeps tokens whose weight relative to the heaviest is at least `least` / [`HEAVIEST`].
+    /// Min-p: keeps tokens whose weight relative to the heaviest is at least `least` / [`MAX_WEIGHT`].
     pub fn keep_min_p(&mut self, least: u32) {
         let heaviest = self.0.iter().copied().max().unwrap_or(0);
-        let least = (u64::from(least) * u64::from(heaviest)).div_ceil(u64::from(HEAVIEST)) as u32;
+        let least = (u64::from(least) * u64::from(heaviest)).div_ceil(u64::from(MAX_WEIGHT)) as u32;
         for weight in &mut self.0 {
             *weight = if *weight >= least { *weight } else { 0 };
         }
@@ -249,7 +249,7 @@ pub fn power(steps: u32) -> u32 {
     for coefficient in COEFFICIENTS {
         sum = coefficient - high_half(sum, fraction);
     }
-    let weight = HEAVIEST - (high_half(sum, fraction) >> 1);
+    let weight = MAX_WEIGHT - (high_half(sum, fraction) >> 1);
     let powers = steps >> 26;
     (weight + ((1 << powers) >> 1)) >> powers
 }

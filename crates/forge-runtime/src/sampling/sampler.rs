@@ -32,7 +32,7 @@
 //! device. `typical_p` takes logarithms and runs on the host only.
 
 use crate::engine::golden::largest;
-use crate::sampling::device_sampling::{DeviceSampling, HEAVIEST, TokenWeights, random};
+use crate::sampling::device_sampling::{DeviceSampling, MAX_WEIGHT, TokenWeights, random};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl SamplingParams {
     }
 
     /// The parameters in `generation_config.json`, or an error. A key that is null counts as absent.
-    pub fn configured(bytes: &[u8]) -> Result<SamplingParams, String> {
+    pub fn from_generation_config(bytes: &[u8]) -> Result<SamplingParams, String> {
         let config: Value =
             serde_json::from_slice(bytes).map_err(|error| format!("not valid JSON: {error}"))?;
         let config = config.as_object().ok_or("not a JSON object")?;
@@ -139,16 +139,16 @@ impl SamplingParams {
 
     /// Whether logits are used without adjustments.
     pub fn leaves_logits(&self) -> bool {
-        self.bias.is_empty() && !self.counts_ids()
+        self.bias.is_empty() && !self.has_penalties()
     }
 
     /// Whether the adjustments depend on the tokens so far.
-    fn counts_ids(&self) -> bool {
+    fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
     /// The device parameters of draw `index` with this seed.
-    pub fn draw(&self, seed: u64, index: u32) -> DeviceSampling {
+    pub fn device_sampling(&self, seed: u64, index: u32) -> DeviceSampling {
         let scale = (std::f64::consts::LOG2_E / f64::from(self.temperature)) as f32;
         let parts = |share: f32, whole: f64| (f64::from(share) * whole).ceil() as u32;
         DeviceSampling {
@@ -156,7 +156,7 @@ impl SamplingParams {
             top_k: u32::try_from(self.top_k).unwrap_or(u32::MAX),
             // A share of 1 does not fit in 32 bits.
             top_p: if self.top_p < 1.0 { parts(self.top_p, 4_294_967_296.0) } else { 0 },
-            min_p: parts(self.min_p, f64::from(HEAVIEST)),
+            min_p: parts(self.min_p, f64::from(MAX_WEIGHT)),
             seed,
             index,
         }
@@ -205,8 +205,11 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler with this seed, for output after `prompt`.
     pub fn new(sampling: SamplingParams, seed: u64, prompt: &[u32]) -> Sampler {
-        let seen =
-            if sampling.counts_ids() { prompt.iter().map(|&id| (id, 0)).collect() } else { BTreeMap::new() };
+        let seen = if sampling.has_penalties() {
+            prompt.iter().map(|&id| (id, 0)).collect()
+        } else {
+            BTreeMap::new()
+        };
         Sampler { sampling, seed, drawn: 0, seen, weights: TokenWeights::default() }
     }
 
@@ -216,14 +219,14 @@ impl Sampler {
     }
 
     /// The device parameters of the next draw; `None` if logits are adjusted or `typical_p` is used.
-    pub fn next_draw(&self) -> Option<DeviceSampling> {
+    pub fn next_device_sampling(&self) -> Option<DeviceSampling> {
         let sampling = &self.sampling;
         let is_known = sampling.leaves_logits() && (sampling.is_greedy() || sampling.typical_p == 1.0);
-        is_known.then(|| sampling.draw(self.seed, self.drawn))
+        is_known.then(|| sampling.device_sampling(self.seed, self.drawn))
     }
 
     /// Counts a draw that the device made.
-    pub fn note(&mut self) {
+    pub fn advance(&mut self) {
         self.drawn = self.drawn.wrapping_add(u32::from(!self.sampling.is_greedy()));
     }
 
@@ -246,16 +249,16 @@ impl Sampler {
     }
 
     /// Samples the next token from adjusted logits.
-    pub fn draw(&mut self, logits: &[f32]) -> u32 {
-        let id = if self.sampling.is_greedy() { largest(logits) as u32 } else { self.draw_one(logits) };
-        if self.sampling.counts_ids() {
+    pub fn sample(&mut self, logits: &[f32]) -> u32 {
+        let id = if self.sampling.is_greedy() { largest(logits) as u32 } else { self.sample_once(logits) };
+        if self.sampling.has_penalties() {
             *self.seen.entry(id).or_default() += 1;
         }
         id
     }
 
-    fn draw_one(&mut self, logits: &[f32]) -> u32 {
-        let draw = self.sampling.draw(self.seed, self.drawn);
+    fn sample_once(&mut self, logits: &[f32]) -> u32 {
+        let draw = self.sampling.device_sampling(self.seed, self.drawn);
         self.drawn = self.drawn.wrapping_add(1);
         if self.sampling.typical_p == 1.0 {
             return self.weights.draw(logits, &draw);

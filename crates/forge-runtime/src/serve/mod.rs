@@ -41,7 +41,7 @@ pub struct Options {
     /// Accepted API keys; if empty, requests need no key.
     pub api_keys: Vec<String>,
     /// Whether requests without a key are allowed on a public address.
-    pub insecure: bool,
+    pub allow_no_api_key: bool,
     /// Maximum number of sequences waiting for a slot.
     pub queue: u32,
     /// Browser origins that may send requests; `*` allows all.
@@ -76,7 +76,7 @@ impl Server {
             return Err(Error::usage("empty name: check --alias"));
         }
         let (listener, address) = crate::serve::http::listener::listen(&options.host, options.port)?;
-        if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
+        if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.allow_no_api_key {
             return Err(Error::usage(format!(
                 "cannot listen on {} without an API key: pass --api-key (or set MODEL_API_KEY) or --no-api-key",
                 address.ip()
@@ -126,7 +126,7 @@ impl Server {
             info: engine.info(),
             context: engine.context(),
             slots,
-            text,
+            tokenizer: text,
             template,
             sampling,
             grammars: Grammars::new(token_bytes.clone(), engine.info()),
@@ -134,7 +134,7 @@ impl Server {
             grammar_threads: GrammarThreads::default(),
             queue,
             metrics: metrics.clone(),
-            access: Auth::new(address.ip(), options.api_keys, options.origins),
+            auth: Auth::new(address.ip(), options.api_keys, options.origins),
             is_ready: AtomicBool::new(false),
             aliases: options.aliases,
             created: crate::serve::api::completion_body::now(),

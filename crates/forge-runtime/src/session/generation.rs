@@ -6,13 +6,13 @@
 //! [`Session`](crate::session::session::Session) and the server's scheduler use it:
 //!
 //! ```ignore
-//! let token = match generation.want() {
-//!     Output::Next | Output::Drawn(_) => generation.next(chosen)?,
-//!     _ => generation.choose(&mut logits)?,
+//! let token = match generation.required_output() {
+//!     Output::Greedy | Output::Sampled(_) => generation.accept(chosen)?,
+//!     _ => generation.sample(&mut logits)?,
 //! };
 //! ```
 //!
-//! A token with an [`end`](GeneratedToken::end) must not be fed to the model.
+//! A token with an [`finish_reason`](GeneratedToken::finish_reason) must not be fed to the model.
 
 use crate::engine::Output;
 use crate::error::Error;
@@ -28,11 +28,11 @@ pub struct GenerationParams {
     /// The random seed. The same seed gives the same output.
     pub seed: u64,
     /// Maximum number of tokens.
-    pub count: usize,
+    pub max_tokens: usize,
     /// Stop strings; the text ends before any of them.
     pub stop: Vec<String>,
     /// Whether end-of-text tokens are treated as ordinary tokens.
-    pub ignore_end: bool,
+    pub ignore_eos: bool,
     /// Whether to return log probabilities, and of how many top tokens.
     pub logprobs: Option<usize>,
 }
@@ -42,9 +42,9 @@ impl Default for GenerationParams {
         GenerationParams {
             sampling: SamplingParams::greedy(),
             seed: 0,
-            count: usize::MAX,
+            max_tokens: usize::MAX,
             stop: Vec::new(),
-            ignore_end: false,
+            ignore_eos: false,
             logprobs: None,
         }
     }
@@ -68,7 +68,7 @@ pub enum FinishReason {
     /// A stop string.
     StopString,
     /// The maximum number of tokens.
-    Count,
+    Length,
     /// The context is full.
     Context,
     /// The constraint is complete.
@@ -83,7 +83,7 @@ impl FinishReason {
         match self {
             FinishReason::EndOfText => "end of text",
             FinishReason::StopString => "stop string",
-            FinishReason::Count => "length",
+            FinishReason::Length => "length",
             FinishReason::Context => "context full",
             FinishReason::Complete => "complete",
             FinishReason::Interrupted => "interrupted",
@@ -101,7 +101,7 @@ pub struct GeneratedToken {
     /// Log probabilities, if requested.
     pub logprobs: Option<Logprobs>,
     /// The finish reason, if this is the last token.
-    pub end: Option<FinishReason>,
+    pub finish_reason: Option<FinishReason>,
 }
 
 /// Log probabilities of the model's own logits, before sampling adjustments.
@@ -116,7 +116,7 @@ pub struct Logprobs {
 impl Logprobs {
     /// The log probabilities of `id` and of the `count` most probable tokens.
     pub fn of(logits: &[f32], id: u32, count: usize) -> Logprobs {
-        let total = log_sum(logits);
+        let total = log_sum_exp(logits);
         let of = |logit: f32| (f64::from(logit) - total) as f32;
         let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
         let order = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
@@ -133,7 +133,7 @@ impl Logprobs {
 }
 
 /// The log-sum-exp of logits.
-pub fn log_sum(logits: &[f32]) -> f64 {
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - top).exp()).sum();
     f64::from(top) + sum.ln()
@@ -162,34 +162,34 @@ impl Generation {
         constraint: Option<Box<dyn Constraint>>,
     ) -> Generation {
         Generation {
-            text: text.map(Tokenizer::stream),
+            text: text.map(Tokenizer::detokenizer),
             stops: StopStrings::new(settings.stop),
             sampler: Sampler::new(settings.sampling, settings.seed, prompt),
             constraint,
             end,
-            ignore_end: settings.ignore_end,
+            ignore_end: settings.ignore_eos,
             logprobs: settings.logprobs,
-            left: settings.count,
+            left: settings.max_tokens,
         }
     }
 
     /// The model output needed for the next token: a token chosen on the device, or logits.
-    pub fn want(&self) -> Output {
-        match self.draw() {
-            Some(draw) if draw.is_greedy() => Output::Next,
-            Some(draw) => Output::Drawn(draw),
+    pub fn required_output(&self) -> Output {
+        match self.device_sampling() {
+            Some(draw) if draw.is_greedy() => Output::Greedy,
+            Some(draw) => Output::Sampled(draw),
             None => Output::Logits,
         }
     }
 
     /// The sampling parameters for the device; `None` if logits are needed on the host.
-    pub fn draw(&self) -> Option<DeviceSampling> {
+    pub fn device_sampling(&self) -> Option<DeviceSampling> {
         let is_plain = self.constraint.is_none() && self.logprobs.is_none();
-        self.sampler.next_draw().filter(|_| is_plain)
+        self.sampler.next_device_sampling().filter(|_| is_plain)
     }
 
     /// How many more tokens may be generated.
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.left
     }
 
@@ -199,21 +199,21 @@ impl Generation {
     }
 
     /// Samples the next token from the logits after the last one. The logits are modified.
-    pub fn choose(&mut self, logits: &mut [f32]) -> Result<GeneratedToken, Error> {
+    pub fn sample(&mut self, logits: &mut [f32]) -> Result<GeneratedToken, Error> {
         let unadjusted = self.logprobs.map(|_| logits.to_vec());
         self.sampler.adjust(logits);
         if let Some(constraint) = &mut self.constraint {
             constraint.mask(logits)?;
         }
-        let id = self.sampler.draw(logits);
+        let id = self.sampler.sample(logits);
         let mut piece = self.take(id)?;
         piece.logprobs = unadjusted.map(|logits| Logprobs::of(&logits, id, self.logprobs.unwrap_or(0)));
         Ok(piece)
     }
 
-    /// Accepts a token that was chosen on the device as [`Generation::want`] specifies.
-    pub fn next(&mut self, id: u32) -> Result<GeneratedToken, Error> {
-        self.sampler.note();
+    /// Accepts a token that was chosen on the device as [`Generation::required_output`] specifies.
+    pub fn accept(&mut self, id: u32) -> Result<GeneratedToken, Error> {
+        self.sampler.advance();
         self.take(id)
     }
 
@@ -236,11 +236,12 @@ impl Generation {
         if is_stopped {
             end = Some(FinishReason::StopString);
         } else if is_complete || self.left == 0 {
-            let rest = self.finish(if is_complete { FinishReason::Complete } else { FinishReason::Count })?;
+            let rest =
+                self.finish(if is_complete { FinishReason::Complete } else { FinishReason::Length })?;
             text.push_str(&rest.text);
-            end = rest.end;
+            end = rest.finish_reason;
         }
-        Ok(GeneratedToken { id: Some(id), text, logprobs: None, end })
+        Ok(GeneratedToken { id: Some(id), text, logprobs: None, finish_reason: end })
     }
 
     /// Ends the generation for an outside reason, and returns text that was held back.
@@ -251,7 +252,7 @@ impl Generation {
             text.push_str(&self.stops.take());
         }
         let end = if is_stopped { FinishReason::StopString } else { end };
-        Ok(GeneratedToken { id: None, text, logprobs: None, end: Some(end) })
+        Ok(GeneratedToken { id: None, text, logprobs: None, finish_reason: Some(end) })
     }
 }
 
@@ -264,16 +265,16 @@ pub struct Echo {
 impl Echo {
     /// Echoes a prompt. `logprobs`: whether to return log probabilities, and of how many top tokens.
     pub fn new(text: &Tokenizer, logprobs: Option<usize>) -> Echo {
-        Echo { text: Some(text.stream()), logprobs }
+        Echo { text: Some(text.detokenizer()), logprobs }
     }
 
     /// Whether the logits before each prompt token are needed.
-    pub fn wants_logits(&self) -> bool {
+    pub fn needs_logits(&self) -> bool {
         self.logprobs.is_some()
     }
 
     /// The next prompt token. `logits` are those after the token before it; the first token has none.
-    pub fn piece(&mut self, id: u32, logits: Option<&[f32]>, is_last: bool) -> Result<GeneratedToken, Error> {
+    pub fn push(&mut self, id: u32, logits: Option<&[f32]>, is_last: bool) -> Result<GeneratedToken, Error> {
         let mut text = match &mut self.text {
             Some(stream) => stream.push(id)?,
             None => String::new(),
@@ -282,6 +283,6 @@ impl Echo {
             text += &self.text.take().map_or_else(|| Ok(String::new()), Detokenizer::finish)?;
         }
         let logprobs = logits.zip(self.logprobs).map(|(logits, count)| Logprobs::of(logits, id, count));
-        Ok(GeneratedToken { id: Some(id), text, logprobs, end: None })
+        Ok(GeneratedToken { id: Some(id), text, logprobs, finish_reason: None })
     }
 }

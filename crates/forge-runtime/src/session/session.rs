@@ -6,7 +6,7 @@
 //!
 //! ```ignore
 //! let mut fable = fable::open(&LoadOptions::default())?;
-//! let story = fable.answer(&[Message::user("Tell me a story about a fox")], GenerationParams::default())?;
+//! let story = fable.chat(&[Message::user("Tell me a story about a fox")], GenerationParams::default())?;
 //! ```
 
 use crate::device::{Device, RunAhead};
@@ -26,40 +26,40 @@ pub struct Session<D = Box<dyn Device>> {
     text: Option<Tokenizer>,
     template: Option<Template>,
     /// The tokens in the slot.
-    held: Vec<u32>,
+    tokens: Vec<u32>,
     /// Tokens per pass in multi-step decode; the device's default if `None`.
-    ahead: Option<u32>,
+    tokens_per_pass: Option<u32>,
 }
 
 /// Progress of a generation.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// Prefill progress, in tokens.
-    Read {
+    Prefill {
         /// Tokens processed so far, reused ones included.
         done: usize,
         /// Tokens of the prompt.
         total: usize,
     },
     /// A generated token.
-    Piece(&'a GeneratedToken),
+    Token(&'a GeneratedToken),
 }
 
 /// The result of a generation.
 #[derive(Clone, Debug)]
 pub struct Generated {
     /// The generated token ids, including a final end-of-text token.
-    pub ids: Vec<u32>,
+    pub token_ids: Vec<u32>,
     /// The generated text.
     pub text: String,
     /// The finish reason.
-    pub end: FinishReason,
+    pub finish_reason: FinishReason,
     /// Prompt tokens that were prefilled, reused ones excluded.
-    pub read: usize,
+    pub prefilled_tokens: usize,
     /// Prefill time, including the first token.
-    pub read_time: Duration,
+    pub prefill_time: Duration,
     /// Decode time of the other tokens.
-    pub write_time: Duration,
+    pub decode_time: Duration,
 }
 
 /// The slot that a session uses.
@@ -68,9 +68,9 @@ const SLOT: u32 = 0;
 impl Session {
     /// Loads the model and puts it on a device.
     pub fn open(program: &CompiledModel, setup: &LoadOptions) -> Result<Session, Error> {
-        let (text, template) = (setup.text(program), setup.template(program)?);
+        let (text, template) = (setup.tokenizer(program), setup.template(program)?);
         let engine = setup.engine(program, None)?;
-        text.ready()?;
+        text.wait_ready()?;
         Ok(Session::new(engine, Some(text), template))
     }
 }
@@ -78,18 +78,18 @@ impl Session {
 impl<D: Device> Session<D> {
     /// A session on an engine with empty slots. Without a tokenizer it produces token ids only.
     pub fn new(engine: Engine<D>, text: Option<Tokenizer>, template: Option<Template>) -> Session<D> {
-        Session { engine, text, template, held: Vec::new(), ahead: None }
+        Session { engine, text, template, tokens: Vec::new(), tokens_per_pass: None }
     }
 
     /// Sets the tokens per pass of multi-step decode.
-    pub fn chaining(mut self, ids: Option<u32>) -> Session<D> {
-        self.ahead = ids;
+    pub fn with_tokens_per_pass(mut self, ids: Option<u32>) -> Session<D> {
+        self.tokens_per_pass = ids;
         self
     }
 
     /// The engine. Clears the session's record of slot 0, so the next prompt is prefilled from its start.
     pub fn engine(&mut self) -> &mut Engine<D> {
-        self.held.clear();
+        self.tokens.clear();
         &mut self.engine
     }
 
@@ -109,7 +109,7 @@ impl<D: Device> Session<D> {
     }
 
     /// The tokenizer, if there is one.
-    pub fn text(&self) -> Option<&Tokenizer> {
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.text.as_ref()
     }
 
@@ -119,13 +119,13 @@ impl<D: Device> Session<D> {
     }
 
     /// Generates the reply to a conversation.
-    pub fn answer(&mut self, messages: &[Message], settings: GenerationParams) -> Result<String, Error> {
+    pub fn chat(&mut self, messages: &[Message], settings: GenerationParams) -> Result<String, Error> {
         let prompt = self.prompt(&Conversation::new(messages))?;
-        Ok(self.complete(&prompt, settings, None, &mut |_| ControlFlow::Continue(()))?.text)
+        Ok(self.generate(&prompt, settings, None, &mut |_| ControlFlow::Continue(()))?.text)
     }
 
-    /// Generates after `prompt` and reports progress to `listen`, which may stop it.
-    pub fn complete(
+    /// Generates after `prompt` and reports progress to `on_event`, which may stop it.
+    pub fn generate(
         &mut self,
         prompt: &[u32],
         settings: GenerationParams,
@@ -133,16 +133,16 @@ impl<D: Device> Session<D> {
         listen: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
         let mut completion =
-            Generation::new(self.text.as_ref(), self.engine.info().end, prompt, settings, constraint);
+            Generation::new(self.text.as_ref(), self.engine.info().eos, prompt, settings, constraint);
         let start = Instant::now();
         let (reused, fresh) = self.rewind(prompt)?;
         let mut written = Generated {
-            ids: Vec::new(),
+            token_ids: Vec::new(),
             text: String::new(),
-            end: FinishReason::Interrupted,
-            read: fresh.len(),
-            read_time: Duration::ZERO,
-            write_time: Duration::ZERO,
+            finish_reason: FinishReason::Interrupted,
+            prefilled_tokens: fresh.len(),
+            prefill_time: Duration::ZERO,
+            decode_time: Duration::ZERO,
         };
         let mut done = reused;
         let mut piece = None;
@@ -150,76 +150,76 @@ impl<D: Device> Session<D> {
             done += chunk.len();
             let is_last = done == prompt.len();
             piece = self.feed(&mut completion, chunk, is_last)?;
-            if !is_last && listen(Event::Read { done, total: prompt.len() }).is_break() {
+            if !is_last && listen(Event::Prefill { done, total: prompt.len() }).is_break() {
                 return Ok(written);
             }
         }
-        written.read_time = start.elapsed();
+        written.prefill_time = start.elapsed();
         let Some(first) = piece else { return Ok(written) };
         let start = Instant::now();
-        let mut writing = InProgress { completion, written, listen };
-        if matches!(writing.completion.want(), Output::Next | Output::Drawn(_)) {
+        let mut writing = InProgress { generation: completion, result: written, on_event: listen };
+        if matches!(writing.generation.required_output(), Output::Greedy | Output::Sampled(_)) {
             self.decode_on_device(&mut writing, first)?;
         } else {
             let mut next = writing.report(first, self.is_full())?;
             while let Some(id) = next {
-                let piece = self.feed(&mut writing.completion, &[id], true)?;
+                let piece = self.feed(&mut writing.generation, &[id], true)?;
                 let Some(piece) = piece else { break };
                 next = writing.report(piece, self.is_full())?;
             }
         }
-        writing.written.write_time = start.elapsed();
-        Ok(writing.written)
+        writing.result.decode_time = start.elapsed();
+        Ok(writing.result)
     }
 
     /// Decodes with tokens chosen on the device, several per pass.
     fn decode_on_device(&mut self, writing: &mut InProgress<'_>, first: GeneratedToken) -> Result<(), Error> {
         let Some(id) = writing.report(first, self.is_full())? else { return Ok(()) };
-        let lead = self.lead();
-        let Session { engine, held, .. } = self;
+        let lead = self.run_ahead();
+        let Session { engine, tokens: held, .. } = self;
         let context = engine.context() as usize;
-        let mut chain = engine.chain(SLOT, id, lead)?;
-        if let Output::Drawn(draw) = writing.completion.want() {
-            chain = chain.drawing(draw);
+        let mut chain = engine.decode_multi_step(SLOT, id, lead)?;
+        if let Output::Sampled(draw) = writing.generation.required_output() {
+            chain = chain.with_sampling(draw);
         }
         let mut outcome = Ok(Some(id));
         while let Ok(Some(id)) = outcome {
             held.push(id);
             outcome = chain
-                .next(writing.completion.left())
-                .and_then(|id| writing.completion.next(id))
+                .next(writing.generation.remaining())
+                .and_then(|id| writing.generation.accept(id))
                 .and_then(|piece| writing.report(piece, held.len() >= context));
         }
         drop(chain);
         // Removes tokens that the device decoded past the end.
-        self.engine.truncate(SLOT, self.held.len() as u32);
+        self.engine.truncate(SLOT, self.tokens.len() as u32);
         outcome.map(|_| ())
     }
 
     /// How far the device runs ahead.
-    fn lead(&mut self) -> RunAhead {
-        let devices = self.engine.device().lead();
-        match self.ahead {
-            Some(ids) => RunAhead { ids, ..devices },
+    fn run_ahead(&mut self) -> RunAhead {
+        let devices = self.engine.device().run_ahead();
+        match self.tokens_per_pass {
+            Some(ids) => RunAhead { tokens_per_pass: ids, ..devices },
             // A recurrent state past the end of the reply would force a new prefill of the whole
             // conversation.
-            None if self.engine.info().memory_bytes > 0 => RunAhead::NONE,
+            None if self.engine.info().recurrent_state_bytes > 0 => RunAhead::NONE,
             None => devices,
         }
     }
 
     /// Whether the context is full.
     fn is_full(&self) -> bool {
-        self.held.len() >= self.engine.context() as usize
+        self.tokens.len() >= self.engine.context() as usize
     }
 
     /// Keeps the common prefix of the slot and `prompt`. Returns its length and the tokens to prefill.
     fn rewind<'a>(&mut self, prompt: &'a [u32]) -> Result<(usize, &'a [u32]), Error> {
-        let common = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();
+        let common = self.tokens.iter().zip(prompt).take_while(|(held, new)| held == new).count();
         // The last token is always processed: its output is needed.
         let reused = common.min(prompt.len().saturating_sub(1));
         let reused = self.engine.truncate(SLOT, reused as u32) as usize;
-        self.held.truncate(reused);
+        self.tokens.truncate(reused);
         let fresh = &prompt[reused..];
         self.engine.check(SLOT, fresh)?;
         Ok((reused, fresh))
@@ -232,24 +232,24 @@ impl<D: Device> Session<D> {
         ids: &[u32],
         is_wanted: bool,
     ) -> Result<Option<GeneratedToken>, Error> {
-        let want = if is_wanted { completion.want() } else { Output::Nothing };
+        let want = if is_wanted { completion.required_output() } else { Output::Nothing };
         let mut ids = ids;
         if let (true, Some((last, before))) =
-            (self.engine.info().memory_bytes > 0 && is_wanted, ids.split_last())
+            (self.engine.info().recurrent_state_bytes > 0 && is_wanted, ids.split_last())
             && !before.is_empty()
         {
             // Snapshots the recurrent state before the last token, so that the same prompt can be reused.
-            self.engine.feed(SLOT, before, Output::Nothing)?;
+            self.engine.run_tokens(SLOT, before, Output::Nothing)?;
             self.engine.snapshot_state(SLOT);
-            self.held.extend(before);
+            self.tokens.extend(before);
             ids = std::slice::from_ref(last);
         }
-        let mut fed = self.engine.feed(SLOT, ids, want)?;
-        self.held.extend(ids);
-        match (want, fed.next.last(), fed.logits.last_mut()) {
+        let mut fed = self.engine.run_tokens(SLOT, ids, want)?;
+        self.tokens.extend(ids);
+        match (want, fed.next_tokens.last(), fed.logits.last_mut()) {
             (Output::Nothing, ..) => Ok(None),
-            (Output::Next | Output::Drawn(_), Some(&next), _) => completion.next(next).map(Some),
-            (_, _, Some(logits)) => completion.choose(logits).map(Some),
+            (Output::Greedy | Output::Sampled(_), Some(&next), _) => completion.accept(next).map(Some),
+            (_, _, Some(logits)) => completion.sample(logits).map(Some),
             _ => Err(Error::runtime("the device returned no logits")),
         }
     }
@@ -257,32 +257,32 @@ impl<D: Device> Session<D> {
 
 /// The generation in progress: its parameters, its result so far, and the listener.
 struct InProgress<'a> {
-    completion: Generation,
-    written: Generated,
-    listen: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    generation: Generation,
+    result: Generated,
+    on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 }
 
 impl InProgress<'_> {
     /// Reports a token, the last one if the context is full. Returns the token to continue with, or `None` at
     /// the end.
     fn report(&mut self, mut piece: GeneratedToken, is_context_full: bool) -> Result<Option<u32>, Error> {
-        let InProgress { completion, written, listen } = self;
-        written.ids.extend(piece.id);
-        if piece.end.is_none() && is_context_full {
+        let InProgress { generation: completion, result: written, on_event: listen } = self;
+        written.token_ids.extend(piece.id);
+        if piece.finish_reason.is_none() && is_context_full {
             let rest = completion.finish(FinishReason::Context)?;
             piece.text.push_str(&rest.text);
-            piece.end = rest.end;
+            piece.finish_reason = rest.finish_reason;
         }
         written.text.push_str(&piece.text);
-        let is_broken = listen(Event::Piece(&piece)).is_break();
-        if let Some(end) = piece.end {
-            written.end = end;
+        let is_broken = listen(Event::Token(&piece)).is_break();
+        if let Some(end) = piece.finish_reason {
+            written.finish_reason = end;
             return Ok(None);
         }
         if is_broken {
             let rest = completion.finish(FinishReason::Interrupted)?;
             written.text.push_str(&rest.text);
-            let _ = listen(Event::Piece(&rest));
+            let _ = listen(Event::Token(&rest));
             return Ok(None);
         }
         Ok(piece.id)
@@ -295,7 +295,7 @@ pub fn prompt(
     template: Option<&Template>,
     conversation: &Conversation<'_>,
 ) -> Result<Vec<u32>, Error> {
-    let (Some(text), Some(template)) = (text, template) else { return Err(no_conversations()) };
+    let (Some(text), Some(template)) = (text, template) else { return Err(missing_chat_template()) };
     let ids = text.encode(&template.render(conversation)?, false)?;
     if ids.is_empty() {
         return Err(Error::usage("the chat template renders this conversation to nothing"));
@@ -304,7 +304,7 @@ pub fn prompt(
 }
 
 /// The error for a model without a tokenizer or a chat template.
-pub fn no_conversations() -> Error {
+pub fn missing_chat_template() -> Error {
     Error::usage(
         "this model has no chat template (chat_template.jinja or tokenizer_config.json): use generate instead of chat",
     )

@@ -25,7 +25,7 @@ impl Tokenizer {
 
     /// Loads the file on another thread, because it takes a while. The first use waits for it and returns the
     /// error if it cannot be used.
-    pub fn being_read(path: PathBuf) -> Tokenizer {
+    pub fn read_in_background(path: PathBuf) -> Tokenizer {
         let text = Tokenizer { read: Arc::default() };
         let reader = text.clone();
         let reads = move || {
@@ -42,7 +42,7 @@ impl Tokenizer {
     }
 
     /// Waits until the file is loaded.
-    pub fn ready(&self) -> Result<(), Error> {
+    pub fn wait_ready(&self) -> Result<(), Error> {
         self.tokenizer().map(drop)
     }
 
@@ -81,7 +81,7 @@ impl Tokenizer {
     }
 
     /// A streaming detokenizer.
-    pub fn stream(&self) -> Detokenizer {
+    pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
     }
 }

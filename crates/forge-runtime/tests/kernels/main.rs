@@ -543,14 +543,15 @@ fn ids_are_those_that_the_sampler_draws() {
             let mut samplers: Vec<Sampler> =
                 settings.iter().map(|sampling| Sampler::new(sampling.clone(), seed, &[])).collect();
             for index in 0..2 {
-                let draws = settings.iter().flat_map(|sampling| sampling.draw(seed, index).words());
+                let draws =
+                    settings.iter().flat_map(|sampling| sampling.device_sampling(seed, index).words());
                 let draws = Argument::Words(draws.collect());
                 let arguments =
                     [Argument::Numbers(logits.clone()), draws, Argument::Output(vec![0xff; 4 * rows])];
                 let wanted: Vec<u32> = samplers
                     .iter_mut()
                     .zip(logits.chunks(vocabulary))
-                    .map(|(sampler, logits)| sampler.draw(logits))
+                    .map(|(sampler, logits)| sampler.sample(logits))
                     .collect();
                 each_level(|level, threads| {
                     let ids = run_kernel(kernel, &arguments, &[rows as u32], level, threads);

@@ -478,7 +478,7 @@ fn record_writes_every_pass_of_every_sequence() {
 
 #[test]
 fn without_an_nvidia_gpu_the_error_names_what_is_missing() {
-    let Err(why) = forge_runtime::gpu::cuda::card(&[]) else { return };
+    let Err(why) = forge_runtime::gpu::cuda::find_gpu(&[]) else { return };
     let folder = directory(0.0);
     let output = run(&folder, "logits --token-ids 3 --device cuda");
     assert_eq!(output.status.code(), Some(2));

@@ -131,18 +131,18 @@ fn what_was_read_of_experts_is_counted() {
     let (passes, rows) = (served.metric("forward_passes_total"), served.metric("batch_tokens_total"));
     assert!(passes > 1.0);
     for (name, of_pass) in [
-        ("requests", OF_PASS.asked as f64),
-        ("hits", OF_PASS.found as f64),
-        ("prefetch_hits", OF_PASS.foreseen as f64),
-        ("miss_bytes", OF_PASS.wanted as f64),
-        ("read_bytes", OF_PASS.bytes as f64),
-        ("stall_seconds", OF_PASS.stalled.as_secs_f64()),
+        ("requests", OF_PASS.requests as f64),
+        ("hits", OF_PASS.hits as f64),
+        ("prefetch_hits", OF_PASS.prefetch_hits as f64),
+        ("miss_bytes", OF_PASS.miss_bytes as f64),
+        ("read_bytes", OF_PASS.read_bytes as f64),
+        ("stall_seconds", OF_PASS.stall_time.as_secs_f64()),
     ] {
         assert_eq!(served.metric(&format!("expert_cache_{name}_total")), passes * of_pass, "{name}");
     }
     assert_eq!(served.metric("expert_disk_bytes_per_second"), DISK);
     let permitted = served.metric("expert_disk_bound_tokens_per_second");
-    assert_eq!(permitted, DISK * rows / (passes * OF_PASS.wanted as f64));
+    assert_eq!(permitted, DISK * rows / (passes * OF_PASS.miss_bytes as f64));
     let reached = served.metric("expert_disk_bound_ratio");
     assert!((reached * served.metric("forward_seconds_total") * permitted / rows - 1.0).abs() < 1e-9);
     served.end();

@@ -317,7 +317,7 @@ fn an_alias_has_a_name() {
         host: "127.0.0.1".to_owned(),
         port: 0,
         api_keys: Vec::new(),
-        insecure: false,
+        allow_no_api_key: false,
         queue: 1,
         origins: Vec::new(),
         aliases: vec![String::new()],

@@ -32,12 +32,12 @@ pub(crate) struct Slow {
 
 /// Bytes that each pass reads.
 pub(crate) const OF_PASS: CacheStats = CacheStats {
-    asked: 10,
-    found: 7,
-    foreseen: 1,
-    wanted: 800,
-    bytes: 1000,
-    stalled: Duration::from_millis(500),
+    requests: 10,
+    hits: 7,
+    prefetch_hits: 1,
+    miss_bytes: 800,
+    read_bytes: 1000,
+    stall_time: Duration::from_millis(500),
 };
 /// Bytes a second that its disk gives.
 pub(crate) const DISK: f64 = 1600.0;
@@ -169,7 +169,7 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
         host: "127.0.0.1".to_owned(),
         port: 0,
         api_keys: setting.keys.clone(),
-        insecure: false,
+        allow_no_api_key: false,
         queue,
         origins: setting.origins.clone(),
         aliases: vec!["small".to_owned()],

@@ -82,7 +82,7 @@ const NOTHING: Cost = Cost {
     bytes_read: 0,
     operations: 0,
     dispatches_per_layer: &[1],
-    more_when_split: &[0],
+    extra_when_split: &[0],
 };
 
 static INFO: ModelInfo = ModelInfo {
@@ -95,22 +95,22 @@ static INFO: ModelInfo = ModelInfo {
     context: 12,
     chunk: CHUNK as u32,
     head_rows: HEAD_ROWS as u32,
-    begin: None,
-    end: &[],
+    bos: None,
+    eos: &[],
     formats: &[],
-    cache: "f32",
-    state_bytes_per_position: 0,
-    rings: &[],
-    memory_bytes: 4,
+    kv_cache_format: "f32",
+    kv_bytes_per_token: 0,
+    sliding_caches: &[],
+    recurrent_state_bytes: 4,
     decode: NOTHING,
     prefill: NOTHING,
-    beyond: &[],
+    extra_dispatches: &[],
 };
 
 impl Halving {
     pub(crate) fn load(_: &WeightFile, _: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
         let mut state = StateLayout::new(slots);
-        let memory = state.memory(1);
+        let memory = state.recurrent_state(1);
         Ok(Box::new(Halving { memory, layout: Layout::new(&INFO, state, 1024, LOGITS) }))
     }
 }
@@ -133,7 +133,7 @@ impl Model for Halving {
 
     fn head(&self, pass: &mut dyn Pass, _program: Schedule, wanted: &LogitRows) {
         pass.barrier();
-        let bindings = [SUMS.read(), wanted.wanted.read(), LOGITS.write(), wanted.next.write()];
+        let bindings = [SUMS.read(), wanted.row_indices.read(), LOGITS.write(), wanted.next_tokens.write()];
         pass.dispatch(&TELL, &bindings, &[wanted.rows], [1, 1, 1]);
     }
 }

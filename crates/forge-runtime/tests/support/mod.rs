@@ -453,13 +453,13 @@ pub fn run_kernel_as(
         ids: nothing,
         slots: nothing,
         positions: nothing,
-        wanted: nothing,
+        row_indices: nothing,
         logits: Span::new(Buffer::Scratch, 0, 0),
-        draws: nothing,
-        next: nothing,
+        sampling: nothing,
+        next_tokens: nothing,
         experts: Vec::new(),
-        seats: nothing,
-        wheel: TokenRing { ids: nothing, positions: nothing, draws: nothing },
+        expert_slots: nothing,
+        token_ring: TokenRing { ids: nothing, positions: nothing, sampling: nothing },
     };
     let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);
     for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {

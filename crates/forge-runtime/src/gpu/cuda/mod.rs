@@ -58,7 +58,7 @@ pub struct CudaDevice {
 }
 
 /// A description of this machine's GPU, if one of the PTX modules `texts` supports it; otherwise the reason.
-pub fn card(texts: &[Ptx]) -> Result<String, String> {
+pub fn find_gpu(texts: &[Ptx]) -> Result<String, String> {
     let gpu = Gpu::first(&Driver::load()?)?;
     gpu.best_of(texts)?;
     Ok(gpu.to_string())
@@ -291,7 +291,7 @@ impl Device for CudaDevice {
         outcome
     }
 
-    fn timed(
+    fn time_parts(
         &mut self,
         _program: Schedule,
         stretches: usize,
@@ -310,8 +310,8 @@ impl Device for CudaDevice {
     }
 
     /// The host encodes the next pass while one runs. More tokens per pass are not faster (measured on H200).
-    fn lead(&self) -> RunAhead {
-        RunAhead { ids: 1, passes: 2 }
+    fn run_ahead(&self) -> RunAhead {
+        RunAhead { tokens_per_pass: 1, passes: 2 }
     }
 }
 

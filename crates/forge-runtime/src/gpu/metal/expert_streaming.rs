@@ -80,24 +80,24 @@ impl ExpertStreaming {
         mut experts: ExpertCache,
     ) -> Result<ExpertStreaming, String> {
         let (start, length) = experts.region();
-        let (name, longest) = ("expert cache slots", experts.longest());
+        let (name, longest) = ("expert cache slots", experts.largest_class_bytes());
         let parts = &[Range { start: 0, end: length }];
         // SAFETY: `experts` owns the memory and is dropped after the region. Prefetches go to slots that the
         // current layer does not use, and all other reads happen while no pass is in flight.
         let seats = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
-        let bytes = layout.seats.bytes.next_multiple_of(Arena::ALIGNMENT);
+        let bytes = layout.expert_slots.bytes.next_multiple_of(Arena::ALIGNMENT);
         let words = Region::own(device, 2 * bytes, "expert slot tables")?;
         let (memory, _) = words.place(0, 2 * bytes)?;
         // SAFETY: shared buffers have contents, of that many bytes.
         unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0xff, 2 * bytes) };
-        let most = experts.layers().iter().map(RouterLookahead::most_logits).max().unwrap_or(0);
+        let most = experts.layers().iter().map(RouterLookahead::max_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "lookahead logits")?;
         let (foresight, asked, seated) = (None, None, None);
         Ok(ExpertStreaming {
             seats,
             words,
             bytes,
-            model: layout.seats,
+            model: layout.expert_slots,
             experts,
             logits,
             foresight,
@@ -183,7 +183,7 @@ impl MetalDevice {
 
     /// The chosen experts of each row, sorted.
     fn routes(&self, stacks: &ExpertWeights, rows: usize) -> Vec<Vec<usize>> {
-        let (routes, chosen) = (stacks.routes, stacks.chosen);
+        let (routes, chosen) = (stacks.routes, stacks.experts_per_token);
         let words = self.bytes(routes.buffer, routes.offset, rows * 2 * chosen * size_of::<u32>());
         // SAFETY: the range is in bounds, and no pass is in flight.
         let words = unsafe { std::slice::from_raw_parts(words.cast::<u32>().as_ptr(), rows * 2 * chosen) };

@@ -209,7 +209,7 @@ impl Device for MetalDevice {
     }
 
     /// Each stretch is a pass; command buffers have timestamps without counters.
-    fn timed(
+    fn time_parts(
         &mut self,
         _schedule: Schedule,
         stretches: usize,
@@ -227,15 +227,15 @@ impl Device for MetalDevice {
         Ok(timed.iter().map(times).collect())
     }
 
-    fn published_speed(&self) -> Option<f64> {
+    fn published_bandwidth(&self) -> Option<f64> {
         autoreleasepool(|_| chip_bandwidth::bandwidth(&self.device.name().to_string()))
     }
 
     /// Predicted, not measured: with two passes in flight, host work is hidden. Four tokens per pass amortize
     /// the gap between passes, and a reader receives four tokens at a time. With streamed experts the host
     /// takes part in every token.
-    fn lead(&self) -> RunAhead {
-        if self.streaming.is_some() { RunAhead::NONE } else { RunAhead { ids: 4, passes: 2 } }
+    fn run_ahead(&self) -> RunAhead {
+        if self.streaming.is_some() { RunAhead::NONE } else { RunAhead { tokens_per_pass: 4, passes: 2 } }
     }
 
     fn streamed(&self) -> Option<CacheStats> {

@@ -23,7 +23,7 @@ pub struct Step {
     /// The layer, derived from the weights that it reads; `None` before the first layer and after the last.
     pub layer: Option<u32>,
     /// Its minimum memory traffic and operations.
-    pub done: DispatchCost,
+    pub cost: DispatchCost,
     /// Median time in seconds.
     pub seconds: f64,
     /// Start in the last round, in seconds of the device's clock.
@@ -36,11 +36,11 @@ pub struct Profile {
     /// Description for output.
     pub name: String,
     /// Measured rounds.
-    pub rounds: usize,
+    pub repetitions: usize,
     /// The dispatches in order.
     pub steps: Vec<Step>,
     /// Median time of all passes as a whole, in seconds.
-    pub whole: f64,
+    pub pass_seconds: f64,
 }
 
 impl Profile {
@@ -60,32 +60,32 @@ pub struct ProfiledPass {
 
 impl ProfiledPass {
     /// The decode pass at the end of a context of `length` tokens.
-    pub fn id<D: Device>(
+    pub fn decode<D: Device>(
         engine: &mut Engine<CapturingDevice<D>>,
         length: u32,
     ) -> Result<ProfiledPass, Error> {
         engine.truncate(0, 0);
-        let ids = engine.info().some_ids(length);
+        let ids = engine.info().test_tokens(length);
         let (last, before) =
             ids.split_last().ok_or_else(|| Error::usage("the context is empty: use --ctx-size 1 or more"))?;
         if !before.is_empty() {
-            engine.feed(0, before, Output::Nothing)?;
+            engine.run_tokens(0, before, Output::Nothing)?;
         }
-        let passes = captured(engine, &[*last], Output::Next)?;
+        let passes = captured(engine, &[*last], Output::Greedy)?;
         Ok(ProfiledPass { name: format!("decode at {length} tokens"), passes })
     }
 
     /// The prefill passes of a prompt of `count` tokens.
-    pub fn prompt<D: Device>(
+    pub fn prefill<D: Device>(
         engine: &mut Engine<CapturingDevice<D>>,
         count: u32,
     ) -> Result<ProfiledPass, Error> {
         engine.truncate(0, 0);
-        let ids = engine.info().some_ids(count);
+        let ids = engine.info().test_tokens(count);
         let mut passes = Vec::new();
         let mut chunks = ids.chunks(engine.info().chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
-            let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Next };
+            let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Greedy };
             passes.extend(captured(engine, chunk, want)?);
         }
         Ok(ProfiledPass { name: format!("prefill of {count} tokens"), passes })
@@ -107,11 +107,12 @@ impl ProfiledPass {
             }
             let (mut times, mut whole) = (Vec::new(), 0.0);
             for (pass, _) in &self.passes {
-                pass.say(device);
-                let of_pass = device
-                    .timed(pass.program, pass.notes.len(), &mut |index, to| pass.notes[index].encode(to))?;
+                pass.write_inputs(device);
+                let of_pass = device.time_parts(pass.schedule, pass.dispatches.len(), &mut |index, to| {
+                    pass.dispatches[index].encode(to)
+                })?;
                 let start = Instant::now();
-                device.run(pass.program, &mut |to| pass.encode(to))?;
+                device.run(pass.schedule, &mut |to| pass.encode(to))?;
                 whole += start.elapsed().as_secs_f64();
                 // Each pass has its own clock; passes are concatenated.
                 let first = of_pass.first().map_or(0.0, |time| time[0]);
@@ -130,21 +131,21 @@ impl ProfiledPass {
         let mut steps = Vec::new();
         for (pass, length) in &self.passes {
             let mut layer = None;
-            for note in &pass.notes {
+            for note in &pass.dispatches {
                 layer = layer_of(&note.bindings, weights, layer);
-                let seconds = middle(isolated.iter().map(|round| round[steps.len()]).collect());
+                let seconds = median(isolated.iter().map(|round| round[steps.len()]).collect());
                 let done = note.kernel.work.of(note.rows(), *length);
                 steps.push(Step {
                     kernel: note.kernel.name,
                     layer,
-                    done,
+                    cost: done,
                     seconds,
                     begin: begins[steps.len()],
                 });
             }
         }
-        let (name, rounds, whole) = (self.name.clone(), wholes.len(), middle(wholes));
-        Ok(Some(Profile { name, rounds, steps, whole }))
+        let (name, rounds, whole) = (self.name.clone(), wholes.len(), median(wholes));
+        Ok(Some(Profile { name, repetitions: rounds, steps, pass_seconds: whole }))
     }
 }
 
@@ -155,7 +156,7 @@ fn captured<D: Device>(
     want: Output,
 ) -> Result<Vec<(CapturedPass, u32)>, Error> {
     engine.device().take();
-    engine.feed(0, ids, want)?;
+    engine.run_tokens(0, ids, want)?;
     let length = engine.length(0);
     Ok(engine.device().take().into_iter().map(|pass| (pass, length)).collect())
 }
@@ -169,7 +170,7 @@ fn layer_of(bindings: &[Binding], weights: &WeightFile, before: Option<u32>) -> 
 }
 
 /// The median.
-pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match (values.len() / 2, values.len() % 2) {
         (0, 0) => 0.0,

@@ -2,7 +2,7 @@
 
 use crate::device::kernel_cost::DispatchCost;
 use crate::measure::profile::Profile;
-use crate::model::memory::human;
+use crate::model::memory::format_bytes;
 use serde_json::{Value, json as value};
 
 /// Memory bandwidth that a profile is compared with.
@@ -43,9 +43,9 @@ fn lines(profile: &Profile) -> Vec<Line> {
         let line = &mut lines[place];
         line.calls += 1;
         line.seconds += step.seconds;
-        line.done.read += step.done.read;
-        line.done.written += step.done.written;
-        line.done.operations += step.done.operations;
+        line.done.read += step.cost.read;
+        line.done.written += step.cost.written;
+        line.done.operations += step.cost.operations;
     }
     lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     lines
@@ -71,8 +71,8 @@ pub fn table(profile: &Profile, best: Option<PeakBandwidth>) -> String {
             1e6 * line.seconds / line.calls as f64,
             1e6 * line.seconds,
             100.0 * line.seconds / sum.max(f64::MIN_POSITIVE),
-            human(line.per_call(line.done.read)),
-            human(line.per_call(line.done.written)),
+            format_bytes(line.per_call(line.done.read)),
+            format_bytes(line.per_call(line.done.written)),
             speed / 1e9,
             line.per_second(line.done.operations) / 1e9,
         );
@@ -81,8 +81,8 @@ pub fn table(profile: &Profile, best: Option<PeakBandwidth>) -> String {
     text += &format!(
         "{calls} dispatches: {:.1} µs isolated, {:.1} µs in the pass (median of {})\n",
         1e6 * sum,
-        1e6 * profile.whole,
-        profile.rounds
+        1e6 * profile.pass_seconds,
+        profile.repetitions
     );
     text
 }
@@ -106,16 +106,16 @@ pub fn json(profile: &Profile) -> Value {
             "kernel": step.kernel,
             "layer": step.layer,
             "seconds": step.seconds,
-            "bytes_read": step.done.read,
-            "bytes_written": step.done.written,
-            "operations": step.done.operations,
+            "bytes_read": step.cost.read,
+            "bytes_written": step.cost.written,
+            "operations": step.cost.operations,
         })
     });
     value!({
         "name": profile.name,
-        "rounds": profile.rounds,
+        "rounds": profile.repetitions,
         "seconds_isolated": profile.sum(),
-        "seconds_in_pass": profile.whole,
+        "seconds_in_pass": profile.pass_seconds,
         "kernels": lines.collect::<Vec<_>>(),
         "steps": steps.collect::<Vec<_>>(),
     })
@@ -130,19 +130,19 @@ mod tests {
         let step = |kernel, layer, read, seconds, begin| Step {
             kernel,
             layer,
-            done: DispatchCost { read, written: 1000, operations: 2 * read },
+            cost: DispatchCost { read, written: 1000, operations: 2 * read },
             seconds,
             begin,
         };
         Profile {
             name: "decode at 512 tokens".to_owned(),
-            rounds: 3,
+            repetitions: 3,
             steps: vec![
                 step("embed", None, 4000, 2e-6, 0.0),
                 step("qkv_one", Some(0), 2_000_000, 10e-6, 3e-6),
                 step("qkv_one", Some(1), 2_000_000, 12e-6, 14e-6),
             ],
-            whole: 20e-6,
+            pass_seconds: 20e-6,
         }
     }
 

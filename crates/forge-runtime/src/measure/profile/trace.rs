@@ -27,9 +27,9 @@ pub fn trace(profiles: &[Profile]) -> Value {
                 "args": {
                     "kernel": step.kernel,
                     "layer": step.layer,
-                    "bytes_read": step.done.read,
-                    "bytes_written": step.done.written,
-                    "operations": step.done.operations,
+                    "bytes_read": step.cost.read,
+                    "bytes_written": step.cost.written,
+                    "operations": step.cost.operations,
                 },
             }));
         }
@@ -51,9 +51,9 @@ mod tests {
     #[test]
     fn dispatches_are_events_that_do_not_overlap() {
         let done = DispatchCost { read: 10, written: 20, operations: 30 };
-        let step = |layer, begin, seconds| Step { kernel: "down", layer, done, seconds, begin };
+        let step = |layer, begin, seconds| Step { kernel: "down", layer, cost: done, seconds, begin };
         let steps = vec![step(Some(0), 0.0, 5e-6), step(Some(1), 4e-6, 5e-6)];
-        let profile = Profile { name: "decode".to_owned(), rounds: 1, steps, whole: 1e-5 };
+        let profile = Profile { name: "decode".to_owned(), repetitions: 1, steps, pass_seconds: 1e-5 };
         let event = |layer: u32, begin: f64| {
             json!({
                 "name": "down", "cat": "decode", "ph": "X", "ts": begin, "dur": 5.0, "pid": 1, "tid": 0,

@@ -20,9 +20,9 @@ pub struct TuningProblem {
     /// The plan's kernels.
     pub kernels: &'static [&'static str],
     /// Their default layout.
-    pub own: Layout,
+    pub default: Layout,
     /// The candidates.
-    pub others: &'static [Candidate],
+    pub candidates: &'static [Candidate],
 }
 
 /// The key of a tuning problem. The compiler interprets it; here it labels output and sets the error
@@ -34,9 +34,9 @@ pub struct TuningKey {
     /// Batch-size class of the kernels: `one`, `few` or `many` rows.
     pub rows: &'static str,
     /// Key and values in tuned.json.
-    pub said: &'static [(&'static str, KeyValue)],
+    pub attributes: &'static [(&'static str, KeyValue)],
     /// The error model of the kernels' results.
-    pub sums: ErrorModel,
+    pub error_model: ErrorModel,
 }
 
 /// A value in tuned.json.
@@ -80,7 +80,7 @@ pub struct Candidate {
     /// The layout.
     pub layout: Layout,
     /// The kernels, in the order of [`TuningProblem::kernels`].
-    pub stand_ins: &'static [&'static CandidateKernel],
+    pub kernels: &'static [&'static CandidateKernel],
 }
 
 /// A kernel with a candidate layout.
@@ -109,7 +109,7 @@ impl TuningSpace {
 
     /// All candidate kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
-        let others = self.choices.iter().flat_map(|choice| choice.others);
-        others.flat_map(|other| other.stand_ins).map(|stand_in| &stand_in.kernel)
+        let others = self.choices.iter().flat_map(|choice| choice.candidates);
+        others.flat_map(|other| other.kernels).map(|stand_in| &stand_in.kernel)
     }
 }

@@ -10,7 +10,7 @@ use crate::measure::tune::candidates::ErrorModel;
 pub(crate) type OutputSnapshot = Vec<(&'static str, Binding, Vec<u8>)>;
 
 /// The buffer of partial results that a combine kernel reads.
-pub(crate) const JOINED: &str = "partials";
+pub(crate) const PARTIALS: &str = "partials";
 
 /// Outputs that must be bitwise identical.
 const EXACT: [&str; 3] = ["keys", "values", "routes"];
@@ -46,7 +46,7 @@ pub(crate) fn bound(sums: ErrorModel, positions: u32) -> f64 {
 
 /// The first buffer whose contents differ.
 pub(crate) fn difference(own: &OutputSnapshot, others: &OutputSnapshot, bound: f64) -> Option<Difference> {
-    let compared = own.iter().zip(others).filter(|((buffer, ..), _)| *buffer != JOINED);
+    let compared = own.iter().zip(others).filter(|((buffer, ..), _)| *buffer != PARTIALS);
     let compared = compared.map(|((buffer, _, own), (_, _, other))| {
         if EXACT.contains(buffer) {
             let distance = if own == other { 0.0 } else { f64::INFINITY };

@@ -11,7 +11,7 @@ pub struct TuningResult {
     /// Its kernels.
     pub kernels: &'static [&'static str],
     /// The default layout.
-    pub own: Layout,
+    pub default: Layout,
     /// The fastest layout; may be the default.
     pub best: Layout,
     /// Times of all its dispatches in a pass, for each measured pass.
@@ -28,7 +28,7 @@ pub struct Times {
     /// Positions that the last row attends to.
     pub positions: u32,
     /// Seconds with the default layout.
-    pub own: f64,
+    pub default: f64,
     /// Seconds with the fastest layout.
     pub best: f64,
 }
@@ -36,12 +36,12 @@ pub struct Times {
 impl TuningResult {
     /// Seconds over all passes, with the default and with the fastest layout.
     pub fn seconds(&self) -> [f64; 2] {
-        [self.times.iter().map(|times| times.own).sum(), self.times.iter().map(|times| times.best).sum()]
+        [self.times.iter().map(|times| times.default).sum(), self.times.iter().map(|times| times.best).sum()]
     }
 
     /// Whether a layout other than the default was chosen.
     pub fn changes(&self) -> bool {
-        self.best != self.own
+        self.best != self.default
     }
 }
 

@@ -38,7 +38,7 @@ pub fn line(chosen: &TuningResult) -> String {
 /// The content of tuned.json.
 pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
     let layouts = all.iter().map(|chosen| {
-        let TuningResult { subject, kernels, own, best, times, tried, wrong } = chosen;
+        let TuningResult { subject, kernels, default: own, best, times, tried, wrong } = chosen;
         let wrong = wrong.iter().map(|it| {
             let difference = &it.difference;
             json!({
@@ -50,7 +50,7 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
         });
         let [before, after] = chosen.seconds();
         let mut layout: Map<String, Value> =
-            subject.said.iter().map(|(name, entry)| ((*name).to_owned(), value(entry))).collect();
+            subject.attributes.iter().map(|(name, entry)| ((*name).to_owned(), value(entry))).collect();
         let mut more = json!({
             "knobs": named(*best),
             "seconds": after,
@@ -60,8 +60,8 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
             "candidates": tried,
             "mismatches": wrong.collect::<Vec<_>>(),
         });
-        if let ErrorModel::Attention { .. } = subject.sums {
-            let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.own });
+        if let ErrorModel::Attention { .. } = subject.error_model {
+            let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.default });
             more["texts"] = times.iter().map(of).collect();
         }
         layout.extend(more.as_object_mut().map(std::mem::take).unwrap_or_default());
@@ -80,12 +80,12 @@ mod tests {
         let subject = TuningKey {
             name: "q8_0 3072 × 2048 one",
             rows: "one",
-            said: &[
+            attributes: &[
                 ("subject", KeyValue::Word("projection")),
                 ("inputs", KeyValue::Number(2048)),
                 ("leaves", KeyValue::Flag(true)),
             ],
-            sums: ErrorModel::Products(2048),
+            error_model: ErrorModel::Products(2048),
         };
         let own = Layout {
             name: "4 rows, 2 simdgroups",
@@ -95,9 +95,16 @@ mod tests {
             name: "4 rows, 8 simdgroups",
             knobs: &[("rows_per_simdgroup", KeyValue::Number(4)), ("simdgroups", KeyValue::Number(8))],
         };
-        let times = vec![Times { positions: 521, own: 12e-6, best: 9e-6 }];
-        let chosen =
-            TuningResult { subject, kernels: &["qkv_one"], own, best, times, tried: 40, wrong: Vec::new() };
+        let times = vec![Times { positions: 521, default: 12e-6, best: 9e-6 }];
+        let chosen = TuningResult {
+            subject,
+            kernels: &["qkv_one"],
+            default: own,
+            best,
+            times,
+            tried: 40,
+            wrong: Vec::new(),
+        };
         assert_eq!(
             line(&chosen),
             "q8_0 3072 × 2048 one         qkv_one                       12.0 µs → 9.0 µs (-25.0%)  4 rows, 8 simdgroups  (of 40)\n"
@@ -119,9 +126,9 @@ mod tests {
         assert_eq!(entry["mismatches"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
         assert_eq!(entry["texts"], Value::Null);
         let sums = ErrorModel::Attention { width: 64, window: None };
-        let long = Times { positions: 4096, own: 30e-6, best: 20e-6 };
+        let long = Times { positions: 4096, default: 30e-6, best: 20e-6 };
         let times = [chosen.times.clone(), vec![long]].concat();
-        let attention = TuningResult { subject: TuningKey { sums, ..subject }, times, ..chosen };
+        let attention = TuningResult { subject: TuningKey { error_model: sums, ..subject }, times, ..chosen };
         let entry = of_table(&attention);
         assert_eq!(entry["texts"][1]["positions"], 4096);
         assert_eq!(entry["default_seconds"], json!(12e-6 + 30e-6));

@@ -4,9 +4,9 @@ use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
 use crate::measure::capture::{CapturedDispatch, CapturedPass, CapturingDevice};
-use crate::measure::profile::middle;
+use crate::measure::profile::median;
 use crate::measure::tune::candidates::{Candidate, CandidateKernel, ErrorModel, TuningProblem};
-use crate::measure::tune::compare::{JOINED, OutputSnapshot, bound, difference};
+use crate::measure::tune::compare::{OutputSnapshot, PARTIALS, bound, difference};
 use crate::measure::tune::result::{Mismatch, Times, TuningResult};
 use crate::model::ModelInfo;
 
@@ -67,16 +67,16 @@ impl Tuner {
         let mut passes = Vec::new();
         for length in [Some(short), long].into_iter().flatten() {
             engine.truncate(0, 0);
-            let ids = engine.info().some_ids(length);
+            let ids = engine.info().test_tokens(length);
             let (before, last) = ids.split_at((length - short) as usize);
             let (prompt, rest) = last.split_at(Tuner::many(engine.info()) as usize);
             let (few, one) = rest.split_at(SMALL_BATCH as usize);
             if !before.is_empty() {
-                engine.feed(0, before, Output::Nothing)?;
+                engine.run_tokens(0, before, Output::Nothing)?;
                 engine.device().take();
             }
-            for (ids, want) in [(prompt, Output::Next), (few, Output::AllLogits), (one, Output::Next)] {
-                engine.feed(0, ids, want)?;
+            for (ids, want) in [(prompt, Output::Greedy), (few, Output::AllLogits), (one, Output::Greedy)] {
+                engine.run_tokens(0, ids, want)?;
                 let positions = engine.length(0);
                 passes.extend(engine.device().take().into_iter().map(|pass| (pass, positions)));
             }
@@ -92,8 +92,8 @@ impl Tuner {
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<TuningResult>, String> {
-        let has_any = |pass: &&(CapturedPass, u32)| pass.0.notes.iter().any(|note| choice.makes(note));
-        let most = match choice.subject.sums {
+        let has_any = |pass: &&(CapturedPass, u32)| pass.0.dispatches.iter().any(|note| choice.makes(note));
+        let most = match choice.subject.error_model {
             ErrorModel::Products(_) | ErrorModel::Codes(_) => 1,
             ErrorModel::Attention { .. } => self.passes.len(),
         };
@@ -102,7 +102,7 @@ impl Tuner {
             return Ok(None);
         }
         let (mut wrong, mut right) = (Vec::new(), Vec::new());
-        'others: for other in choice.others {
+        'others: for other in choice.candidates {
             for pass in &passes {
                 if !goes_on() {
                     return Ok(None);
@@ -122,13 +122,13 @@ impl Tuner {
         let best = best(&all.iter().map(|turns| turns.gains.as_slice()).collect::<Vec<_>>());
         let times = all.iter().zip(&passes).map(|(turns, (_, positions))| {
             let gain = best.map_or(1.0, |index| turns.gains[index]);
-            Times { positions: *positions, own: turns.own, best: turns.own * gain }
+            Times { positions: *positions, default: turns.own, best: turns.own * gain }
         });
         Ok(Some(TuningResult {
             subject: choice.subject,
             kernels: choice.kernels,
-            own: choice.own,
-            best: best.map_or(choice.own, |index| right[index].layout),
+            default: choice.default,
+            best: best.map_or(choice.default, |index| right[index].layout),
             times: times.collect(),
             tried: 1 + right.len(),
             wrong,
@@ -145,19 +145,20 @@ impl Tuner {
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<InterleavedTimings>, String> {
-        let notes: Vec<&CapturedDispatch> = pass.notes.iter().filter(|note| choice.makes(note)).collect();
+        let notes: Vec<&CapturedDispatch> =
+            pass.dispatches.iter().filter(|note| choice.makes(note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
         // The default layout is first in each round; the order of the candidates is reversed in every other
         // round.
         let layouts = 1 + right.len();
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); layouts];
-        pass.say(device);
+        pass.write_inputs(device);
         for turn in 0..=self.turns {
             if !goes_on() {
                 return Ok(None);
             }
             let place = |index: usize| if turn % 2 == 0 { index } else { (layouts - index) % layouts };
-            let of_turn = device.timed(pass.program, layouts, &mut |index, to| {
+            let of_turn = device.time_parts(pass.schedule, layouts, &mut |index, to| {
                 let other = place(index).checked_sub(1).map(|other| right[other]);
                 for _ in 0..repeats {
                     for note in &notes {
@@ -178,10 +179,10 @@ impl Tuner {
         // Clocks drift over rounds, so the gain is the median of the gains in each round.
         let gained = |times_of: &Vec<f64>| {
             let each = times_of.iter().zip(&times[0]);
-            middle(each.map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect())
+            median(each.map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect())
         };
         let gains = times[1..].iter().map(gained).collect();
-        Ok(Some(InterleavedTimings { own: middle(times[0].clone()), gains }))
+        Ok(Some(InterleavedTimings { own: median(times[0].clone()), gains }))
     }
 }
 
@@ -207,23 +208,23 @@ fn check(
     device: &mut dyn Device,
 ) -> Result<Option<Mismatch>, String> {
     for kernel in choice.kernels {
-        let Some(place) = pass.notes.iter().position(|note| note.kernel.name == *kernel) else {
+        let Some(place) = pass.dispatches.iter().position(|note| note.kernel.name == *kernel) else {
             continue;
         };
-        let note = &pass.notes[place];
+        let note = &pass.dispatches[place];
         let stand_in = other.standing_in(choice, note);
         // KV splits are compared after the combine kernel.
-        let has_partials = |note: &CapturedDispatch| note.kernel.buffers.contains(&JOINED);
-        let join = pass.notes.get(place + 1).filter(|next| has_partials(note) && has_partials(next));
+        let has_partials = |note: &CapturedDispatch| note.kernel.buffers.contains(&PARTIALS);
+        let join = pass.dispatches.get(place + 1).filter(|next| has_partials(note) && has_partials(next));
         // The inputs are valid after all dispatches before it.
-        pass.say(device);
-        device.run(pass.program, &mut |to| pass.encode_first(place, to))?;
+        pass.write_inputs(device);
+        device.run(pass.schedule, &mut |to| pass.encode_first(place, to))?;
         let before = read(note, device);
         let mut written_by = |does: &CapturedDispatch| {
             for (_, binding, bytes) in &before {
                 device.write(binding.buffer, binding.offset, bytes);
             }
-            device.run(pass.program, &mut |to| {
+            device.run(pass.schedule, &mut |to| {
                 does.encode(to);
                 if let Some(join) = join {
                     to.barrier();
@@ -233,7 +234,7 @@ fn check(
             Ok::<OutputSnapshot, String>(read(note, device))
         };
         let (own, others) = (written_by(note)?, written_by(&stand_in)?);
-        if let Some(difference) = difference(&own, &others, bound(choice.subject.sums, *positions)) {
+        if let Some(difference) = difference(&own, &others, bound(choice.subject.error_model, *positions)) {
             return Ok(Some(Mismatch { kernel: stand_in.kernel.name, difference }));
         }
     }
@@ -263,7 +264,7 @@ impl Candidate {
     /// The dispatch with this layout.
     fn standing_in(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
         let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
-        let CandidateKernel { kernel, groups } = self.stand_ins[place];
+        let CandidateKernel { kernel, groups } = self.kernels[place];
         CapturedDispatch { kernel, groups: groups(&note.scalars), ..note.clone() }
     }
 }

@@ -16,9 +16,9 @@ const DURATION: Duration = Duration::from_millis(500);
 impl ExpertCache {
     /// Disk bandwidth in bytes/s, measured for half a second. A few experts are evicted.
     pub fn disk_speed(&mut self) -> Result<f64, String> {
-        let before = self.counts;
+        let before = self.stats;
         let speed = self.measure().map_err(|what| self.fail(what));
-        self.counts = before;
+        self.stats = before;
         speed
     }
 
@@ -35,7 +35,7 @@ impl ExpertCache {
             }
         }
         self.slot_tables.iter_mut().for_each(|slots| slots.begin_request(1, 0));
-        let (start, before) = (Instant::now(), self.counts.bytes);
+        let (start, before) = (Instant::now(), self.stats.read_bytes);
         let mut reading: Vec<Expert> = Vec::new();
         while start.elapsed() < DURATION {
             while reading.len() < READS_IN_FLIGHT
@@ -62,6 +62,6 @@ impl ExpertCache {
         for expert in reading {
             self.slot_tables[self.layout.class_of[expert.0]].remove(expert);
         }
-        Ok((self.counts.bytes - before) as f64 / seconds)
+        Ok((self.stats.read_bytes - before) as f64 / seconds)
     }
 }

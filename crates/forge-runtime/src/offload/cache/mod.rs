@@ -63,7 +63,7 @@ pub struct ExpertCache {
     /// The layer and stage of each plane, by its offset in the weight file.
     planes: HashMap<usize, (usize, ExpertStage)>,
     /// The planes that the device repacks, by their offset in the weight file.
-    arrangements: HashMap<usize, Repacking>,
+    repackings: HashMap<usize, Repacking>,
     source: Arc<dyn Source>,
     /// Reads that may be in flight.
     pending: Vec<PendingRead>,
@@ -71,7 +71,7 @@ pub struct ExpertCache {
     next_ticket: ReadId,
     /// Experts missed by the current layer: they are in file order.
     missed: Vec<Expert>,
-    counts: CacheStats,
+    stats: CacheStats,
     usage: Option<UsageStats>,
 }
 
@@ -91,13 +91,13 @@ impl ExpertCache {
         let _ = region.advise(memmap2::Advice::HugePage);
         let mut planes = HashMap::new();
         for (layer, stacks) in layers.iter().enumerate() {
-            planes.extend(stacks.inner.iter().map(|plane| (plane.offset, (layer, ExpertStage::Inner))));
-            planes.extend(stacks.sum.iter().map(|plane| (plane.offset, (layer, ExpertStage::Sum))));
+            planes.extend(stacks.gate_up.iter().map(|plane| (plane.offset, (layer, ExpertStage::Inner))));
+            planes.extend(stacks.down.iter().map(|plane| (plane.offset, (layer, ExpertStage::Sum))));
         }
         let mut cache = ExpertCache {
             planes,
-            arrangements,
-            slot_tables: layout.classes.iter().map(|class| SlotTable::new(class.seats)).collect(),
+            repackings: arrangements,
+            slot_tables: layout.classes.iter().map(|class| SlotTable::new(class.slots)).collect(),
             io_pool: IoPool::new(source.clone())?,
             layers: layers.to_vec(),
             layout,
@@ -106,7 +106,7 @@ impl ExpertCache {
             pending: Vec::new(),
             next_ticket: 0,
             missed: Vec::new(),
-            counts: CacheStats::default(),
+            stats: CacheStats::default(),
             usage: None,
         };
         for (layer, stacks) in layers.iter().enumerate() {
@@ -117,7 +117,7 @@ impl ExpertCache {
             }
         }
         cache.drain()?;
-        cache.counts = CacheStats::default();
+        cache.stats = CacheStats::default();
         Ok(cache)
     }
 
@@ -130,7 +130,7 @@ impl ExpertCache {
     ) -> Result<ExpertCache, String> {
         let mut likely: Vec<Vec<usize>> = vec![Vec::new(); self.layers.len()];
         for (class, slots) in self.slot_tables.iter().enumerate() {
-            let experts = usage.likeliest(|layer| self.layout.class_of[layer] == class).into_iter();
+            let experts = usage.most_used(|layer| self.layout.class_of[layer] == class).into_iter();
             for (layer, expert) in experts.take(slots.evictable()) {
                 likely[layer].push(expert);
             }
@@ -142,14 +142,14 @@ impl ExpertCache {
             self.ensure_cached(layer, experts)?;
         }
         self.drain()?;
-        self.counts = CacheStats::default();
+        self.stats = CacheStats::default();
         self.usage = Some(usage);
         Ok(self)
     }
 
     /// The statistics so far.
     pub fn counts(&self) -> CacheStats {
-        self.counts
+        self.stats
     }
 
     /// The binding of the expert plane at `offset` in the weight file; `None` if it is no expert plane.
@@ -157,11 +157,11 @@ impl ExpertCache {
         let &(layer, half) = self.planes.get(&offset)?;
         let (stacks, class) = (&self.layers[layer], &self.layout.classes[self.layout.class_of[layer]]);
         let plane = stacks.planes().find(|plane| plane.offset == offset)?;
-        let place = stacks.place(plane);
+        let place = stacks.byte_range(plane);
         let first = class.start + place.start;
         // SAFETY: the class lies inside the region.
         let start = unsafe { self.region.as_ptr().cast_mut().add(first) };
-        let bytes = (class.seats - 1) * class.record + place.len();
+        let bytes = (class.slots - 1) * class.record_bytes + place.len();
         Some(BoundPlane { layer, half, plane: offset, offset: first, start, bytes })
     }
 
@@ -171,8 +171,8 @@ impl ExpertCache {
     }
 
     /// Bytes of the largest class.
-    pub fn longest(&self) -> usize {
-        self.layout.classes.iter().map(|class| class.seats * class.record).max().unwrap_or(0)
+    pub fn largest_class_bytes(&self) -> usize {
+        self.layout.classes.iter().map(|class| class.slots * class.record_bytes).max().unwrap_or(0)
     }
 
     /// All MoE layers.
@@ -192,7 +192,7 @@ impl ExpertCache {
 
     /// Number of slots that a layer shares with others of its class.
     pub fn seats(&self, layer: usize) -> usize {
-        self.layout.classes[self.layout.class_of[layer]].seats
+        self.layout.classes[self.layout.class_of[layer]].slots
     }
 
     /// Number of routed experts of a layer that can be cached at once.
@@ -231,11 +231,11 @@ impl ExpertCache {
             let kept = stacks.experts - stacks.shared;
             let chosen = experts.iter().copied().filter(|expert| *expert < kept);
             let asked = chosen.clone().count();
-            self.counts.asked += asked as u64;
-            self.counts.found += (asked - self.missed.len()) as u64;
-            self.counts.wanted += (self.missed.len() * stacks.record()) as u64;
+            self.stats.requests += asked as u64;
+            self.stats.hits += (asked - self.missed.len()) as u64;
+            self.stats.miss_bytes += (self.missed.len() * stacks.record()) as u64;
             if let Some(usage) = &mut self.usage {
-                usage.count(bound.layer, chosen);
+                usage.record(bound.layer, chosen);
             }
         }
         let class = &self.slot_tables[self.layout.class_of[bound.layer]];
@@ -249,7 +249,7 @@ impl ExpertCache {
     /// Whether the bound plane of a cached expert is repacked.
     pub fn is_arranged(&self, bound: BoundPlane, expert: usize) -> bool {
         let slots = &self.slot_tables[self.layout.class_of[bound.layer]];
-        self.arrangements.contains_key(&bound.plane) && slots.is_repacked((bound.layer, expert))
+        self.repackings.contains_key(&bound.plane) && slots.is_repacked((bound.layer, expert))
     }
 
     /// Repack jobs for cached experts in file order. They are marked as repacked.
@@ -259,7 +259,7 @@ impl ExpertCache {
             (&self.layout.classes[index], &self.layers[layer], self.region.as_mut_ptr());
         let planes = stacks.planes();
         let planes =
-            planes.filter_map(|plane| Some((stacks.place(plane), *self.arrangements.get(&plane.offset)?)));
+            planes.filter_map(|plane| Some((stacks.byte_range(plane), *self.repackings.get(&plane.offset)?)));
         let planes: Vec<_> = planes.collect();
         let mut repack_jobs = Vec::new();
         let is_loaded = |it: &Expert| !self.missed.contains(it) && self.ticket(*it).is_none();
@@ -267,9 +267,9 @@ impl ExpertCache {
         for expert in loaded {
             let Some(slot) = self.slot_tables[index].mark_repacked(expert) else { continue };
             for (place, arrangement) in &planes {
-                let first = class.start + slot * class.record + place.start;
+                let first = class.start + slot * class.record_bytes + place.start;
                 // SAFETY: the slot lies inside the region.
-                let pieces = unsafe { RepackJob::pieces(region.add(first), place.len(), *arrangement) };
+                let pieces = unsafe { RepackJob::split(region.add(first), place.len(), *arrangement) };
                 repack_jobs.extend(pieces);
             }
         }
@@ -299,7 +299,7 @@ impl ExpertCache {
     ) -> Result<(), String> {
         let start = Instant::now();
         let outcome = wait(self);
-        self.counts.stalled += start.elapsed();
+        self.stats.stall_time += start.elapsed();
         outcome.map_err(|what| self.fail(what))
     }
 
@@ -331,7 +331,7 @@ impl ExpertCache {
                 None => missing.push(expert),
                 Some(false) => (),
                 Some(true) => {
-                    self.counts.foreseen += 1;
+                    self.stats.prefetch_hits += 1;
                     self.missed.push(expert);
                     if let Some(ticket) = self.ticket(expert) {
                         self.io_pool.promote(ticket);
@@ -387,16 +387,18 @@ impl ExpertCache {
         let (layer, number) = expert;
         let (index, ticket) = (self.layout.class_of[layer], self.next_ticket);
         let class = &self.layout.classes[index];
-        let bytes = class.record;
+        let bytes = class.record_bytes;
         let from = (self.layers[layer].records.offset + number * bytes) as u64;
         // SAFETY: the slot lies inside the region.
         let to = unsafe { self.region.as_mut_ptr().add(class.start + slot * bytes) };
         self.next_ticket += 1;
-        self.counts.bytes += bytes as u64;
+        self.stats.read_bytes += bytes as u64;
         self.pending.push(PendingRead { ticket, class: index, slot, expert: Some(expert) });
         // SAFETY: no kernel uses the evicted expert any more, and the new one is not used before its read is
         // done.
-        unsafe { self.io_pool.submit(ReadRequest { ticket, from, to, bytes }, when) };
+        unsafe {
+            self.io_pool.submit(ReadRequest { ticket, file_offset: from, destination: to, bytes }, when)
+        };
     }
 
     /// Cancels prefetches for a layer that have not started.
@@ -405,7 +407,7 @@ impl ExpertCache {
         for PendingRead { ticket, class, slot, expert } in self.pending.iter_mut().filter(is_of_layer) {
             let bytes = self.io_pool.cancel(*ticket);
             if bytes > 0 {
-                self.counts.bytes -= bytes as u64;
+                self.stats.read_bytes -= bytes as u64;
                 self.slot_tables[*class].invalidate(*slot);
                 *expert = None;
             }

@@ -39,7 +39,16 @@ fn layers() -> Vec<ExpertWeights> {
             |first: usize, bytes: usize| Span::new(Buffer::Weights, start + first, 5 * RECORD + bytes);
         let (inner, sum) = (vec![plane(0, INNER)], vec![plane(INNER, SUM)]);
         let records = Span::new(Buffer::Weights, start, 6 * RECORD);
-        ExpertWeights { experts: 6, chosen: 3, shared: 1, records, inner, sum, routes, router: Vec::new() }
+        ExpertWeights {
+            experts: 6,
+            experts_per_token: 3,
+            shared: 1,
+            records,
+            gate_up: inner,
+            down: sum,
+            routes,
+            router: Vec::new(),
+        }
     };
     vec![layer(11), layer(11 + 6 * RECORD)]
 }
@@ -53,7 +62,7 @@ fn cache(slots: usize) -> (ExpertCache, Arc<Disk>) {
 fn repacking(slots: usize, arrangements: HashMap<usize, Repacking>) -> (ExpertCache, Arc<Disk>) {
     let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
     let layout = CacheLayout::new(&layers(), (slots * RECORD) as u64).unwrap();
-    assert_eq!(layout.seats(), slots);
+    assert_eq!(layout.slots(), slots);
     (ExpertCache::new(&layers(), layout, disk.clone(), arrangements).unwrap(), disk)
 }
 
@@ -64,7 +73,7 @@ fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<
         let bound = streamed.bound(plane.offset).expect("it is one of its planes");
         let mut seats = vec![u32::MAX; 6];
         streamed.fetch(bound, experts, &mut seats)?;
-        let bytes = stacks.place(plane).len();
+        let bytes = stacks.byte_range(plane).len();
         for expert in experts {
             let seat = seats[*expert] as usize * RECORD;
             assert!(seat + bytes <= bound.bytes);
@@ -92,8 +101,8 @@ fn fetched_experts_are_complete_and_cached() {
         fetch(&mut streamed, layer, &experts).unwrap();
         let counts = streamed.counts().since(&before);
         let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
-        assert_eq!((counts.asked, counts.found), (asked, found), "{layer} {experts:?}");
-        assert_eq!(counts.bytes, (asked - found) * RECORD as u64, "{layer} {experts:?}");
+        assert_eq!((counts.requests, counts.hits), (asked, found), "{layer} {experts:?}");
+        assert_eq!(counts.read_bytes, (asked - found) * RECORD as u64, "{layer} {experts:?}");
     }
 }
 
@@ -104,7 +113,7 @@ fn experts_found_again_are_repacked_once() {
     let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
     let (mut streamed, _) = repacking(5, arrangements);
     let mut fetched = |layer: usize, expert: usize| {
-        let [first, plane] = [layers[layer].inner[0], layers[layer].sum[0]];
+        let [first, plane] = [layers[layer].gate_up[0], layers[layer].down[0]];
         let [first, bound] =
             [first, plane].map(|plane| streamed.bound(plane.offset).expect("it is one of its planes"));
         let mut seats = vec![u32::MAX; 6];
@@ -141,7 +150,7 @@ fn experts_found_again_are_repacked_once() {
 #[test]
 fn a_run_starts_with_the_most_used_experts() {
     let folder = tempfile::tempdir().unwrap();
-    let usage = || UsageStats::beside(&folder.path().join("weights.safetensors"), &layers());
+    let usage = || UsageStats::load(&folder.path().join("weights.safetensors"), &layers());
     let mut progress = Vec::new();
     let begin = |progress: &mut Vec<(usize, usize)>| {
         cache(5).0.with_usage(usage(), &mut |done, all| progress.push((done, all))).unwrap()
@@ -161,14 +170,14 @@ fn a_run_starts_with_the_most_used_experts() {
     for (layer, experts, found) in [(1, [4, 0], 2), (0, [3, 5], 1)] {
         let before = second.counts();
         fetch(&mut second, layer, &experts).unwrap();
-        assert_eq!(second.counts().since(&before).found, found, "{layer} {experts:?}");
+        assert_eq!(second.counts().since(&before).hits, found, "{layer} {experts:?}");
     }
 }
 
 #[test]
 fn loaded_experts_do_not_wait_for_the_others() {
     let (mut streamed, disk) = cache(5);
-    let bound = streamed.bound(layers()[0].sum[0].offset).expect("it is one of its planes");
+    let bound = streamed.bound(layers()[0].down[0].offset).expect("it is one of its planes");
     let mut seats = vec![u32::MAX; 6];
     streamed.ask(bound, &[0, 3, 5], &mut seats).unwrap();
     let (mut coming, mut here) = (vec![0, 3, 5], Vec::new());
@@ -197,13 +206,18 @@ fn prefetched_experts_are_read_early_and_are_not_hits() {
     streamed.drain().unwrap();
     let record = RECORD as u64;
     let read = |streamed: &ExpertCache| streamed.counts().since(&before);
-    assert_eq!(read(&streamed), CacheStats { bytes: 3 * record, ..CacheStats::default() });
+    assert_eq!(read(&streamed), CacheStats { read_bytes: 3 * record, ..CacheStats::default() });
     // Cached experts need no disk.
     disk.0.store(1, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[0, 3, 5]).unwrap();
-    let wanted =
-        CacheStats { asked: 2, foreseen: 2, wanted: 2 * record, bytes: 3 * record, ..CacheStats::default() };
-    assert_eq!(CacheStats { stalled: Duration::ZERO, ..read(&streamed) }, wanted);
+    let wanted = CacheStats {
+        requests: 2,
+        prefetch_hits: 2,
+        miss_bytes: 2 * record,
+        read_bytes: 3 * record,
+        ..CacheStats::default()
+    };
+    assert_eq!(CacheStats { stall_time: Duration::ZERO, ..read(&streamed) }, wanted);
     fetch(&mut streamed, 0, &[0, 1, 5]).expect("experts of the last request are not evicted");
     disk.0.store(u64::MAX, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[4, 1, 5]).unwrap();

@@ -39,11 +39,11 @@ pub(crate) fn begin(
     if top.is_some() && !has_logprobs {
         return Err(ApiError::of("top_logprobs", "`top_logprobs` requires `logprobs`: true"));
     }
-    request.settings.logprobs = has_logprobs.then_some(top.unwrap_or(0));
+    request.params.logprobs = has_logprobs.then_some(top.unwrap_or(0));
     std::mem::take(fields).finish()?;
-    let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
+    let described = tools.as_ref().map_or(&[][..], |tools| &tools.descriptions);
     let prompt = service.conversation(&messages, described, &variables)?;
-    let answer = service.begin_texts(&request, vec![prompt], Kind::Chat)?;
+    let answer = service.begin_choices(&request, vec![prompt], Kind::Chat)?;
     Ok((request, answer))
 }
 

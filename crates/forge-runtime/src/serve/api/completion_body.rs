@@ -79,8 +79,8 @@ impl CompletionBody {
     ) -> CompletionBody {
         let choice = Choice {
             reader: request.calls.clone(),
-            logprobs: request.settings.logprobs.map(|_| Tokens::default()),
-            offsets: request.settings.logprobs.filter(|_| kind == Kind::Plain).map(|_| Offsets::new(&text)),
+            logprobs: request.params.logprobs.map(|_| Tokens::default()),
+            offsets: request.params.logprobs.filter(|_| kind == Kind::Plain).map(|_| Offsets::new(&text)),
             ..Choice::default()
         };
         let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
@@ -175,7 +175,7 @@ impl Choice {
             return if piece.text.is_empty() { Vec::new() } else { vec![Delta::Words(piece.text.clone())] };
         };
         let mut parts = reader.push(piece.id, &piece.text);
-        if piece.end.is_some() {
+        if piece.finish_reason.is_some() {
             parts.extend(reader.finish());
         }
         let mut deltas = Vec::new();
@@ -211,7 +211,7 @@ impl Choice {
                 "tool_calls"
             }
             FinishReason::EndOfText | FinishReason::StopString | FinishReason::Complete => "stop",
-            FinishReason::Count | FinishReason::Context | FinishReason::Interrupted => "length",
+            FinishReason::Length | FinishReason::Context | FinishReason::Interrupted => "length",
         }
     }
 }
@@ -230,7 +230,7 @@ impl ResponseBody for CompletionBody {
         let choice = &mut self.choices[index];
         let logprobs = match (piece.id, &choice.logprobs) {
             // An end-of-text token is not part of the text.
-            (Some(id), Some(_)) if piece.end != Some(FinishReason::EndOfText) => {
+            (Some(id), Some(_)) if piece.finish_reason != Some(FinishReason::EndOfText) => {
                 let offset = choice.offsets.as_mut().map_or(0, |offsets| offsets.push(id));
                 Some(Tokens(vec![Token { id, logprobs: piece.logprobs.clone(), offset }]))
             }
@@ -240,7 +240,7 @@ impl ResponseBody for CompletionBody {
             tokens.0.extend(new.0.iter().cloned());
         }
         let mut deltas = choice.push(piece);
-        choice.end = piece.end.map(|end| choice.reason(end));
+        choice.end = piece.finish_reason.map(|end| choice.reason(end));
         if deltas.is_empty() && logprobs.is_some() {
             deltas.push(Delta::Words(String::new()));
         }

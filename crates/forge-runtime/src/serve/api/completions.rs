@@ -22,10 +22,10 @@ pub(crate) fn begin(
     // With `echo`, zero new tokens are allowed.
     let mut request = GenerationRequest::take(fields, service, u64::from(!echo), DEFAULT_MAX_TOKENS)?;
     request.echo = echo;
-    fields.only("best_of", &json!(request.texts), "must equal `n`: all completions are returned")?;
-    request.settings.logprobs = fields.count("logprobs", 0, 20)?;
+    fields.only("best_of", &json!(request.choices), "must equal `n`: all completions are returned")?;
+    request.params.logprobs = fields.count("logprobs", 0, 20)?;
     std::mem::take(fields).finish()?;
-    let answer = service.begin_texts(&request, prompts, Kind::Plain)?;
+    let answer = service.begin_choices(&request, prompts, Kind::Plain)?;
     Ok((request, answer))
 }
 
@@ -38,12 +38,12 @@ fn prompts(service: &ServerState, fields: &mut Fields) -> Result<Vec<Vec<u32>>, 
         items.map(|item| item.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
     };
     let one = |value: &Value| match value {
-        Value::String(text) => Ok(service.text.encode(text, true)?),
+        Value::String(text) => Ok(service.tokenizer.encode(text, true)?),
         value => ids(value).ok_or_else(invalid),
     };
     match fields.need::<Value>("prompt")? {
         Value::Array(items) if !items.is_empty() && !items[0].is_number() => {
-            let most = service.queue.most();
+            let most = service.queue.capacity();
             if items.len() > most {
                 let message =
                     format!("{} prompts exceed the maximum of {most} (--slots plus --queue)", items.len());

@@ -27,7 +27,7 @@ pub(crate) struct Offsets {
 
 impl Offsets {
     pub(crate) fn new(text: &Tokenizer) -> Offsets {
-        Offsets { stream: text.stream(), end: 0 }
+        Offsets { stream: text.detokenizer(), end: 0 }
     }
 
     /// The offset of the next token.

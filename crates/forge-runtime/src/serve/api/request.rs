@@ -16,9 +16,9 @@ use std::hash::{BuildHasher, RandomState};
 /// A generation request.
 pub(crate) struct GenerationRequest {
     /// Generation parameters, with the seed of the first sequence.
-    pub(crate) settings: GenerationParams,
+    pub(crate) params: GenerationParams,
     /// Sequences per prompt (`n`).
-    pub(crate) texts: usize,
+    pub(crate) choices: usize,
     /// Whether the output starts with the prompt.
     pub(crate) echo: bool,
     /// The name of the prompt field, for errors.
@@ -46,22 +46,22 @@ impl GenerationRequest {
         let stream = fields.take("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let seed = fields.take::<i64>("seed")?.map(|seed| seed as u64).unwrap_or_else(new_seed);
-        let texts = fields.count("n", 1, service.queue.most() as u64)?.unwrap_or(1);
+        let texts = fields.count("n", 1, service.queue.capacity() as u64)?.unwrap_or(1);
         let [old, new] =
             ["max_tokens", "max_completion_tokens"].map(|name| fields.count_or_unlimited(name, least));
         let settings = GenerationParams {
             sampling: sampling(fields, &service.sampling, service.info.vocabulary)?,
             seed,
-            count: new?.or(old?).unwrap_or(count),
+            max_tokens: new?.or(old?).unwrap_or(count),
             stop: stop(fields)?,
-            ignore_end: fields.take("ignore_eos")?.unwrap_or(false),
+            ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
             logprobs: None,
         };
         let (grammar_field, grammar) = grammar(fields)?;
         Ok(GenerationRequest {
             prompt_field: "prompt",
-            settings,
-            texts,
+            params: settings,
+            choices: texts,
             echo: false,
             grammar,
             grammar_field,
@@ -75,9 +75,9 @@ impl GenerationRequest {
 impl GenerationRequest {
     /// Offers tools to the model.
     pub(crate) fn offer(&mut self, tools: &Tools, service: &ServerState) -> Result<(), ApiError> {
-        let opening = tools.dialect.opening_id(&service.text);
-        self.calls = Some(ToolCallParser::new(tools.dialect, opening));
-        let grammar = tools.grammar(self.grammar.take(), &service.text, &service.grammars);
+        let opening = tools.format.opening_id(&service.tokenizer);
+        self.calls = Some(ToolCallParser::new(tools.format, opening));
+        let grammar = tools.grammar(self.grammar.take(), &service.tokenizer, &service.grammars);
         self.grammar = Some(grammar.map_err(|failure| match failure {
             Error::Usage(message) => ApiError::of("tools", message),
             failure @ Error::Runtime(_) => failure.into(),

@@ -29,20 +29,20 @@ const EVENTS: usize = 64;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// Prompt tokens.
-    pub(crate) prompt: usize,
+    pub(crate) prompt_tokens: usize,
     /// Prompt tokens reused from the prefix cache.
-    pub(crate) reused: usize,
+    pub(crate) cached_tokens: usize,
     /// Generated tokens.
-    pub(crate) written: usize,
+    pub(crate) completion_tokens: usize,
 }
 
 impl Usage {
     pub(crate) fn json(&self) -> Value {
         json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.written,
-            "total_tokens": self.prompt + self.written,
-            "prompt_tokens_details": { "cached_tokens": self.reused },
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": { "cached_tokens": self.cached_tokens },
         })
     }
 }
@@ -83,12 +83,12 @@ pub(crate) trait ResponseBody: Send {
 
 /// A response in progress.
 pub(crate) struct PendingResponse {
-    pub(crate) shape: Box<dyn ResponseBody>,
+    pub(crate) body: Box<dyn ResponseBody>,
     pub(crate) updates: Updates,
     /// Sequences that have not finished.
-    pub(crate) left: usize,
+    pub(crate) remaining: usize,
     /// Sequences per prompt: only the first one's reused tokens count.
-    pub(crate) texts: usize,
+    pub(crate) choices: usize,
     pub(crate) usage: Usage,
 }
 
@@ -99,11 +99,11 @@ impl PendingResponse {
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {
-        while self.left > 0 {
+        while self.remaining > 0 {
             let update = self.updates.recv().await;
             self.take(update)?;
         }
-        Ok(json_response(StatusCode::OK, &self.shape.whole(&self.usage)))
+        Ok(json_response(StatusCode::OK, &self.body.whole(&self.usage)))
     }
 
     fn stream(self) -> Response {
@@ -119,14 +119,14 @@ impl PendingResponse {
 
     /// Sends events until the response is complete or the client disconnects.
     async fn send(mut self, events: mpsc::Sender<Bytes>) {
-        let mut pending = self.shape.begin();
+        let mut pending = self.body.begin();
         loop {
             for event in pending {
                 if !send(&events, event.bytes()).await {
                     return;
                 }
             }
-            if self.left == 0 {
+            if self.remaining == 0 {
                 break;
             }
             let update = tokio::select! {
@@ -149,29 +149,29 @@ impl PendingResponse {
                 }
             };
         }
-        for event in self.shape.end(&self.usage) {
+        for event in self.body.end(&self.usage) {
             if !send(&events, event.bytes()).await {
                 return;
             }
         }
-        send(&events, Bytes::from_static(self.shape.terminator().as_bytes())).await;
+        send(&events, Bytes::from_static(self.body.terminator().as_bytes())).await;
     }
 
     /// Applies a scheduler event and returns stream events.
     fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<Event>, ApiError> {
         match update {
             Some((index, RequestEvent::Reused(count))) => {
-                if index.is_multiple_of(self.texts) {
-                    self.usage.reused += count;
+                if index.is_multiple_of(self.choices) {
+                    self.usage.cached_tokens += count;
                 }
                 Ok(Vec::new())
             }
-            Some((index, RequestEvent::Echo(piece))) => Ok(self.shape.piece(index, &piece)),
+            Some((index, RequestEvent::Echo(piece))) => Ok(self.body.piece(index, &piece)),
             Some((index, RequestEvent::Piece(piece))) => {
-                self.left -= usize::from(piece.end.is_some());
-                self.usage.written +=
-                    usize::from(piece.id.is_some() && piece.end != Some(FinishReason::EndOfText));
-                Ok(self.shape.piece(index, &piece))
+                self.remaining -= usize::from(piece.finish_reason.is_some());
+                self.usage.completion_tokens +=
+                    usize::from(piece.id.is_some() && piece.finish_reason != Some(FinishReason::EndOfText));
+                Ok(self.body.piece(index, &piece))
             }
             Some((_, RequestEvent::Failed(failure))) => Err(failure.into()),
             None => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")),

@@ -54,17 +54,17 @@ pub(crate) fn begin(
     }
     let mut request = GenerationRequest::take(fields, service, 1, usize::MAX)?;
     request.prompt_field = "input";
-    if request.texts != 1 {
+    if request.choices != 1 {
         return Err(ApiError::of("n", "`n` must be 1"));
     }
     if let Some(tools) = &tools {
         request.offer(tools, service)?;
     }
     std::mem::take(fields).finish()?;
-    let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
+    let described = tools.as_ref().map_or(&[][..], |tools| &tools.descriptions);
     let prompt = service.conversation(&messages, described, &variables)?;
-    settings.insert("temperature".to_owned(), json!(request.settings.sampling.temperature));
-    settings.insert("top_p".to_owned(), json!(request.settings.sampling.top_p));
+    settings.insert("temperature".to_owned(), json!(request.params.sampling.temperature));
+    settings.insert("top_p".to_owned(), json!(request.params.sampling.top_p));
     let shape = ResponsesBody::new(service.info.name, settings, request.calls.clone());
     let answer = service.begin(&request, vec![prompt], Box::new(shape))?;
     Ok((request, answer))

@@ -82,17 +82,17 @@ impl ResponsesBody {
     fn json(&self, usage: Option<&Usage>) -> Value {
         let status = match self.end {
             None => "in_progress",
-            Some(FinishReason::Count | FinishReason::Context | FinishReason::Interrupted) => "incomplete",
+            Some(FinishReason::Length | FinishReason::Context | FinishReason::Interrupted) => "incomplete",
             Some(_) => "completed",
         };
         let details = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         let usage = usage.map(|usage| {
             json!({
-                "input_tokens": usage.prompt,
-                "input_tokens_details": { "cached_tokens": usage.reused },
-                "output_tokens": usage.written,
+                "input_tokens": usage.prompt_tokens,
+                "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+                "output_tokens": usage.completion_tokens,
                 "output_tokens_details": { "reasoning_tokens": 0 },
-                "total_tokens": usage.prompt + usage.written,
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             })
         });
         let mut response = json!({
@@ -196,7 +196,7 @@ impl ResponseBody for ResponsesBody {
             None if piece.text.is_empty() => Vec::new(),
             None => vec![Segment::Words(piece.text.clone())],
         };
-        if let (Some(reader), true) = (&mut self.reader, piece.end.is_some()) {
+        if let (Some(reader), true) = (&mut self.reader, piece.finish_reason.is_some()) {
             parts.extend(reader.finish());
         }
         let mut events = Vec::new();
@@ -215,15 +215,15 @@ impl ResponseBody for ResponsesBody {
                 Segment::Arguments(more) => self.more(&more, &mut events),
             }
         }
-        if piece.end.is_some() {
-            self.end = piece.end;
+        if piece.finish_reason.is_some() {
+            self.end = piece.finish_reason;
             if self.items.is_empty() {
                 self.open(Kind::Message, &mut events);
             }
             if let Some(item) = self.items.last_mut() {
                 item.is_cut = matches!(
-                    piece.end,
-                    Some(FinishReason::Count | FinishReason::Context | FinishReason::Interrupted)
+                    piece.finish_reason,
+                    Some(FinishReason::Length | FinishReason::Context | FinishReason::Interrupted)
                 );
             }
             self.close(&mut events);

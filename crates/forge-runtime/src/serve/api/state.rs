@@ -29,7 +29,7 @@ pub(crate) struct ServerState {
     /// Context length of a slot in tokens.
     pub(crate) context: u32,
     pub(crate) slots: u32,
-    pub(crate) text: Tokenizer,
+    pub(crate) tokenizer: Tokenizer,
     pub(crate) template: Option<Template>,
     /// Default sampling parameters.
     pub(crate) sampling: SamplingParams,
@@ -38,7 +38,7 @@ pub(crate) struct ServerState {
     pub(crate) grammar_threads: GrammarThreads,
     pub(crate) queue: Queue,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) access: Auth,
+    pub(crate) auth: Auth,
     /// Whether warm-up is done.
     pub(crate) is_ready: AtomicBool,
     /// Additional model names.
@@ -51,12 +51,12 @@ impl ServerState {
     /// Checks the `model` field, if present.
     pub(crate) fn check_model(&self, fields: &mut Fields) -> Result<(), ApiError> {
         match fields.take::<String>("model")? {
-            Some(model) if !self.answers_to(&model) => Err(self.unknown_model(&model)),
+            Some(model) if !self.accepts_model(&model) => Err(self.unknown_model(&model)),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn answers_to(&self, model: &str) -> bool {
+    pub(crate) fn accepts_model(&self, model: &str) -> bool {
         model == self.info.name || self.aliases.iter().any(|alias| alias == model)
     }
 
@@ -79,27 +79,27 @@ impl ServerState {
             let message = "this model has no chat template: use /v1/completions";
             return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
         };
-        let conversation = Conversation { messages, tools, variables, answer: true };
-        control_tokens::encode(&self.text, template, &conversation).map_err(|failure| match failure {
+        let conversation = Conversation { messages, tools, variables, add_generation_prompt: true };
+        control_tokens::encode(&self.tokenizer, template, &conversation).map_err(|failure| match failure {
             Error::Usage(message) => ApiError::of("messages", message),
             failure @ Error::Runtime(_) => failure.into(),
         })
     }
 
     /// Starts the generations of a (chat) completion request.
-    pub(crate) fn begin_texts(
+    pub(crate) fn begin_choices(
         &self,
         request: &GenerationRequest,
         prompts: Vec<Vec<u32>>,
         kind: Kind,
     ) -> Result<PendingResponse, ApiError> {
         let choices = self.check_count(prompts.len(), request)?;
-        if request.settings.logprobs.is_some() {
+        if request.params.logprobs.is_some() {
             // Loaded here, on a blocking thread. Errors are ignored: unknown bytes are left out of the
             // response.
             let _ = self.token_bytes.all();
         }
-        let (text, bytes) = (self.text.clone(), self.token_bytes.clone());
+        let (text, bytes) = (self.tokenizer.clone(), self.token_bytes.clone());
         let shape = CompletionBody::new(kind, self.info.name, text, bytes, choices, request);
         self.begin(request, prompts, Box::new(shape))
     }
@@ -113,7 +113,7 @@ impl ServerState {
     ) -> Result<PendingResponse, ApiError> {
         self.check_count(prompts.len(), request)?;
         let mut texts = Vec::new();
-        let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
+        let usage = Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
         prompts.iter().try_for_each(|prompt| self.check_prompt(request.prompt_field, prompt))?;
         let grammar = request.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
         let grammar = grammar.map_err(|failure| match failure {
@@ -121,26 +121,32 @@ impl ServerState {
             failure @ Error::Runtime(_) => failure.into(),
         })?;
         for prompt in prompts {
-            for number in 0..request.texts as u64 {
+            for number in 0..request.choices as u64 {
                 let settings = GenerationParams {
-                    seed: request.settings.seed.wrapping_add(number),
-                    ..request.settings.clone()
+                    seed: request.params.seed.wrapping_add(number),
+                    ..request.params.clone()
                 };
                 let constraint = grammar.as_ref().map(CompiledGrammar::constraint);
-                let end = self.info.end;
-                let completion = Generation::new(Some(&self.text), end, &prompt, settings, constraint);
-                let echo = request.echo.then(|| Echo::new(&self.text, request.settings.logprobs));
+                let end = self.info.eos;
+                let completion = Generation::new(Some(&self.tokenizer), end, &prompt, settings, constraint);
+                let echo = request.echo.then(|| Echo::new(&self.tokenizer, request.params.logprobs));
                 texts.push((prompt.clone(), completion, echo));
             }
         }
         let left = texts.len();
-        Ok(PendingResponse { shape, updates: self.queue.submit(texts)?, left, texts: request.texts, usage })
+        Ok(PendingResponse {
+            body: shape,
+            updates: self.queue.submit(texts)?,
+            remaining: left,
+            choices: request.choices,
+            usage,
+        })
     }
 
     /// Checks and returns the number of sequences. Called before anything is allocated, because a small body
     /// can name many prompts.
     pub(crate) fn check_count(&self, prompts: usize, request: &GenerationRequest) -> Result<usize, ApiError> {
-        let (texts, most) = (prompts.saturating_mul(request.texts), self.queue.most());
+        let (texts, most) = (prompts.saturating_mul(request.choices), self.queue.capacity());
         if texts > most {
             let param = if prompts > most { "prompt" } else { "n" };
             return Err(ApiError::of(

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(crate) struct QueuedRequest {
     /// The prompt: at least one token, and no more than the context length.
     pub(crate) prompt: Vec<u32>,
-    pub(crate) completion: Generation,
+    pub(crate) generation: Generation,
     /// Returns the prompt before the output, if requested.
     pub(crate) echo: Option<Echo>,
     /// The channel for its events, and its index among the request's sequences.
@@ -18,13 +18,13 @@ pub(crate) struct QueuedRequest {
     pub(crate) index: usize,
     pub(crate) arrived: Instant,
     /// Its permit in the queue.
-    pub(crate) _place: OwnedSemaphorePermit,
+    pub(crate) _permit: OwnedSemaphorePermit,
 }
 
 impl QueuedRequest {
     /// Whether log probabilities of the prompt are requested.
     pub(crate) fn echoes_logprobs(&self) -> bool {
-        self.echo.as_ref().is_some_and(Echo::wants_logits)
+        self.echo.as_ref().is_some_and(Echo::needs_logits)
     }
 }
 
@@ -43,9 +43,9 @@ pub(crate) enum RequestEvent {
 
 /// A sequence in a slot.
 pub(crate) struct RunningRequest {
-    pub(crate) job: QueuedRequest,
+    pub(crate) request: QueuedRequest,
     /// Prompt tokens processed so far.
-    pub(crate) read: usize,
+    pub(crate) position: usize,
     /// The next token to process, after the prompt.
     pub(crate) next: Option<u32>,
     /// Whether it waits for another slot that is processing the same prefix.
@@ -53,27 +53,27 @@ pub(crate) struct RunningRequest {
 }
 
 impl RunningRequest {
-    pub(crate) fn is_unwanted(&self) -> bool {
-        self.job.updates.is_closed()
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.request.updates.is_closed()
     }
 
     /// Sends an event. A disconnected client is noticed before the next pass.
     pub(crate) fn send(&self, update: RequestEvent) {
-        let _ = self.job.updates.send((self.job.index, update));
+        let _ = self.request.updates.send((self.request.index, update));
     }
 
     /// Sends the prompt tokens known before prefill, for `echo`: the first one, or all if no log
     /// probabilities are requested.
     pub(crate) fn echo_begin(&mut self) -> Result<(), Error> {
-        let known = if self.job.echoes_logprobs() { 1 } else { self.job.prompt.len() };
+        let known = if self.request.echoes_logprobs() { 1 } else { self.request.prompt.len() };
         (0..known).try_for_each(|position| self.echo(position, None))
     }
 
     /// Sends the prompt token at `position`, with the logits before it.
     pub(crate) fn echo(&mut self, position: usize, logits: Option<&[f32]>) -> Result<(), Error> {
-        let Some(echo) = &mut self.job.echo else { return Ok(()) };
-        let is_last = position + 1 == self.job.prompt.len();
-        let piece = echo.piece(self.job.prompt[position], logits, is_last)?;
+        let Some(echo) = &mut self.request.echo else { return Ok(()) };
+        let is_last = position + 1 == self.request.prompt.len();
+        let piece = echo.push(self.request.prompt[position], logits, is_last)?;
         self.send(RequestEvent::Echo(piece));
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Queue {
     }
 
     /// The maximum number of sequences of a request.
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.most
     }
 
@@ -46,15 +46,22 @@ impl Queue {
         texts: Vec<(Vec<u32>, Generation, Option<Echo>)>,
     ) -> Result<Updates, ApiError> {
         let Ok(mut places) = self.places.clone().try_acquire_many_owned(texts.len() as u32) else {
-            self.metrics.refused.add(1);
+            self.metrics.rejected.add(1);
             return Err(ApiError::busy(self.retry_after()));
         };
         let (updates, receiver) = unbounded_channel();
         let arrived = Instant::now();
         for (index, (prompt, completion, echo)) in texts.into_iter().enumerate() {
             let Some(_place) = places.split(1) else { break };
-            let job =
-                QueuedRequest { prompt, completion, echo, updates: updates.clone(), index, arrived, _place };
+            let job = QueuedRequest {
+                prompt,
+                generation: completion,
+                echo,
+                updates: updates.clone(),
+                index,
+                arrived,
+                _permit: _place,
+            };
             // If the scheduler has ended, the receiver of the events notices it.
             let _ = self.jobs.send(job);
         }

@@ -15,10 +15,10 @@ use crate::device::Device;
 use crate::engine::golden::largest;
 use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::error::Error;
-use crate::load::settle;
+use crate::load::finish_background_work;
 use crate::sampling::device_sampling::DeviceSampling;
 use crate::serve::batch::job::{QueuedRequest, RequestEvent, RunningRequest};
-use crate::serve::batch::slots::{Slot, choose, longest_prefix, pending_prefix};
+use crate::serve::batch::slots::{Slot, choose_slot, longest_prefix, pending_prefix};
 use crate::serve::http::metrics::Metrics;
 use crate::session::generation::FinishReason;
 use std::collections::VecDeque;
@@ -64,19 +64,19 @@ impl<D: Device> Scheduler<D> {
 
     /// Runs passes of all sizes once, so that the first request does not wait for initialization.
     pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
-        settle(self.engine.device())?;
+        finish_background_work(self.engine.device())?;
         let context = self.engine.context() as usize;
-        let id = self.engine.info().begin.unwrap_or(0).min(self.engine.info().vocabulary - 1);
+        let id = self.engine.info().bos.unwrap_or(0).min(self.engine.info().vocabulary - 1);
         for rows in [self.engine.info().chunk as usize, self.engine.info().head_rows as usize, 2, 1] {
             self.engine.truncate(0, 0);
-            self.engine.feed(0, &vec![id; rows.min(context)], Output::Next)?;
+            self.engine.run_tokens(0, &vec![id; rows.min(context)], Output::Greedy)?;
         }
         self.engine.truncate(0, 0);
         let device = self.engine.device();
         if let Some(disk) = device.disk_speed().map_err(Error::from)?
             && let Some(before) = device.streamed()
         {
-            self.metrics.stream(disk, before);
+            self.metrics.enable_expert_cache(disk, before);
         }
         Ok(())
     }
@@ -84,11 +84,11 @@ impl<D: Device> Scheduler<D> {
     /// Runs until all senders of the queue are dropped and all requests are done.
     pub(crate) fn run(mut self) {
         loop {
-            let is_over = self.take_jobs();
-            self.drop_unwanted();
+            let is_over = self.take_requests();
+            self.drop_cancelled();
             self.assign_slots();
             self.update_gauges();
-            if self.slots.iter().any(|slot| slot.work.is_some()) {
+            if self.slots.iter().any(|slot| slot.request.is_some()) {
                 self.step();
             } else if is_over {
                 return;
@@ -98,12 +98,12 @@ impl<D: Device> Scheduler<D> {
 
     fn update_gauges(&self) {
         self.metrics.waiting.set(self.waiting.len());
-        self.metrics.active.set(self.slots.iter().filter(|slot| slot.work.is_some()).count());
+        self.metrics.running.set(self.slots.iter().filter(|slot| slot.request.is_some()).count());
     }
 
     /// Receives requests; waits for one if there is nothing else to do. Returns whether the queue is closed.
-    fn take_jobs(&mut self) -> bool {
-        let is_idle = self.waiting.is_empty() && self.slots.iter().all(|slot| slot.work.is_none());
+    fn take_requests(&mut self) -> bool {
+        let is_idle = self.waiting.is_empty() && self.slots.iter().all(|slot| slot.request.is_none());
         if is_idle {
             self.update_gauges();
             match self.jobs.blocking_recv() {
@@ -120,12 +120,12 @@ impl<D: Device> Scheduler<D> {
         }
     }
 
-    fn drop_unwanted(&mut self) {
+    fn drop_cancelled(&mut self) {
         let before = self.waiting.len();
         self.waiting.retain(|job| !job.updates.is_closed());
         self.metrics.cancelled.add(before - self.waiting.len());
         for index in 0..self.slots.len() {
-            if self.slots[index].work.as_ref().is_some_and(RunningRequest::is_unwanted) {
+            if self.slots[index].request.as_ref().is_some_and(RunningRequest::is_cancelled) {
                 self.metrics.cancelled.add(1);
                 self.free(index);
             }
@@ -137,20 +137,21 @@ impl<D: Device> Scheduler<D> {
         while let Some(job) = self.waiting.front() {
             let kept =
                 |index: usize, length: usize| self.engine.rewindable(index as u32, length as u32) as usize;
-            let Some(index) = choose(&self.slots, &job.prompt, kept) else { return };
+            let Some(index) = choose_slot(&self.slots, &job.prompt, kept) else { return };
             let Some(job) = self.waiting.pop_front() else { return };
             let slot = &mut self.slots[index];
             // Log probabilities of the prompt need all of its logits, so nothing is reused.
-            let common = if job.echoes_logprobs() { 0 } else { slot.common(&job.prompt) };
+            let common = if job.echoes_logprobs() { 0 } else { slot.common_prefix(&job.prompt) };
             let read = self.engine.truncate(index as u32, common as u32) as usize;
-            slot.ids.truncate(read);
+            slot.tokens.truncate(read);
             self.metrics.started.add(1);
-            self.metrics.prompt.add(job.prompt.len());
-            self.metrics.reused.add(read);
-            let mut work = RunningRequest { job, read, next: None, waits_for_prefix: false };
+            self.metrics.prompt_tokens.add(job.prompt.len());
+            self.metrics.cached_tokens.add(read);
+            let mut work =
+                RunningRequest { request: job, position: read, next: None, waits_for_prefix: false };
             work.send(RequestEvent::Reused(read));
             let echoed = work.echo_begin();
-            slot.work = Some(work);
+            slot.request = Some(work);
             self.mark_used(index);
             self.prefilling.push_back(index);
             if let Err(failure) = echoed {
@@ -165,7 +166,7 @@ impl<D: Device> Scheduler<D> {
     }
 
     fn free(&mut self, index: usize) {
-        self.slots[index].work = None;
+        self.slots[index].request = None;
         self.prefilling.retain(|&other| other != index);
         self.mark_used(index);
     }
@@ -175,19 +176,19 @@ impl<D: Device> Scheduler<D> {
         self.share_prefixes();
         let pass = self.compose();
         let start = Instant::now();
-        let fed = self.engine.submit(&pass.rows, &pass.wanted, pass.output_kind());
-        self.metrics.busy.add(start.elapsed());
+        let fed = self.engine.run_batch(&pass.rows, &pass.wanted, pass.output_kind());
+        self.metrics.forward_time.add(start.elapsed());
         self.metrics.passes.add(1);
-        self.metrics.rows.add(pass.rows.len());
+        self.metrics.batch_tokens.add(pass.rows.len());
         if let Some(counts) = self.engine.device().streamed() {
-            self.metrics.set_streamed(counts);
+            self.metrics.set_expert_cache(counts);
         }
         let mut fed = match fed {
             Ok(fed) => fed,
             Err(failure) => {
                 // The contents of the slots are undefined.
                 for index in 0..self.slots.len() {
-                    self.slots[index].ids.clear();
+                    self.slots[index].tokens.clear();
                     self.engine.truncate(index as u32, 0);
                     self.fail(index, &failure);
                 }
@@ -196,24 +197,24 @@ impl<D: Device> Scheduler<D> {
         };
         for row in &pass.rows {
             let slot = &mut self.slots[row.slot as usize];
-            slot.ids.push(row.id);
-            if let Some(work) = &mut slot.work {
+            slot.tokens.push(row.id);
+            if let Some(work) = &mut slot.request {
                 work.next = None;
-                work.read = slot.ids.len();
+                work.position = slot.tokens.len();
             }
         }
         for place in 0..self.prefilling.len() {
             self.snapshot_before_last(self.prefilling[place]);
         }
         self.prefilling.retain(|&index| {
-            self.slots[index].work.as_ref().is_some_and(|work| work.read < work.job.prompt.len())
+            self.slots[index].request.as_ref().is_some_and(|work| work.position < work.request.prompt.len())
         });
         for (number, &row) in pass.wanted.iter().enumerate() {
             let Row { slot, position, .. } = pass.rows[row as usize];
             let index = slot as usize;
             let next = match fed.logits.get_mut(number) {
                 Some(logits) => NextToken::Logits(logits),
-                None => NextToken::Id(fed.next[number]),
+                None => NextToken::Id(fed.next_tokens[number]),
             };
             if let Err(failure) = self.advance(index, position as usize + 1, next) {
                 self.fail(index, &failure);
@@ -226,30 +227,35 @@ impl<D: Device> Scheduler<D> {
         for place in 0..self.prefilling.len() {
             let index = self.prefilling[place];
             let before =
-                self.prefilling.iter().take(place).filter_map(|&index| self.slots[index].work.as_ref());
-            let Some(work) = &self.slots[index].work else { continue };
-            if work.job.echoes_logprobs() {
+                self.prefilling.iter().take(place).filter_map(|&index| self.slots[index].request.as_ref());
+            let Some(work) = &self.slots[index].request else { continue };
+            if work.request.echoes_logprobs() {
                 continue;
             }
-            let (read, prompt) = (work.read, &work.job.prompt);
+            let (read, prompt) = (work.position, &work.request.prompt);
             let kept =
                 |index: usize, length: usize| self.engine.rewindable(index as u32, length as u32) as usize;
             let (known, from) = longest_prefix(&self.slots, prompt, kept);
             let pending = before.map(|work| {
-                pending_prefix(&work.job.prompt, work.read, prompt, self.engine.info().memory_bytes > 0)
+                pending_prefix(
+                    &work.request.prompt,
+                    work.position,
+                    prompt,
+                    self.engine.info().recurrent_state_bytes > 0,
+                )
             });
             let pending = pending.max().unwrap_or(0);
             // Waiting for a small part of the prompt is not worthwhile.
             let waits_for_prefix = pending > known && 2 * pending.saturating_sub(read) >= prompt.len() - read;
             let slot = &mut self.slots[index];
-            let Some(work) = &mut slot.work else { continue };
+            let Some(work) = &mut slot.request else { continue };
             work.waits_for_prefix = waits_for_prefix;
             // One copy, when the whole shared prefix is available.
             if known > read && known >= pending {
-                work.read = self.engine.copy(from as u32, index as u32, known as u32) as usize;
-                slot.ids = work.job.prompt[..work.read].to_vec();
-                self.metrics.reused.add(work.read - read);
-                work.send(RequestEvent::Reused(work.read - read));
+                work.position = self.engine.copy(from as u32, index as u32, known as u32) as usize;
+                slot.tokens = work.request.prompt[..work.position].to_vec();
+                self.metrics.cached_tokens.add(work.position - read);
+                work.send(RequestEvent::Reused(work.position - read));
                 self.snapshot_before_last(index);
             }
         }
@@ -258,8 +264,8 @@ impl<D: Device> Scheduler<D> {
     /// Snapshots the recurrent state of a slot before the last prompt token, which is always processed. A
     /// request with the same prompt can then reuse it.
     fn snapshot_before_last(&mut self, index: usize) {
-        let work = self.slots[index].work.as_ref();
-        if work.is_some_and(|work| work.read + 1 == work.job.prompt.len()) {
+        let work = self.slots[index].request.as_ref();
+        if work.is_some_and(|work| work.position + 1 == work.request.prompt.len()) {
             self.engine.snapshot_state(index as u32);
         }
     }
@@ -268,11 +274,11 @@ impl<D: Device> Scheduler<D> {
     fn compose(&self) -> ScheduledBatch {
         let mut pass = ScheduledBatch { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
         for (index, slot) in self.slots.iter().enumerate() {
-            let Some((work, id)) = slot.work.as_ref().and_then(|work| Some((work, work.next?))) else {
+            let Some((work, id)) = slot.request.as_ref().and_then(|work| Some((work, work.next?))) else {
                 continue;
             };
-            pass.want(work);
-            pass.rows.push(Row { id, slot: index as u32, position: slot.ids.len() as u32 });
+            pass.request_output(work);
+            pass.rows.push(Row { id, slot: index as u32, position: slot.tokens.len() as u32 });
         }
         let most = self.engine.info().chunk as usize;
         let mut budget = most - pass.rows.len().min(most);
@@ -280,25 +286,25 @@ impl<D: Device> Scheduler<D> {
             budget = budget.min(MIXED_PREFILL_BUDGET);
         }
         for &index in &self.prefilling {
-            let Some(work) = self.slots[index].work.as_ref().filter(|work| !work.waits_for_prefix) else {
+            let Some(work) = self.slots[index].request.as_ref().filter(|work| !work.waits_for_prefix) else {
                 continue;
             };
-            let portion = &work.job.prompt[work.read..];
+            let portion = &work.request.prompt[work.position..];
             // With prompt log probabilities, each row needs logits.
             let most =
-                if work.job.echoes_logprobs() { self.engine.info().head_rows as usize } else { budget };
+                if work.request.echoes_logprobs() { self.engine.info().head_rows as usize } else { budget };
             let mut portion = &portion[..portion.len().min(budget).min(most)];
             // The snapshot of the recurrent state is taken before the last token.
-            if self.engine.info().memory_bytes > 0
+            if self.engine.info().recurrent_state_bytes > 0
                 && portion.len() > 1
-                && work.read + portion.len() == work.job.prompt.len()
+                && work.position + portion.len() == work.request.prompt.len()
             {
                 portion = &portion[..portion.len() - 1];
             }
             budget -= portion.len();
-            for (position, &id) in (work.read..).zip(portion) {
-                if work.job.echoes_logprobs() || position + 1 == work.job.prompt.len() {
-                    pass.want(work);
+            for (position, &id) in (work.position..).zip(portion) {
+                if work.request.echoes_logprobs() || position + 1 == work.request.prompt.len() {
+                    pass.request_output(work);
                 }
                 pass.rows.push(Row { id, slot: index as u32, position: position as u32 });
             }
@@ -309,46 +315,46 @@ impl<D: Device> Scheduler<D> {
     /// Continues a slot with the output after its first `length` tokens: echoes the prompt, or generates.
     fn advance(&mut self, index: usize, length: usize, next: NextToken<'_>) -> Result<(), Error> {
         let slot = &mut self.slots[index];
-        let Some(work) = &mut slot.work else { return Ok(()) };
-        if length < work.job.prompt.len() {
+        let Some(work) = &mut slot.request else { return Ok(()) };
+        if length < work.request.prompt.len() {
             return match next {
                 NextToken::Logits(logits) => work.echo(length, Some(logits)),
                 NextToken::Id(_) => Ok(()),
             };
         }
-        let completion = &mut work.job.completion;
+        let completion = &mut work.request.generation;
         let piece = match next {
-            _ if completion.is_full() => completion.finish(FinishReason::Count)?,
-            NextToken::Id(id) => completion.next(id)?,
-            NextToken::Logits(logits) if completion.want() == Output::Next => {
-                completion.next(largest(logits) as u32)?
+            _ if completion.is_full() => completion.finish(FinishReason::Length)?,
+            NextToken::Id(id) => completion.accept(id)?,
+            NextToken::Logits(logits) if completion.required_output() == Output::Greedy => {
+                completion.accept(largest(logits) as u32)?
             }
-            NextToken::Logits(logits) => completion.choose(logits)?,
+            NextToken::Logits(logits) => completion.sample(logits)?,
         };
-        if work.job.prompt.len() == slot.ids.len() {
-            self.metrics.first.observe(work.job.arrived.elapsed());
+        if work.request.prompt.len() == slot.tokens.len() {
+            self.metrics.time_to_first_token.observe(work.request.arrived.elapsed());
         }
         self.metrics
-            .written
-            .add(usize::from(piece.id.is_some() && piece.end != Some(FinishReason::EndOfText)));
-        let mut end = piece.end;
+            .generated_tokens
+            .add(usize::from(piece.id.is_some() && piece.finish_reason != Some(FinishReason::EndOfText)));
+        let mut end = piece.finish_reason;
         work.next = piece.id;
-        let is_full = slot.ids.len() >= self.engine.context() as usize;
+        let is_full = slot.tokens.len() >= self.engine.context() as usize;
         work.send(RequestEvent::Piece(piece));
         if end.is_none() && is_full {
-            let last = work.job.completion.finish(FinishReason::Context)?;
-            end = last.end;
+            let last = work.request.generation.finish(FinishReason::Context)?;
+            end = last.finish_reason;
             work.send(RequestEvent::Piece(last));
         }
         if end.is_some() {
-            self.metrics.finish(work.job.arrived.elapsed());
+            self.metrics.finish(work.request.arrived.elapsed());
             self.free(index);
         }
         Ok(())
     }
 
     fn fail(&mut self, index: usize, failure: &Error) {
-        if let Some(work) = &self.slots[index].work {
+        if let Some(work) = &self.slots[index].request {
             // Counted before the client gets the event.
             self.metrics.failed.add(1);
             work.send(RequestEvent::Failed(failure.clone()));
@@ -373,9 +379,9 @@ struct ScheduledBatch {
 
 impl ScheduledBatch {
     /// Requests output for the next row, which belongs to `work`.
-    fn want(&mut self, work: &RunningRequest) {
+    fn request_output(&mut self, work: &RunningRequest) {
         self.wanted.push(self.rows.len() as u32);
-        let draw = work.job.completion.draw().filter(|_| !work.job.echoes_logprobs());
+        let draw = work.request.generation.device_sampling().filter(|_| !work.request.echoes_logprobs());
         self.draws = self.draws.take().zip(draw).map(|(mut draws, draw)| {
             draws.push(draw);
             draws
@@ -386,8 +392,8 @@ impl ScheduledBatch {
     fn output_kind(&self) -> OutputKind<'_> {
         match &self.draws {
             None => OutputKind::Logits,
-            Some(draws) if draws.iter().all(DeviceSampling::is_greedy) => OutputKind::Next,
-            Some(draws) => OutputKind::Drawn(draws),
+            Some(draws) if draws.iter().all(DeviceSampling::is_greedy) => OutputKind::Greedy,
+            Some(draws) => OutputKind::Sampled(draws),
         }
     }
 }

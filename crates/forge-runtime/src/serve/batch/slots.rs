@@ -6,22 +6,22 @@
 /// A slot, with its running sequence if there is one.
 pub(crate) struct Slot<W> {
     /// The tokens in the slot.
-    pub(crate) ids: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     /// The running sequence.
-    pub(crate) work: Option<W>,
+    pub(crate) request: Option<W>,
     /// When a sequence last started or ended here, as a counter.
     pub(crate) last_used: u64,
 }
 
 impl<W> Slot<W> {
     pub(crate) fn new() -> Slot<W> {
-        Slot { ids: Vec::new(), work: None, last_used: 0 }
+        Slot { tokens: Vec::new(), request: None, last_used: 0 }
     }
 
     /// Length of the common prefix with `prompt`, without its last token: that is always processed, because
     /// its output is needed.
-    pub(crate) fn common(&self, prompt: &[u32]) -> usize {
-        common(&self.ids, prompt)
+    pub(crate) fn common_prefix(&self, prompt: &[u32]) -> usize {
+        common(&self.tokens, prompt)
     }
 }
 
@@ -33,13 +33,13 @@ fn common(known: &[u32], prompt: &[u32]) -> usize {
 /// The slot for a new sequence: the idle slot that can keep the longest prefix of the prompt, if that is at
 /// least half of it; else the least recently used idle slot, so that a short common prefix does not evict a
 /// long conversation. `kept`: how much of a prefix a slot can keep.
-pub(crate) fn choose<W>(
+pub(crate) fn choose_slot<W>(
     slots: &[Slot<W>],
     prompt: &[u32],
     kept: impl Fn(usize, usize) -> usize,
 ) -> Option<usize> {
-    let idle = || slots.iter().enumerate().filter(|(_, slot)| slot.work.is_none());
-    let kept = |(index, slot): (usize, &Slot<W>)| (kept(index, slot.common(prompt)), index);
+    let idle = || slots.iter().enumerate().filter(|(_, slot)| slot.request.is_none());
+    let kept = |(index, slot): (usize, &Slot<W>)| (kept(index, slot.common_prefix(prompt)), index);
     let (most, best) = idle().rev().map(kept).max_by_key(|(kept, _)| *kept)?;
     if 2 * most >= prompt.len() {
         return Some(best);
@@ -53,7 +53,7 @@ pub(crate) fn longest_prefix<W>(
     prompt: &[u32],
     kept: impl Fn(usize, usize) -> usize,
 ) -> (usize, usize) {
-    let known = |(index, slot): (usize, &Slot<W>)| (kept(index, slot.common(prompt)), index);
+    let known = |(index, slot): (usize, &Slot<W>)| (kept(index, slot.common_prefix(prompt)), index);
     slots.iter().enumerate().map(known).max().unwrap_or((0, 0))
 }
 
@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn a_sequence_gets_the_longest_prefix_or_the_least_recently_used_slot() {
         let slot = |ids: &[u32], last_used, busy: bool| Slot {
-            ids: ids.to_vec(),
-            work: busy.then_some(()),
+            tokens: ids.to_vec(),
+            request: busy.then_some(()),
             last_used,
         };
         type Case<'a> = (&'a [Slot<()>], &'a [u32], Option<usize>);
@@ -92,18 +92,21 @@ mod tests {
             (&[slot(&[1, 5], 9, false), slot(&[8], 3, false), slot(&[9], 4, false)], &[1, 2, 3, 4], Some(1)),
         ];
         for (slots, prompt, chosen) in cases {
-            assert_eq!(choose(slots, prompt, |_, length| length), chosen, "{prompt:?}");
+            assert_eq!(choose_slot(slots, prompt, |_, length| length), chosen, "{prompt:?}");
         }
         // A prefix that cannot be kept does not count: the other slot keeps half.
         let slots = [slot(&[1, 2, 3, 4, 5, 6], 5, false), slot(&[1, 2, 3], 7, false)];
         let kept = |index, length| if index == 0 { 0 } else { length };
-        assert_eq!(choose(&slots, &[1, 2, 3, 9, 9], kept), Some(1));
+        assert_eq!(choose_slot(&slots, &[1, 2, 3, 9, 9], kept), Some(1));
     }
 
     #[test]
     fn prefixes_are_found_in_busy_slots_too() {
-        let slot =
-            |ids: &[u32], busy: bool| Slot { ids: ids.to_vec(), work: busy.then_some(()), last_used: 0 };
+        let slot = |ids: &[u32], busy: bool| Slot {
+            tokens: ids.to_vec(),
+            request: busy.then_some(()),
+            last_used: 0,
+        };
         let slots = [slot(&[1, 2], false), slot(&[1, 2, 3, 9], true), slot(&[4], false)];
         for (prompt, known) in
             [(&[1, 2, 3, 4][..], (3, 1)), (&[4, 5], (1, 2)), (&[7, 8], (0, 2)), (&[4], (0, 2))]
@@ -141,10 +144,10 @@ mod tests {
 
     #[test]
     fn the_last_prompt_token_is_processed_again() {
-        let slot: Slot<()> = Slot { ids: vec![1, 2, 3], work: None, last_used: 0 };
+        let slot: Slot<()> = Slot { tokens: vec![1, 2, 3], request: None, last_used: 0 };
         for (prompt, common) in [(&[1, 2, 3][..], 2), (&[1, 2, 3, 4], 3), (&[1, 9], 1), (&[4], 0), (&[1], 0)]
         {
-            assert_eq!(slot.common(prompt), common);
+            assert_eq!(slot.common_prefix(prompt), common);
         }
     }
 }

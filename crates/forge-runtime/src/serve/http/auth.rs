@@ -118,13 +118,13 @@ pub(crate) fn is_open_path<B>(request: &axum::http::Request<B>) -> bool {
 pub(crate) async fn guard(State(service): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(header::ORIGIN);
-    let origin = match service.access.check_origin(headers) {
+    let origin = match service.auth.check_origin(headers) {
         Ok(origin) => origin,
         Err(refusal) => return refusal.into_response(),
     };
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     // A preflight request has no key and does nothing.
-    let key = if is_preflight { Ok(()) } else { service.access.check_key(request.uri().path(), headers) };
+    let key = if is_preflight { Ok(()) } else { service.auth.check_key(request.uri().path(), headers) };
     let mut response = match key {
         Err(refusal) => refusal.into_response(),
         Ok(()) if is_preflight => StatusCode::NO_CONTENT.into_response(),

@@ -109,7 +109,7 @@ impl State {
     }
 
     /// Marks the connection as active until the response ends.
-    pub(crate) fn answer(self: &Arc<Self>, response: Response<Body>) -> Response<Body> {
+    pub(crate) fn track_response(self: &Arc<Self>, response: Response<Body>) -> Response<Body> {
         self.phase.store(ACTIVE, Relaxed);
         response.map(|body| Body::new(Phased::new(body, self.clone(), ACTIVE, IDLE)))
     }

@@ -60,7 +60,7 @@ pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop)
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(server_error)?;
         let mut signals = Signals::new().map_err(server_error)?;
-        let most = service.queue.most() + SPARE;
+        let most = service.queue.capacity() + SPARE;
         let connections = Arc::new(Connections::default());
         let router = TowerToHyperService::new(router(service.clone()));
         let mut http = http1::Builder::new();
@@ -91,7 +91,7 @@ pub(crate) fn run(listener: TcpListener, service: Arc<ServerState>, stop: &Stop)
                         true => ApiError::overloaded().into_response(),
                         false => router.call(request).await?,
                     };
-                    Ok::<_, Infallible>(state.answer(response))
+                    Ok::<_, Infallible>(state.track_response(response))
                 }
             });
             let connection =

@@ -90,27 +90,27 @@ pub(crate) struct Metrics {
     /// Sequences that ended with an error.
     pub(crate) failed: Counter,
     /// Requests rejected because the queue was full.
-    pub(crate) refused: Counter,
+    pub(crate) rejected: Counter,
     /// Prompt tokens.
-    pub(crate) prompt: Counter,
+    pub(crate) prompt_tokens: Counter,
     /// Prompt tokens reused from the prefix cache.
-    pub(crate) reused: Counter,
+    pub(crate) cached_tokens: Counter,
     /// Generated tokens.
-    pub(crate) written: Counter,
+    pub(crate) generated_tokens: Counter,
     /// Forward passes.
     pub(crate) passes: Counter,
     /// Rows in forward passes.
-    pub(crate) rows: Counter,
+    pub(crate) batch_tokens: Counter,
     /// Time in forward passes.
-    pub(crate) busy: DurationCounter,
+    pub(crate) forward_time: DurationCounter,
     /// Time from the arrival of a request to its first token.
-    pub(crate) first: Histogram,
+    pub(crate) time_to_first_token: Histogram,
     /// Time from the arrival of a request to its end.
     whole: Histogram,
     /// When the latest sequences finished, the oldest first.
     ends: Mutex<VecDeque<Instant>>,
     /// Sequences in a slot.
-    pub(crate) active: Counter,
+    pub(crate) running: Counter,
     /// Sequences waiting for a slot.
     pub(crate) waiting: Counter,
     /// Expert cache statistics, if experts are streamed.
@@ -185,13 +185,13 @@ impl Metrics {
     }
 
     /// Enables expert cache metrics. `disk` is the disk bandwidth in bytes/s; `before` are the counts after warm-up.
-    pub(crate) fn stream(&self, disk: f64, before: CacheStats) {
+    pub(crate) fn enable_expert_cache(&self, disk: f64, before: CacheStats) {
         let streaming = Streaming { before, counts: CacheStats::default(), disk };
         *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) = Some(streaming);
     }
 
-    /// Updates the expert cache statistics; ignored unless [`Metrics::stream`] was called.
-    pub(crate) fn set_streamed(&self, counts: CacheStats) {
+    /// Updates the expert cache statistics; ignored unless [`Metrics::enable_expert_cache`] was called.
+    pub(crate) fn set_expert_cache(&self, counts: CacheStats) {
         if let Some(streaming) = &mut *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) {
             streaming.counts = counts.since(&streaming.before);
         }
@@ -205,20 +205,24 @@ impl Metrics {
             ("requests_completed", "Sequences that finished", &self.finished),
             ("requests_cancelled", "Sequences whose client disconnected", &self.cancelled),
             ("requests_failed", "Sequences that ended with an error", &self.failed),
-            ("requests_rejected", "Requests rejected because the queue was full", &self.refused),
-            ("prompt_tokens", "Prompt tokens", &self.prompt),
-            ("prompt_tokens_cached", "Prompt tokens reused from the prefix cache", &self.reused),
-            ("generation_tokens", "Generated tokens", &self.written),
+            ("requests_rejected", "Requests rejected because the queue was full", &self.rejected),
+            ("prompt_tokens", "Prompt tokens", &self.prompt_tokens),
+            ("prompt_tokens_cached", "Prompt tokens reused from the prefix cache", &self.cached_tokens),
+            ("generation_tokens", "Generated tokens", &self.generated_tokens),
             ("forward_passes", "Forward passes", &self.passes),
-            ("batch_tokens", "Rows in forward passes", &self.rows),
+            ("batch_tokens", "Rows in forward passes", &self.batch_tokens),
         ] {
             out.counter(name, help, count.get());
         }
-        out.counter("forward_seconds", "Time in forward passes", self.busy.seconds());
-        out.histogram("time_to_first_token_seconds", "Time from arrival to the first token", &self.first);
+        out.counter("forward_seconds", "Time in forward passes", self.forward_time.seconds());
+        out.histogram(
+            "time_to_first_token_seconds",
+            "Time from arrival to the first token",
+            &self.time_to_first_token,
+        );
         out.histogram("request_seconds", "Time from arrival to the end", &self.whole);
         out.gauge("slots", "Parallel sequences", slots);
-        out.gauge("requests_running", "Sequences in a slot", self.active.get());
+        out.gauge("requests_running", "Sequences in a slot", self.running.get());
         out.gauge("requests_waiting", "Sequences waiting for a slot", self.waiting.get());
         let streaming = *self.streaming.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Streaming { counts, disk, .. }) = streaming {
@@ -229,22 +233,22 @@ impl Metrics {
 
     fn write_expert_cache(&self, out: &mut Exposition, counts: &CacheStats, disk: f64) {
         for (name, help, value) in [
-            ("requests", "Experts requested by layers", counts.asked),
-            ("hits", "Requested experts found in the cache", counts.found),
-            ("prefetch_hits", "Requested experts that had been prefetched", counts.foreseen),
-            ("miss_bytes", "Bytes of requested experts not found", counts.wanted),
-            ("read_bytes", "Bytes read from disk, wasted prefetches included", counts.bytes),
+            ("requests", "Experts requested by layers", counts.requests),
+            ("hits", "Requested experts found in the cache", counts.hits),
+            ("prefetch_hits", "Requested experts that had been prefetched", counts.prefetch_hits),
+            ("miss_bytes", "Bytes of requested experts not found", counts.miss_bytes),
+            ("read_bytes", "Bytes read from disk, wasted prefetches included", counts.read_bytes),
         ] {
             out.counter(&format!("expert_cache_{name}"), help, value);
         }
         let help = "Time in which passes waited for the disk";
-        out.counter("expert_cache_stall_seconds", help, counts.stalled.as_secs_f64());
+        out.counter("expert_cache_stall_seconds", help, counts.stall_time.as_secs_f64());
         let help = "Disk bandwidth, measured before the first request";
         out.gauge("expert_disk_bytes_per_second", help, disk);
-        if let Some(bound) = counts.permitted(disk, self.rows.get()) {
+        if let Some(bound) = counts.disk_bound(disk, self.batch_tokens.get()) {
             let help = "Rows per second if the disk read the missed bytes and nothing else took time";
             out.gauge("expert_disk_bound_tokens_per_second", help, bound);
-            let reached = self.rows.get() as f64 / self.busy.seconds() / bound;
+            let reached = self.batch_tokens.get() as f64 / self.forward_time.seconds() / bound;
             out.gauge("expert_disk_bound_ratio", "Share of that bound that was reached", reached);
         }
     }
@@ -258,7 +262,7 @@ mod tests {
     fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
         let metrics = Metrics::default();
         for millis in [5, 10, 40, 700_000] {
-            metrics.first.observe(Duration::from_millis(millis));
+            metrics.time_to_first_token.observe(Duration::from_millis(millis));
         }
         let text = metrics.text(1);
         let name = "forge_time_to_first_token_seconds";
@@ -280,7 +284,7 @@ mod tests {
     #[test]
     fn every_metric_has_the_prefix_and_a_help_line() {
         let metrics = Metrics::default();
-        metrics.stream(1e9, CacheStats::default());
+        metrics.enable_expert_cache(1e9, CacheStats::default());
         let text = metrics.text(4);
         assert!(text.contains("\nforge_slots 4\n") && text.contains("forge_expert_cache_requests_total 0"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {

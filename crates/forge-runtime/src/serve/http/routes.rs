@@ -112,7 +112,7 @@ async fn models(State(service): Shared) -> Response {
 
 async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>) -> Outcome {
     let Path(name) = name.map_err(|why| ApiError::new(StatusCode::BAD_REQUEST, why.body_text()))?;
-    match service.answers_to(&name) {
+    match service.accepts_model(&name) {
         true => Ok(json_response(StatusCode::OK, &described(&service, &name))),
         false => Err(service.unknown_model(&name)),
     }
@@ -215,7 +215,7 @@ async fn tokenize(State(service): Shared, body: Body) -> Outcome {
             return Err(ApiError::of("prompt", "`prompt` (or `content`) or `messages` is required"));
         }
         let tokens = match text {
-            Some(text) => service.text.encode(&text, specials)?,
+            Some(text) => service.tokenizer.encode(&text, specials)?,
             None => {
                 let (messages, variables) = (chat::messages(&mut fields)?, chat::variables(&mut fields)?);
                 service.conversation(&messages, &[], &variables)?
@@ -237,7 +237,7 @@ async fn detokenize(State(service): Shared, body: Body) -> Outcome {
             let message = format!("token id {token} is not below the vocabulary size {vocabulary}");
             return Err(ApiError::of("tokens", message));
         }
-        let text = service.text.decode_with_special(&tokens)?;
+        let text = service.tokenizer.decode_with_special(&tokens)?;
         Ok(json!({ "prompt": text, "content": text }))
     });
     Ok(json_response(StatusCode::OK, &answer.await?))

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 /// The tools of a request.
 pub(crate) struct Tools {
-    pub(crate) dialect: ToolCallFormat,
+    pub(crate) format: ToolCallFormat,
     /// Their descriptions, as passed to the template.
-    pub(crate) described: Vec<Value>,
+    pub(crate) descriptions: Vec<Value>,
     choice: Choice,
     several: bool,
 }
@@ -75,7 +75,7 @@ impl Tools {
             return invalid("tool_choice", format!("`tool_choice` names {name:?}, which is not in `tools`"));
         }
         match template.and_then(ToolCallFormat::of) {
-            Some(dialect) => Ok(Some(Tools { dialect, described, choice, several })),
+            Some(dialect) => Ok(Some(Tools { format: dialect, descriptions: described, choice, several })),
             None => invalid("tools", "this model's chat template does not support tools".to_owned()),
         }
     }
@@ -87,7 +87,7 @@ impl Tools {
         text: &Tokenizer,
         grammars: &Grammars,
     ) -> Result<Grammar, Error> {
-        let offered = self.described.iter().map(|tool| &tool["function"]);
+        let offered = self.descriptions.iter().map(|tool| &tool["function"]);
         let offered = offered.filter(|function| match &self.choice {
             Choice::Named(name) => function["name"] == name.as_str(),
             _ => true,
@@ -101,8 +101,8 @@ impl Tools {
                 let arguments = arguments(function, grammars)?;
                 Ok(json!({
                     "type": "object",
-                    "properties": { "name": { "const": function["name"] }, self.dialect.arguments(): arguments },
-                    "required": ["name", self.dialect.arguments()],
+                    "properties": { "name": { "const": function["name"] }, self.format.arguments(): arguments },
+                    "required": ["name", self.format.arguments()],
                     "additionalProperties": false,
                 }))
             })
@@ -110,16 +110,16 @@ impl Tools {
         let call = json!({ "anyOf": calls });
         check_schema(&call)?;
         let call = with_few_blanks(call);
-        let calls = self.dialect.grammar(&call, self.several && !matches!(self.choice, Choice::Named(_)));
-        let opening = match self.dialect.opening_id(text) {
+        let calls = self.format.grammar(&call, self.several && !matches!(self.choice, Choice::Named(_)));
+        let opening = match self.format.opening_id(text) {
             Some(id) => format!("<[{id}]>"),
-            None if self.dialect == ToolCallFormat::Bare => String::new(),
-            None => Value::from(self.dialect.opening()).to_string(),
+            None if self.format == ToolCallFormat::Bare => String::new(),
+            None => Value::from(self.format.opening()).to_string(),
         };
         Ok(match (&self.choice, answer) {
             (Choice::Auto, None) => Grammar::After {
-                opening: self.dialect.opening(),
-                opening_id: self.dialect.opening_id(text),
+                opening: self.format.opening(),
+                opening_id: self.format.opening_id(text),
                 grammar: format!("start: calls\n{calls}"),
             },
             (Choice::Auto, Some(Grammar::Schema(schema))) => {

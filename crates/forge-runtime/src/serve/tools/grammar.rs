@@ -118,11 +118,11 @@ impl Grammars {
 
     fn factory(&self) -> Result<ParserFactory, String> {
         let bytes = self.token_bytes.all()?;
-        let end = self.info.end.first().copied();
+        let end = self.info.eos.first().copied();
         let info = TokRxInfo::new(self.info.vocabulary, end.unwrap_or(llguidance::toktrie::INVALID_TOKEN));
         let mut trie = TokTrie::from(&info, bytes);
-        if !self.info.end.is_empty() {
-            trie = trie.with_eos_tokens(self.info.end);
+        if !self.info.eos.is_empty() {
+            trie = trie.with_eos_tokens(self.info.eos);
         }
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;

@@ -39,7 +39,7 @@ impl ToolCallFormat {
                 messages: &messages,
                 tools: std::slice::from_ref(&tool),
                 variables: &none,
-                answer: false,
+                add_generation_prompt: false,
             };
             template.render(&conversation).ok()
         };

@@ -64,14 +64,14 @@ pub struct Conversation<'a> {
     /// Further template variables, such as `enable_thinking`.
     pub variables: &'a Map<String, Json>,
     /// Whether to add the generation prompt, after which the reply starts.
-    pub answer: bool,
+    pub add_generation_prompt: bool,
 }
 
 impl<'a> Conversation<'a> {
     /// A conversation to reply to, without tools or variables.
     pub fn new(messages: &'a [Message]) -> Conversation<'a> {
         static NONE: LazyLock<Map<String, Json>> = LazyLock::new(Map::new);
-        Conversation { messages, tools: &[], variables: &NONE, answer: true }
+        Conversation { messages, tools: &[], variables: &NONE, add_generation_prompt: true }
     }
 }
 
@@ -150,7 +150,7 @@ impl Template {
             };
             Error::usage(message)
         };
-        let Conversation { messages, tools, variables, answer } = *conversation;
+        let Conversation { messages, tools, variables, add_generation_prompt: answer } = *conversation;
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { DEFAULT };
         let of = |map: &Map<String, Json>| Value::from(Serde(map));
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
