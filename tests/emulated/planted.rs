@@ -149,15 +149,15 @@ pub const PLANTED_STREAMING: [Planted; 10] = [
     ),
     fault(
         "slots_written_too_early",
-        "self.settle()?;\n        let streaming = self.streaming()?;\n        streaming.seated = None;",
-        "let streaming = self.streaming()?;\n        streaming.seated = None;",
+        "self.finish_commands()?;\n        let streaming = self.streaming()?;\n        streaming.current = None;",
+        "let streaming = self.streaming()?;\n        streaming.current = None;",
         "hazard",
     ),
-    fault("slots_of_other_experts", "&& streaming.seated == wanted {", "{", "which nothing has written"),
+    fault("slots_of_other_experts", "&& streaming.current == wanted {", "{", "which nothing has written"),
     fault(
         "experts_of_the_first_row",
-        "(bound.layer, said));",
-        "(bound.layer, said[..1].to_vec()));",
+        "(bound.layer, row_experts));",
+        "(bound.layer, row_experts[..1].to_vec()));",
         "which nothing has written",
     ),
     fault("rows_expert_by_expert", "if reads_routes {", "if false {", "other numbers"),
@@ -169,8 +169,8 @@ pub const PLANTED_STREAMING: [Planted; 10] = [
     ),
     fault(
         "no_prefetch",
-        "self.streaming()?.foresight = Some(foresight);",
-        "let _ = foresight;",
+        "self.streaming()?.lookahead = Some(lookahead);",
+        "let _ = lookahead;",
         "nothing is prefetched",
     ),
 ];

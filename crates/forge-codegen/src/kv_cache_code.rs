@@ -38,7 +38,10 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
     let number = |value: usize| names::number(value as u64);
     let ring = |(ring, bytes): &(Ring, usize)| {
         let (window, positions) = (number(ring.window), number(ring.positions));
-        format!("Ring {{ window: {window}, positions: {positions}, bytes_per_position: {} }}", number(*bytes))
+        format!(
+            "SlidingCache {{ window: {window}, positions: {positions}, bytes_per_position: {} }}",
+            number(*bytes)
+        )
     };
     let rings: Vec<String> = plan.rings().iter().map(ring).collect();
     let kept: Vec<String> = plan

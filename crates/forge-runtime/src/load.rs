@@ -96,16 +96,13 @@ pub struct Loaded {
 impl Loaded {
     /// The expert cache, filled with the most used experts, if experts are streamed. `arrangements` are
     /// planes to repack, by their offset in the weight file.
-    pub fn expert_cache(
-        &self,
-        arrangements: HashMap<usize, Repacking>,
-    ) -> Result<Option<ExpertCache>, String> {
-        let Some(room) = &self.cache_layout else { return Ok(None) };
+    pub fn expert_cache(&self, repackings: HashMap<usize, Repacking>) -> Result<Option<ExpertCache>, String> {
+        let Some(layout) = &self.cache_layout else { return Ok(None) };
         let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
         let mut progress = Progress::new("loading experts, MB");
         let mut report = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         let usage = UsageStats::load(self.weights.path(), layers);
-        ExpertCache::new(layers, room.clone(), source, arrangements)?.with_usage(usage, &mut report).map(Some)
+        ExpertCache::new(layers, layout.clone(), source, repackings)?.with_usage(usage, &mut report).map(Some)
     }
 }
 
@@ -160,14 +157,15 @@ impl LoadOptions {
         let weights = WeightFile::open(&self.path(program, "weights.safetensors"))?;
         let model = (program.load)(&weights, context, self.slots)?;
         let memory = Memory::of(&weights, model.layout());
-        let room = self.cache_layout(&*model, memory)?;
-        let memory = match (&room, self.experts) {
+        let cache_layout = self.cache_layout(&*model, memory)?;
+        let memory = match (&cache_layout, self.experts) {
             (None, ExpertPlacement::Resident) => memory,
-            (room, _) => {
-                memory.with_expert_cache(model.layout(), room.as_ref().map_or(0, |room| room.bytes() as u64))
-            }
+            (cache_layout, _) => memory.with_expert_cache(
+                model.layout(),
+                cache_layout.as_ref().map_or(0, |layout| layout.bytes() as u64),
+            ),
         };
-        Ok(Loaded { model, weights, context, memory, cache_layout: room })
+        Ok(Loaded { model, weights, context, memory, cache_layout })
     }
 
     /// The layout of the expert cache, if experts are streamed.
@@ -220,7 +218,7 @@ impl LoadOptions {
         let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
         if loaded.cache_layout.is_none() {
-            loaded.weights.will_be_read();
+            loaded.weights.advise_will_need();
         }
         let device = self.device(program, &loaded)?;
         if let Some(kernels) = device.kernels() {

@@ -68,7 +68,7 @@ impl WeightFile {
     }
 
     /// Asks the OS to read the whole file ahead (`madvise`). Errors are ignored: they cost only time.
-    pub fn will_be_read(&self) {
+    pub fn advise_will_need(&self) {
         let _ = self.map.advise(Advice::WillNeed);
     }
 
@@ -88,7 +88,7 @@ impl WeightFile {
     }
 
     /// Size of the longest tensor in bytes.
-    pub fn longest(&self) -> usize {
+    pub fn largest_tensor_bytes(&self) -> usize {
         self.tensors.values().map(|tensor| tensor.bytes).max().unwrap_or(0)
     }
 

@@ -295,7 +295,7 @@ fn golden_sequences_are_measured_in_standard_deviations() {
     for error in [0.0, 0.25] {
         Reference::new().write_golden(&path, error);
         let golden = Golden::read(&path).unwrap();
-        assert_eq!(golden.longest(), 19);
+        assert_eq!(golden.max_length(), 19);
         for sequence in &golden.sequences {
             let distance = sequence.measure(&mut engine).unwrap();
             assert!((distance.worst - error).abs() < 5e-4, "{distance:?}");
@@ -344,7 +344,7 @@ fn a_recording_has_all_device_commands() {
     engine.device().label(0, "the first three");
     let fed = engine.run_tokens(0, &[6], Output::Logits).unwrap();
     assert_eq!(fed.logits, [vec![0.0; 50]]);
-    engine.device().explain_read(json!({ "logits": { "sequence": 0, "position": 3 } }));
+    engine.device().describe_read(json!({ "logits": { "sequence": 0, "position": 3 } }));
     let recording = engine.into_device().finish();
     assert_eq!(recording["buffers"]["weights"]["bytes"], weights.bytes());
     let passes = recording["passes"].as_array().unwrap();

@@ -4,7 +4,7 @@ use crate::kernels;
 use crate::runtime::device::{Buffer, Pass, Schedule, Span};
 use crate::runtime::error::Error;
 use crate::runtime::model::state::StateLayout;
-use crate::runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, Ring};
+use crate::runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, SlidingCache};
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
 
@@ -74,7 +74,7 @@ pub(crate) static INFO: ModelInfo = ModelInfo {
     formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
     kv_cache_format: "f16",
     kv_bytes_per_token: 80,
-    sliding_caches: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
+    sliding_caches: &[SlidingCache { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
     recurrent_state_bytes: 0,
     decode: Cost {
         dispatches: 22,

@@ -164,7 +164,7 @@ fn tuned(program: &CompiledModel, job: &Job, asked: &Tune) -> Result<Value, Erro
         text.replace_range(place..place + from.len(), to);
     }
     let program = CompiledModel { metal: String::leak(text), ..tunable.program(program) };
-    let (mut engine, _) = listened(&program, job, Tuner::positions(program.info))?;
+    let (mut engine, _) = listened(&program, job, Tuner::context_needed(program.info))?;
     let tuning = Tuner::new(&mut engine, 1)?;
     let mut all = Vec::new();
     let mut left = asked.until.unwrap_or(usize::MAX);
@@ -174,7 +174,7 @@ fn tuned(program: &CompiledModel, job: &Job, asked: &Tune) -> Result<Value, Erro
         goes_on
     };
     for choice in tunable.choices {
-        all.extend(tuning.choose(choice, engine.device().device(), &mut goes_on)?);
+        all.extend(tuning.measure_layouts(choice, engine.device().device(), &mut goes_on)?);
     }
     let table = forge_runtime::measure::tune::table(program.info.name, &engine.device().describe(), &all);
     Ok(json!({ "table": table, "complaints": complaints() }))
@@ -240,7 +240,7 @@ fn written(
     note();
     let mut draw = text.draw.map(DeviceSampling::of);
     let mut drawn = |logits: &[f32], draw: &mut Option<DeviceSampling>| match draw {
-        Some(draw) => weights.draw(logits, &draw.take()),
+        Some(draw) => weights.draw(logits, &draw.advance()),
         None => largest(logits) as u32,
     };
     if text.count > 0 {

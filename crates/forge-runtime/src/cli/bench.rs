@@ -27,7 +27,7 @@ impl Command for Bench {
         let mut engine = common.load_options().engine(program, Some(needed as usize))?;
         let device = engine.device().describe();
         let devices = engine.device().run_ahead();
-        let lead = RunAhead {
+        let run_ahead = RunAhead {
             tokens_per_pass: command.run_ahead.tokens_per_pass.unwrap_or(devices.tokens_per_pass),
             ..devices
         };
@@ -74,8 +74,12 @@ impl Command for Bench {
                     decode_given(&mut engine, &ids[(repeat * generated) as usize..])?
                 } else {
                     // The warm-up run is short: enough passes for the device to have seen every kernel.
-                    let warm_up = 8.max(4 * lead.tokens_per_pass * lead.passes as u32);
-                    generate(&mut engine, if repeat == 0 { generated.min(warm_up) } else { generated }, lead)?
+                    let warm_up = 8.max(4 * run_ahead.tokens_per_pass * run_ahead.passes as u32);
+                    generate(
+                        &mut engine,
+                        if repeat == 0 { generated.min(warm_up) } else { generated },
+                        run_ahead,
+                    )?
                 };
                 if repeat > 0 {
                     samples.push(f64::from(prompt + generated) / seconds);
@@ -365,12 +369,12 @@ fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Re
 fn generate<D: Device>(
     engine: &mut Engine<D>,
     count: u32,
-    lead: RunAhead,
+    run_ahead: RunAhead,
 ) -> std::result::Result<f64, Error> {
     let start = Instant::now();
-    let mut chain = engine.decode_multi_step(0, engine.info().bos.unwrap_or(0), lead)?;
+    let mut decoder = engine.decode_multi_step(0, engine.info().bos.unwrap_or(0), run_ahead)?;
     for left in (1..=count as usize).rev() {
-        chain.next(left)?;
+        decoder.next(left)?;
     }
     Ok(start.elapsed().as_secs_f64())
 }

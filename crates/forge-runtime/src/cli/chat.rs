@@ -45,16 +45,16 @@ impl Command for Chat {
             max_tokens: command.max_tokens.map_or(usize::MAX, |count| count as usize),
             ..GenerationParams::default()
         };
-        let mut talk = ChatRepl { session, settings, variables, messages, last: None };
+        let mut repl = ChatRepl { session, settings, variables, messages, last: None };
         if let Some(system) = &command.system {
-            talk.set_system(system);
+            repl.set_system(system);
         }
         match &command.prompt {
             Some(prompt) => {
-                talk.say(read_prompt(prompt)?.trim())?;
-                log_info(&talk.stats());
+                repl.send(read_prompt(prompt)?.trim())?;
+                log_info(&repl.stats());
             }
-            None => return talk.converse(program.info.name),
+            None => return repl.converse(program.info.name),
         }
         Ok(true)
     }
@@ -125,7 +125,7 @@ impl ChatRepl {
             let outcome = match Typed::of(line) {
                 Typed::Command("quit" | "exit") => return Ok(is_interactive || all_right),
                 Typed::Command(command) => self.run_command(command),
-                Typed::Message(text) => self.say(text),
+                Typed::Message(text) => self.send(text),
             };
             match outcome {
                 // A wrong message does not end the conversation.
@@ -139,23 +139,23 @@ impl ChatRepl {
     }
 
     /// Adds a user message and generates the reply.
-    fn say(&mut self, text: &str) -> Result<(), CommandExit> {
+    fn send(&mut self, text: &str) -> Result<(), CommandExit> {
         self.messages.push(Message::user(text));
-        let answered = self.answer();
-        if answered.is_err() {
+        let outcome = self.generate_reply();
+        if outcome.is_err() {
             self.messages.pop();
         }
-        answered
+        outcome
     }
 
     /// Generates the assistant's reply to the conversation.
-    fn answer(&mut self) -> Result<(), CommandExit> {
+    fn generate_reply(&mut self) -> Result<(), CommandExit> {
         let ChatRepl { session, settings, variables, messages, .. } = self;
         let conversation = Conversation { messages, tools: &[], variables, add_generation_prompt: true };
         let prompt = session.prompt(&conversation)?;
-        let written = show(session, &prompt, settings.clone(), true)?;
+        let generated = show(session, &prompt, settings.clone(), true)?;
         print("\n")?;
-        match written.finish_reason {
+        match generated.finish_reason {
             FinishReason::Context => log_info(&"the context is full: use /reset, or a larger --ctx-size"),
             FinishReason::Length => {
                 log_info(&format!("the reply was cut at {} tokens (--max-tokens)", settings.max_tokens))
@@ -164,8 +164,8 @@ impl ChatRepl {
         }
         // The next reply uses another seed.
         settings.seed = settings.seed.wrapping_add(1);
-        messages.push(Message::assistant(written.text.clone()));
-        self.last = Some(written);
+        messages.push(Message::assistant(generated.text.clone()));
+        self.last = Some(generated);
         Ok(())
     }
 
@@ -203,16 +203,16 @@ impl ChatRepl {
 
     /// Regenerates the last reply.
     fn retry(&mut self) -> Result<(), CommandExit> {
-        let is_answered = self.messages.last().is_some_and(|message| message.role == "assistant");
-        if !is_answered {
+        let has_reply = self.messages.last().is_some_and(|message| message.role == "assistant");
+        if !has_reply {
             return Err(Error::usage("there is no reply yet").into());
         }
         let before = self.messages.pop();
-        let answered = self.answer();
-        if answered.is_err() {
+        let outcome = self.generate_reply();
+        if outcome.is_err() {
             self.messages.extend(before);
         }
-        answered
+        outcome
     }
 
     /// Sets the system prompt, or removes it if `text` is empty.

@@ -41,42 +41,42 @@ impl Command for Generate {
             logprobs: None,
         };
         let seed = settings.seed;
-        let written = show(&mut session, &ids, settings, !command.json)?;
+        let generated = show(&mut session, &ids, settings, !command.json)?;
         // The first token comes from the prefill pass; each of the others takes a decode step.
-        let steps = written.token_ids.len().saturating_sub(1);
+        let steps = generated.token_ids.len().saturating_sub(1);
         if command.json {
             print_json(&json!({
-                "token_ids": written.token_ids,
-                "text": has_text.then_some(&written.text),
-                "finish_reason": written.finish_reason.name(),
+                "token_ids": generated.token_ids,
+                "text": has_text.then_some(&generated.text),
+                "finish_reason": generated.finish_reason.name(),
                 "seed": seed,
                 "timings": {
                     "prompt_tokens": ids.len(),
-                    "prompt_seconds": written.prefill_time.as_secs_f64(),
-                    "prompt_tokens_per_second": rate(ids.len(), written.prefill_time),
-                    "tokens": written.token_ids.len(),
-                    "seconds": written.decode_time.as_secs_f64(),
-                    "tokens_per_second": rate(steps, written.decode_time),
+                    "prompt_seconds": generated.prefill_time.as_secs_f64(),
+                    "prompt_tokens_per_second": rate(ids.len(), generated.prefill_time),
+                    "tokens": generated.token_ids.len(),
+                    "seconds": generated.decode_time.as_secs_f64(),
+                    "tokens_per_second": rate(steps, generated.decode_time),
                 },
             }))?;
         } else {
             print("\n")?;
             let seed_note = if is_greedy { String::new() } else { format!(" · seed {seed}") };
-            log_info(&format!("{}{seed_note} · {}", summary(&written), session.describe()));
+            log_info(&format!("{}{seed_note} · {}", summary(&generated), session.describe()));
         }
         Ok(true)
     }
 }
 
 /// Token counts and speeds, and the finish reason.
-pub(crate) fn summary(written: &Generated) -> String {
+pub(crate) fn summary(generated: &Generated) -> String {
     format!(
         "prefill {} tokens, {:.1} tok/s · decode {} tokens, {:.1} tok/s · {}",
-        written.prefilled_tokens,
-        rate(written.prefilled_tokens, written.prefill_time),
-        written.token_ids.len(),
-        rate(written.token_ids.len().saturating_sub(1), written.decode_time),
-        written.finish_reason.name(),
+        generated.prefilled_tokens,
+        rate(generated.prefilled_tokens, generated.prefill_time),
+        generated.token_ids.len(),
+        rate(generated.token_ids.len().saturating_sub(1), generated.decode_time),
+        generated.finish_reason.name(),
     )
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn show(
     let mut progress = Progress::new("prefill, tokens");
     let mut closed = None;
     interrupt::watch();
-    let written = session.generate(ids, settings, None, &mut |event| {
+    let generated = session.generate(ids, settings, None, &mut |event| {
         let shown = match event {
             Event::Prefill { done, total } => {
                 progress.at(done, total);
@@ -123,7 +123,7 @@ pub(crate) fn show(
         }
     });
     interrupt::unwatch();
-    closed.map_or(Ok(written?), Err)
+    closed.map_or(Ok(generated?), Err)
 }
 
 /// The prompt's token ids, and the tokenizer if there is one. Token ids do not need a tokenizer.

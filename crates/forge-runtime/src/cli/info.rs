@@ -54,7 +54,7 @@ impl Command for Info {
                 "decode": cost(&info.decode),
                 "prefill": cost(&info.prefill),
                 "extra_dispatches": info.extra_dispatches.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
-                "experts": loaded.cache_layout.as_ref().map(|room| streamed_json(room, command.disk_bandwidth)),
+                "experts": loaded.cache_layout.as_ref().map(|layout| streamed_json(layout, command.disk_bandwidth)),
                 "expert_records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
                 "prefill_chunk": info.chunk,
                 "kernels": kernels,
@@ -96,7 +96,7 @@ impl Command for Info {
             info.kv_cache_format,
             memory.arena,
             match (&loaded.cache_layout, setup.experts) {
-                (Some(room), _) => streamed(room, command.disk_bandwidth),
+                (Some(layout), _) => streamed(layout, command.disk_bandwidth),
                 (None, ExpertPlacement::Mmap) => mapped(&loaded.model.layout().experts),
                 (None, _) => String::new(),
             },
@@ -143,14 +143,14 @@ fn mapped(layers: &[ExpertWeights]) -> String {
 }
 
 /// The `experts` and `disk` lines with `--experts stream`, and the predicted speed for a disk bandwidth.
-fn streamed(room: &CacheLayout, disk: Option<u64>) -> String {
-    let forecast = room.forecast();
+fn streamed(layout: &CacheLayout, disk: Option<u64>) -> String {
+    let forecast = layout.forecast();
     let mut text = format!(
         "experts  {:>16} bytes  {} cache slots for {} experts, streamed from disk\n\
          disk     {} read per token and {:.1}% hits if all experts are equally likely\n",
-        room.bytes(),
-        room.slots(),
-        room.experts(),
+        layout.bytes(),
+        layout.slots(),
+        layout.experts(),
         format_bytes(forecast.bytes_per_token as u64),
         100.0 * forecast.hit_rate,
     );
@@ -164,11 +164,11 @@ fn streamed(room: &CacheLayout, disk: Option<u64>) -> String {
     text
 }
 
-fn streamed_json(room: &CacheLayout, disk: Option<u64>) -> Value {
-    let forecast = room.forecast();
+fn streamed_json(layout: &CacheLayout, disk: Option<u64>) -> Value {
+    let forecast = layout.forecast();
     json!({
-        "cache_slots": room.slots(),
-        "experts": room.experts(),
+        "cache_slots": layout.slots(),
+        "experts": layout.experts(),
         "hit_rate": forecast.hit_rate,
         "read_bytes_per_token": forecast.bytes_per_token,
         "disk_bound_tokens_per_second": disk.and_then(|disk| forecast.tokens_per_second(disk)),

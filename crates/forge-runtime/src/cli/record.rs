@@ -51,15 +51,15 @@ impl Command for Record {
                     // The last read of a sequence is of the logits of its last position.
                     engine
                         .device()
-                        .explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
+                        .describe_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
                 }
             }
             if command.tokens_per_pass > 0 {
-                let lead = RunAhead { tokens_per_pass: command.tokens_per_pass, passes: 1 };
+                let run_ahead = RunAhead { tokens_per_pass: command.tokens_per_pass, passes: 1 };
                 // Sampled rather than greedy, so that the sampling kernel is recorded too.
                 let draw = SamplingParams::default().device_sampling(0, 0);
                 engine
-                    .decode_multi_step(0, command.token_ids[done - 1], lead)?
+                    .decode_multi_step(0, command.token_ids[done - 1], run_ahead)?
                     .with_sampling(draw)
                     .next(command.tokens_per_pass as usize)?;
                 let pass = engine.device().passes() - 1;

@@ -4,13 +4,13 @@ use crate::cli::arguments::Serve;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, log_info};
 use crate::error::Error;
-use crate::serve::{Options, Server};
+use crate::serve::{Server, ServerOptions};
 
 /// The default of `--slots`.
 const SLOTS: u32 = 4;
 
 impl Serve {
-    fn options(&self) -> Result<Options, Error> {
+    fn options(&self) -> Result<ServerOptions, Error> {
         let mut api_keys = self.api_key.clone();
         if api_keys.is_empty() {
             api_keys.extend(std::env::var("MODEL_API_KEY"));
@@ -18,7 +18,7 @@ impl Serve {
         if api_keys.iter().any(|key| key.trim().is_empty()) {
             return Err(Error::usage("empty API key: check --api-key and MODEL_API_KEY"));
         }
-        Ok(Options {
+        Ok(ServerOptions {
             host: self.host.clone(),
             port: self.port,
             api_keys,

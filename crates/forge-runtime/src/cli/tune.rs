@@ -28,7 +28,7 @@ impl Command for Tune {
             )
         })?;
         let program = tunable.program(program);
-        let engine = setup.engine(&program, Some(Tuner::positions(program.info) as usize))?;
+        let engine = setup.engine(&program, Some(Tuner::context_needed(program.info) as usize))?;
         let mut engine = engine.map_device(CapturingDevice::new);
         let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
         let unwritten = |error| Error::usage(format!("{}: {error}; choose another --output", path.display()));
@@ -43,7 +43,7 @@ impl Command for Tune {
         for (index, choice) in tunable.choices.iter().enumerate() {
             progress.at(index, tunable.choices.len());
             let mut goes_on = || !interrupt::interrupted();
-            if let Some(chosen) = tuning.choose(choice, device, &mut goes_on).map_err(Error::from)? {
+            if let Some(chosen) = tuning.measure_layouts(choice, device, &mut goes_on).map_err(Error::from)? {
                 progress.clear();
                 if !command.json {
                     print(&line(&chosen))?;
@@ -73,7 +73,7 @@ impl Command for Tune {
         if command.json {
             print_json(&written)?;
         }
-        let faster = all.iter().filter(|chosen| chosen.changes()).count();
+        let faster = all.iter().filter(|chosen| chosen.has_faster_layout()).count();
         log_info(&format!(
             "{described}: {faster} of {} kernels have a faster layout; use forge compile ... --tuned {}",
             all.len(),

@@ -23,7 +23,7 @@ impl Command for Verify {
             && !setup.f32_activations
             && !golden.int8_activations.is_empty();
         let engine = |exact| {
-            LoadOptions { f32_activations: exact, ..setup.clone() }.engine(program, Some(golden.longest()))
+            LoadOptions { f32_activations: exact, ..setup.clone() }.engine(program, Some(golden.max_length()))
         };
         let mut engine_f32 = engine(true)?;
         let device = engine_f32.device().describe();

@@ -88,7 +88,7 @@ impl Golden {
     }
 
     /// The length of the longest sequence in tokens.
-    pub fn longest(&self) -> usize {
+    pub fn max_length(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.ids.len()).max().unwrap_or(0)
     }
 }

@@ -23,7 +23,7 @@ pub use crate::engine::output::{Output, OutputKind, Row, StepOutput};
 
 use crate::device::{Buffer, Device, Schedule, Span};
 use crate::error::Error;
-use crate::model::{Batch, Layout, Model, ModelInfo, Ring};
+use crate::model::{Batch, Layout, Model, ModelInfo, SlidingCache};
 use crate::sampling::device_sampling::DeviceSampling;
 
 /// The state of a slot.
@@ -60,9 +60,9 @@ impl<D: Device> Engine<D> {
     pub fn new(model: Box<dyn Model>, device: D, context: u32, slots: u32) -> Engine<D> {
         let (slots, snapshots) = (vec![SlotState::default(); slots as usize], vec![None; slots as usize]);
         let mut engine = Engine { model, device, context, slots, snapshots };
-        let seats = engine.model.layout().expert_slots;
-        if seats.bytes > 0 {
-            engine.write(seats, 0..(seats.bytes / size_of::<u32>()) as u32);
+        let expert_slots = engine.model.layout().expert_slots;
+        if expert_slots.bytes > 0 {
+            engine.write(expert_slots, 0..(expert_slots.bytes / size_of::<u32>()) as u32);
         }
         engine
     }
@@ -115,7 +115,7 @@ impl<D: Device> Engine<D> {
             let snapshot_len = self.snapshots[slot as usize].as_ref().map(|snapshot| snapshot.length);
             length = snapshot_len.filter(|snapshot_len| *snapshot_len <= length).unwrap_or(0);
         }
-        let reaches = |ring: &Ring| ring.can_rewind(high_water, length);
+        let reaches = |ring: &SlidingCache| ring.can_rewind(high_water, length);
         if self.info().sliding_caches.iter().all(reaches) { length } else { 0 }
     }
 

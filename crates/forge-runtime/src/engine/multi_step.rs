@@ -50,14 +50,14 @@ impl<D: Device> Engine<D> {
         &mut self,
         slot: u32,
         id: u32,
-        lead: RunAhead,
+        run_ahead: RunAhead,
     ) -> Result<MultiStepDecoder<'_, D>, Error> {
         self.check(slot, &[id])?;
         let position = self.length(slot);
         self.check_rows(&[Row { id, slot, position }], &[0])?;
-        if lead.tokens_per_pass == 0
-            || lead.passes == 0
-            || lead.tokens_per_pass as usize * lead.passes > TokenRing::CAPACITY
+        if run_ahead.tokens_per_pass == 0
+            || run_ahead.passes == 0
+            || run_ahead.tokens_per_pass as usize * run_ahead.passes > TokenRing::CAPACITY
         {
             return Err(Error::usage(format!(
                 "the device can run 1 to {} tokens ahead",
@@ -70,7 +70,7 @@ impl<D: Device> Engine<D> {
         let (in_flight, ready) = (VecDeque::new(), VecDeque::new());
         Ok(MultiStepDecoder {
             engine: self,
-            run_ahead: lead,
+            run_ahead,
             slot,
             last_token: id,
             ring_index: 0,
@@ -130,7 +130,7 @@ impl<D: Device> MultiStepDecoder<'_, D> {
         if let Some(draw) = &mut self.sampling {
             for (place, count) in runs(first, rows as usize) {
                 let words = wheel.sampling.part(place * DeviceSampling::WORDS, count * DeviceSampling::WORDS);
-                engine.write(words, (0..count).flat_map(|_| draw.take().words()));
+                engine.write(words, (0..count).flat_map(|_| draw.advance().words()));
             }
         }
         let schedule = engine.schedule(1);

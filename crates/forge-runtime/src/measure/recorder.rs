@@ -35,7 +35,7 @@ impl Recorder {
     }
 
     /// Describes the purpose of the last read.
-    pub fn explain_read(&mut self, what: Value) {
+    pub fn describe_read(&mut self, what: Value) {
         let reads = self.passes.last_mut().and_then(|pass| pass["reads"].as_array_mut());
         if let Some(read) = reads.and_then(|reads| reads.last_mut()) {
             read["what"] = what;

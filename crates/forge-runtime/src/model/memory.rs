@@ -28,10 +28,10 @@ impl Memory {
         }
     }
 
-    /// The same with experts on disk and an expert cache of `seats` bytes.
-    pub fn with_expert_cache(self, layout: &Layout, seats: u64) -> Memory {
+    /// The same with experts on disk and an expert cache of `cache_bytes` bytes.
+    pub fn with_expert_cache(self, layout: &Layout, cache_bytes: u64) -> Memory {
         let experts: usize = layout.experts.iter().map(|stacks| stacks.records.bytes).sum();
-        Memory { weights: self.weights - experts as u64, experts: seats, ..self }
+        Memory { weights: self.weights - experts as u64, experts: cache_bytes, ..self }
     }
 
     /// The total in bytes.

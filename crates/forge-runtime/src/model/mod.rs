@@ -133,7 +133,7 @@ pub struct ModelInfo {
     /// Bytes of KV cache per token and slot, in layers that keep every position.
     pub kv_bytes_per_token: u64,
     /// The sliding-window caches, with their bytes per token.
-    pub sliding_caches: &'static [Ring],
+    pub sliding_caches: &'static [SlidingCache],
     /// Bytes of recurrent state per slot, independent of length.
     pub recurrent_state_bytes: u64,
     /// The cost of one decoded token.
@@ -154,7 +154,7 @@ impl ModelInfo {
 /// The sliding-window caches of one window size: ring buffers. Position p is stored at `p % positions`. A
 /// slot that has held n positions keeps those from `n - positions` on.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring {
+pub struct SlidingCache {
     /// The window: positions that a row sees, its own included.
     pub window: u32,
     /// Capacity: the window, plus the rows that a pass may append before its first row is computed.
@@ -163,7 +163,7 @@ pub struct Ring {
     pub bytes_per_position: u64,
 }
 
-impl Ring {
+impl SlidingCache {
     /// Capacity for a context length.
     pub const fn capacity(&self, context: u32) -> u32 {
         if context < self.positions { context } else { self.positions }
@@ -260,8 +260,9 @@ impl Layout {
     /// Adds the experts of an MoE model.
     pub fn with_experts(self, experts: Vec<ExpertWeights>) -> Layout {
         let most = experts.iter().map(|stacks| stacks.experts).max().unwrap_or(0);
-        let seats: Span<u32> = Span::new(Buffer::Rows, self.expert_slots.offset, most * size_of::<u32>());
-        Layout { experts, expert_slots: seats, rows_bytes: seats.offset + seats.bytes, ..self }
+        let expert_slots: Span<u32> =
+            Span::new(Buffer::Rows, self.expert_slots.offset, most * size_of::<u32>());
+        Layout { experts, expert_slots, rows_bytes: expert_slots.offset + expert_slots.bytes, ..self }
     }
 
     /// The first `count` rows. They are of one slot if `count` is 1.

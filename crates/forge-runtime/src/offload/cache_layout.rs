@@ -66,18 +66,18 @@ impl Forecast {
 impl CacheLayout {
     /// The layout with as many slots as fit in `memory` bytes.
     pub fn new(layers: &[ExpertWeights], memory: u64) -> Result<CacheLayout, Error> {
-        let mut room =
+        let mut layout =
             CacheLayout { classes: Vec::new(), class_of: Vec::new(), bytes: 0, bytes_per_token: 0 };
         for stacks in layers {
-            room.add(stacks);
+            layout.add(stacks);
         }
-        let all: u128 = room.classes.iter().map(SizeClass::total_bytes).sum();
+        let all: u128 = layout.classes.iter().map(SizeClass::total_bytes).sum();
         // Memory is divided by class size, so the class with the largest relative minimum decides.
         let needed = |class: &SizeClass| {
             ((class.min_slots() * class.record_bytes) as u128 * all).div_ceil(class.total_bytes().max(1))
         };
-        let enough = room.classes.iter().map(needed).max().unwrap_or(0);
-        for class in &mut room.classes {
+        let enough = layout.classes.iter().map(needed).max().unwrap_or(0);
+        for class in &mut layout.classes {
             let share = u128::from(memory) * class.total_bytes() / all.max(1);
             class.slots = class.experts.min((share / class.record_bytes.max(1) as u128) as usize);
             if class.slots < class.min_slots() {
@@ -89,17 +89,17 @@ impl CacheLayout {
                     class.min_slots(),
                 )));
             }
-            class.start = room.bytes;
-            room.bytes += class.slots * class.record_bytes;
+            class.start = layout.bytes;
+            layout.bytes += class.slots * class.record_bytes;
         }
-        Ok(room)
+        Ok(layout)
     }
 
     fn add(&mut self, stacks: &ExpertWeights) {
         let record = stacks.record();
-        let known = self.classes.iter().position(|class| class.record_bytes == record);
-        let index = known.unwrap_or(self.classes.len());
-        if known.is_none() {
+        let existing = self.classes.iter().position(|class| class.record_bytes == record);
+        let index = existing.unwrap_or(self.classes.len());
+        if existing.is_none() {
             self.classes.push(SizeClass {
                 record_bytes: record,
                 start: 0,
@@ -166,11 +166,14 @@ mod tests {
     #[test]
     fn slots_fill_the_memory_and_never_exceed_the_experts() {
         let layers = [stacks(8, 0, 3000), stacks(8, 0, 3000)];
-        let room = CacheLayout::new(&layers, 5 * 3000 + 2999).unwrap();
-        assert_eq!((room.slots(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
-        assert_eq!(room.bytes(), 5 * 3000);
+        let layout = CacheLayout::new(&layers, 5 * 3000 + 2999).unwrap();
+        assert_eq!(
+            (layout.slots(), layout.experts(), layout.class_of.as_slice()),
+            (5, 16, [0, 0].as_slice())
+        );
+        assert_eq!(layout.bytes(), 5 * 3000);
         assert_eq!(CacheLayout::new(&layers, 1 << 30).unwrap().slots(), 16);
-        let forecast = room.forecast();
+        let forecast = layout.forecast();
         assert_eq!((forecast.hit_rate, forecast.bytes_per_token), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
         assert_eq!(forecast.tokens_per_second(16_500), Some(2.0));
         let of_two_sizes = CacheLayout::new(&[stacks(8, 0, 3000), stacks(4, 1, 1000)], 28_000).unwrap();

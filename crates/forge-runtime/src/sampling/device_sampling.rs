@@ -38,7 +38,7 @@ impl DeviceSampling {
     }
 
     /// Returns the parameters of this draw and advances to the next index.
-    pub fn take(&mut self) -> DeviceSampling {
+    pub fn advance(&mut self) -> DeviceSampling {
         let draw = *self;
         self.index = self.index.wrapping_add(1);
         draw

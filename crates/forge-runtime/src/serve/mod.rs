@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 /// Server options.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// The address to listen on.
     pub host: String,
     /// The port; 0 takes a free one.
@@ -52,7 +52,7 @@ pub struct Options {
 
 /// A bound server without a model.
 pub struct Server {
-    options: Options,
+    options: ServerOptions,
     listener: TcpListener,
     address: SocketAddr,
     stop: Stop,
@@ -71,7 +71,7 @@ impl Stop {
 
 impl Server {
     /// Binds the address, before slower steps such as loading.
-    pub fn listen(options: Options) -> Result<Server, Error> {
+    pub fn listen(options: ServerOptions) -> Result<Server, Error> {
         if options.aliases.iter().any(|alias| alias.trim().is_empty()) {
             return Err(Error::usage("empty name: check --alias"));
         }

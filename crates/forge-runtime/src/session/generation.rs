@@ -141,14 +141,14 @@ pub fn log_sum_exp(logits: &[f32]) -> f64 {
 
 /// A generation in progress.
 pub struct Generation {
-    text: Option<Detokenizer>,
+    detokenizer: Option<Detokenizer>,
     stops: StopStrings,
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
-    end: &'static [u32],
+    eos: &'static [u32],
     ignore_end: bool,
     logprobs: Option<usize>,
-    left: usize,
+    remaining: usize,
 }
 
 impl Generation {
@@ -156,20 +156,20 @@ impl Generation {
     /// end it.
     pub fn new(
         text: Option<&Tokenizer>,
-        end: &'static [u32],
+        eos: &'static [u32],
         prompt: &[u32],
         settings: GenerationParams,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Generation {
         Generation {
-            text: text.map(Tokenizer::detokenizer),
+            detokenizer: text.map(Tokenizer::detokenizer),
             stops: StopStrings::new(settings.stop),
             sampler: Sampler::new(settings.sampling, settings.seed, prompt),
             constraint,
-            end,
+            eos,
             ignore_end: settings.ignore_eos,
             logprobs: settings.logprobs,
-            left: settings.max_tokens,
+            remaining: settings.max_tokens,
         }
     }
 
@@ -190,12 +190,12 @@ impl Generation {
 
     /// How many more tokens may be generated.
     pub fn remaining(&self) -> usize {
-        self.left
+        self.remaining
     }
 
     /// Whether the maximum number of tokens is reached.
     pub fn is_full(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     /// Samples the next token from the logits after the last one. The logits are modified.
@@ -206,9 +206,9 @@ impl Generation {
             constraint.mask(logits)?;
         }
         let id = self.sampler.sample(logits);
-        let mut piece = self.take(id)?;
-        piece.logprobs = unadjusted.map(|logits| Logprobs::of(&logits, id, self.logprobs.unwrap_or(0)));
-        Ok(piece)
+        let mut token = self.take(id)?;
+        token.logprobs = unadjusted.map(|logits| Logprobs::of(&logits, id, self.logprobs.unwrap_or(0)));
+        Ok(token)
     }
 
     /// Accepts a token that was chosen on the device as [`Generation::required_output`] specifies.
@@ -218,24 +218,24 @@ impl Generation {
     }
 
     fn take(&mut self, id: u32) -> Result<GeneratedToken, Error> {
-        if self.end.contains(&id) && !self.ignore_end {
+        if self.eos.contains(&id) && !self.ignore_end {
             let rest = self.finish(FinishReason::EndOfText)?;
             return Ok(GeneratedToken { id: Some(id), ..rest });
         }
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(id)?;
         }
-        let added = match &mut self.text {
+        let added = match &mut self.detokenizer {
             Some(stream) => stream.push(id)?,
             None => String::new(),
         };
         let (mut text, is_stopped) = self.stops.push(&added);
-        self.left = self.left.saturating_sub(1);
+        self.remaining = self.remaining.saturating_sub(1);
         let is_complete = self.constraint.as_mut().is_some_and(|constraint| constraint.is_complete());
         let mut end = None;
         if is_stopped {
             end = Some(FinishReason::StopString);
-        } else if is_complete || self.left == 0 {
+        } else if is_complete || self.remaining == 0 {
             let rest =
                 self.finish(if is_complete { FinishReason::Complete } else { FinishReason::Length })?;
             text.push_str(&rest.text);
@@ -246,7 +246,7 @@ impl Generation {
 
     /// Ends the generation for an outside reason, and returns text that was held back.
     pub fn finish(&mut self, end: FinishReason) -> Result<GeneratedToken, Error> {
-        let rest = self.text.take().map_or_else(|| Ok(String::new()), Detokenizer::finish)?;
+        let rest = self.detokenizer.take().map_or_else(|| Ok(String::new()), Detokenizer::finish)?;
         let (mut text, is_stopped) = self.stops.push(&rest);
         if !is_stopped {
             text.push_str(&self.stops.take());

@@ -130,13 +130,13 @@ impl<D: Device> Session<D> {
         prompt: &[u32],
         settings: GenerationParams,
         constraint: Option<Box<dyn Constraint>>,
-        listen: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+        on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
-        let mut completion =
+        let mut generation =
             Generation::new(self.text.as_ref(), self.engine.info().eos, prompt, settings, constraint);
         let start = Instant::now();
         let (reused, fresh) = self.rewind(prompt)?;
-        let mut written = Generated {
+        let mut result = Generated {
             token_ids: Vec::new(),
             text: String::new(),
             finish_reason: FinishReason::Interrupted,
@@ -145,52 +145,56 @@ impl<D: Device> Session<D> {
             decode_time: Duration::ZERO,
         };
         let mut done = reused;
-        let mut piece = None;
+        let mut token = None;
         for chunk in fresh.chunks(self.engine.info().chunk as usize) {
             done += chunk.len();
             let is_last = done == prompt.len();
-            piece = self.feed(&mut completion, chunk, is_last)?;
-            if !is_last && listen(Event::Prefill { done, total: prompt.len() }).is_break() {
-                return Ok(written);
+            token = self.feed(&mut generation, chunk, is_last)?;
+            if !is_last && on_event(Event::Prefill { done, total: prompt.len() }).is_break() {
+                return Ok(result);
             }
         }
-        written.prefill_time = start.elapsed();
-        let Some(first) = piece else { return Ok(written) };
+        result.prefill_time = start.elapsed();
+        let Some(first) = token else { return Ok(result) };
         let start = Instant::now();
-        let mut writing = InProgress { generation: completion, result: written, on_event: listen };
-        if matches!(writing.generation.required_output(), Output::Greedy | Output::Sampled(_)) {
-            self.decode_on_device(&mut writing, first)?;
+        let mut progress = InProgress { generation, result, on_event };
+        if matches!(progress.generation.required_output(), Output::Greedy | Output::Sampled(_)) {
+            self.decode_on_device(&mut progress, first)?;
         } else {
-            let mut next = writing.report(first, self.is_full())?;
+            let mut next = progress.report(first, self.is_full())?;
             while let Some(id) = next {
-                let piece = self.feed(&mut writing.generation, &[id], true)?;
-                let Some(piece) = piece else { break };
-                next = writing.report(piece, self.is_full())?;
+                let token = self.feed(&mut progress.generation, &[id], true)?;
+                let Some(token) = token else { break };
+                next = progress.report(token, self.is_full())?;
             }
         }
-        writing.result.decode_time = start.elapsed();
-        Ok(writing.result)
+        progress.result.decode_time = start.elapsed();
+        Ok(progress.result)
     }
 
     /// Decodes with tokens chosen on the device, several per pass.
-    fn decode_on_device(&mut self, writing: &mut InProgress<'_>, first: GeneratedToken) -> Result<(), Error> {
-        let Some(id) = writing.report(first, self.is_full())? else { return Ok(()) };
-        let lead = self.run_ahead();
-        let Session { engine, tokens: held, .. } = self;
+    fn decode_on_device(
+        &mut self,
+        progress: &mut InProgress<'_>,
+        first: GeneratedToken,
+    ) -> Result<(), Error> {
+        let Some(id) = progress.report(first, self.is_full())? else { return Ok(()) };
+        let run_ahead = self.run_ahead();
+        let Session { engine, tokens, .. } = self;
         let context = engine.context() as usize;
-        let mut chain = engine.decode_multi_step(SLOT, id, lead)?;
-        if let Output::Sampled(draw) = writing.generation.required_output() {
-            chain = chain.with_sampling(draw);
+        let mut decoder = engine.decode_multi_step(SLOT, id, run_ahead)?;
+        if let Output::Sampled(draw) = progress.generation.required_output() {
+            decoder = decoder.with_sampling(draw);
         }
         let mut outcome = Ok(Some(id));
         while let Ok(Some(id)) = outcome {
-            held.push(id);
-            outcome = chain
-                .next(writing.generation.remaining())
-                .and_then(|id| writing.generation.accept(id))
-                .and_then(|piece| writing.report(piece, held.len() >= context));
+            tokens.push(id);
+            outcome = decoder
+                .next(progress.generation.remaining())
+                .and_then(|id| progress.generation.accept(id))
+                .and_then(|token| progress.report(token, tokens.len() >= context));
         }
-        drop(chain);
+        drop(decoder);
         // Removes tokens that the device decoded past the end.
         self.engine.truncate(SLOT, self.tokens.len() as u32);
         outcome.map(|_| ())
@@ -215,7 +219,7 @@ impl<D: Device> Session<D> {
 
     /// Keeps the common prefix of the slot and `prompt`. Returns its length and the tokens to prefill.
     fn rewind<'a>(&mut self, prompt: &'a [u32]) -> Result<(usize, &'a [u32]), Error> {
-        let common = self.tokens.iter().zip(prompt).take_while(|(held, new)| held == new).count();
+        let common = self.tokens.iter().zip(prompt).take_while(|(cached, new)| cached == new).count();
         // The last token is always processed: its output is needed.
         let reused = common.min(prompt.len().saturating_sub(1));
         let reused = self.engine.truncate(SLOT, reused as u32) as usize;
@@ -228,11 +232,11 @@ impl<D: Device> Session<D> {
     /// Feeds tokens, and chooses the next one if `is_wanted`.
     fn feed(
         &mut self,
-        completion: &mut Generation,
+        generation: &mut Generation,
         ids: &[u32],
         is_wanted: bool,
     ) -> Result<Option<GeneratedToken>, Error> {
-        let want = if is_wanted { completion.required_output() } else { Output::Nothing };
+        let want = if is_wanted { generation.required_output() } else { Output::Nothing };
         let mut ids = ids;
         if let (true, Some((last, before))) =
             (self.engine.info().recurrent_state_bytes > 0 && is_wanted, ids.split_last())
@@ -248,8 +252,8 @@ impl<D: Device> Session<D> {
         self.tokens.extend(ids);
         match (want, fed.next_tokens.last(), fed.logits.last_mut()) {
             (Output::Nothing, ..) => Ok(None),
-            (Output::Greedy | Output::Sampled(_), Some(&next), _) => completion.accept(next).map(Some),
-            (_, _, Some(logits)) => completion.sample(logits).map(Some),
+            (Output::Greedy | Output::Sampled(_), Some(&next), _) => generation.accept(next).map(Some),
+            (_, _, Some(logits)) => generation.sample(logits).map(Some),
             _ => Err(Error::runtime("the device returned no logits")),
         }
     }
@@ -265,27 +269,27 @@ struct InProgress<'a> {
 impl InProgress<'_> {
     /// Reports a token, the last one if the context is full. Returns the token to continue with, or `None` at
     /// the end.
-    fn report(&mut self, mut piece: GeneratedToken, is_context_full: bool) -> Result<Option<u32>, Error> {
-        let InProgress { generation: completion, result: written, on_event: listen } = self;
-        written.token_ids.extend(piece.id);
-        if piece.finish_reason.is_none() && is_context_full {
-            let rest = completion.finish(FinishReason::Context)?;
-            piece.text.push_str(&rest.text);
-            piece.finish_reason = rest.finish_reason;
+    fn report(&mut self, mut token: GeneratedToken, is_context_full: bool) -> Result<Option<u32>, Error> {
+        let InProgress { generation, result, on_event } = self;
+        result.token_ids.extend(token.id);
+        if token.finish_reason.is_none() && is_context_full {
+            let rest = generation.finish(FinishReason::Context)?;
+            token.text.push_str(&rest.text);
+            token.finish_reason = rest.finish_reason;
         }
-        written.text.push_str(&piece.text);
-        let is_broken = listen(Event::Token(&piece)).is_break();
-        if let Some(end) = piece.finish_reason {
-            written.finish_reason = end;
+        result.text.push_str(&token.text);
+        let is_broken = on_event(Event::Token(&token)).is_break();
+        if let Some(end) = token.finish_reason {
+            result.finish_reason = end;
             return Ok(None);
         }
         if is_broken {
-            let rest = completion.finish(FinishReason::Interrupted)?;
-            written.text.push_str(&rest.text);
-            let _ = listen(Event::Token(&rest));
+            let rest = generation.finish(FinishReason::Interrupted)?;
+            result.text.push_str(&rest.text);
+            let _ = on_event(Event::Token(&rest));
             return Ok(None);
         }
-        Ok(piece.id)
+        Ok(token.id)
     }
 }
 

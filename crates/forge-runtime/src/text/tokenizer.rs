@@ -53,9 +53,9 @@ impl Tokenizer {
     /// The token ids of `text`. `specials` adds the special tokens that the tokenizer puts around a text.
     /// Text rendered by a chat template has them already. Special tokens within the text are recognized
     /// either way.
-    pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
-        let encoding = guarded(|| tokenizer.encode_fast(text, specials))
+        let encoding = guarded(|| tokenizer.encode_fast(text, add_special_tokens))
             .map_err(|error| Error::runtime(format!("the text cannot be tokenized: {error}")))?;
         Ok(encoding.get_ids().to_vec())
     }

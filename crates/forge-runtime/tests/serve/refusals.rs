@@ -313,7 +313,7 @@ fn only_authorized_requests_are_answered() {
 
 #[test]
 fn an_alias_has_a_name() {
-    let options = crate::runtime::serve::Options {
+    let options = crate::runtime::serve::ServerOptions {
         host: "127.0.0.1".to_owned(),
         port: 0,
         api_keys: Vec::new(),

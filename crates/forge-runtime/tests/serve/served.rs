@@ -8,7 +8,7 @@ use crate::runtime::error::Error;
 use crate::runtime::model::LoadModel;
 use crate::runtime::offload::CacheStats;
 use crate::runtime::sampling::sampler::SamplingParams;
-use crate::runtime::serve::{Options, Server, Stop};
+use crate::runtime::serve::{Server, ServerOptions, Stop};
 use crate::runtime::text::chat_template::Template;
 use crate::runtime::text::tokenizer::Tokenizer;
 use crate::runtime::weights::WeightFile;
@@ -165,7 +165,7 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     let template = Template::new(setting.template.unwrap_or(TEMPLATE), None, specials).unwrap();
     let template = (!setting.without_template).then_some(template);
     let Setting { slots, context, queue, pace, .. } = *setting;
-    let server = Server::listen(Options {
+    let server = Server::listen(ServerOptions {
         host: "127.0.0.1".to_owned(),
         port: 0,
         api_keys: setting.keys.clone(),

@@ -237,14 +237,14 @@ impl Graph {
 
 /// Starts passes: keeps the last launch list, and the graph of a repeated one.
 #[derive(Default)]
-pub(crate) struct Starter {
+pub(crate) struct PassLauncher {
     last: LaunchList,
     graph: Option<Graph>,
     /// Whether kernels wait for their predecessor themselves (programmatic dependent launch).
     pub(crate) kernels_wait: bool,
 }
 
-impl Starter {
+impl PassLauncher {
     /// Starts a pass on `stream` without waiting for its end.
     pub(crate) fn start(
         &mut self,
@@ -266,7 +266,7 @@ impl Starter {
             });
             self.graph = graph.transpose()?;
         } else if launches.is_like(&self.last) {
-            self.forget(driver);
+            self.discard_graph(driver);
             self.graph = Some(Graph::new(driver, launches, self.kernels_wait)?);
         } else {
             self.last.clone_from(launches);
@@ -278,7 +278,7 @@ impl Starter {
     }
 
     /// Destroys the graph.
-    pub(crate) fn forget(&mut self, driver: &Driver) {
+    pub(crate) fn discard_graph(&mut self, driver: &Driver) {
         if let Some(graph) = self.graph.take() {
             graph.destroy(driver);
         }

@@ -52,7 +52,11 @@ impl Drop for Clock<'_> {
 
 /// Begin and end time of each launch list in seconds. The lists are launched twice: during the first run the
 /// host gets ahead of the GPU, so that the second run contains no host time.
-pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[LaunchList]) -> Result<Vec<[f64; 2]>, String> {
+pub(crate) fn time_launches(
+    driver: &Driver,
+    stream: Handle,
+    stretches: &[LaunchList],
+) -> Result<Vec<[f64; 2]>, String> {
     for launches in stretches {
         launches.start(driver, stream)?;
     }
@@ -67,7 +71,7 @@ pub(crate) fn of(driver: &Driver, stream: Handle, stretches: &[LaunchList]) -> R
 
 /// Memory bandwidth of device-to-device copies in bytes per second, reads plus writes, the fastest of some
 /// runs. None if GPU memory is too small.
-pub(crate) fn copies(driver: &Driver, stream: Handle) -> Result<Option<f64>, String> {
+pub(crate) fn copy_bandwidth(driver: &Driver, stream: Handle) -> Result<Option<f64>, String> {
     /// Larger than the caches.
     const BYTES: usize = 512 << 20;
     const COPIES: usize = 8;

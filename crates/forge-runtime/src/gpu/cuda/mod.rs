@@ -13,7 +13,7 @@ pub(crate) mod event_timing;
 pub(crate) mod gpu;
 
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, RunAhead, Schedule};
-use crate::gpu::cuda::cuda_graph::{LaunchList, Starter};
+use crate::gpu::cuda::cuda_graph::{LaunchList, PassLauncher};
 use crate::gpu::cuda::driver::{Address, Driver, Handle, call};
 use crate::gpu::cuda::gpu::Gpu;
 use crate::model::Layout;
@@ -54,7 +54,7 @@ pub struct CudaDevice {
     /// Byte range of `rows` that is not yet on the GPU.
     unsent: std::ops::Range<usize>,
     launches: LaunchList,
-    starter: Starter,
+    launcher: PassLauncher,
 }
 
 /// A description of this machine's GPU, if one of the PTX modules `texts` supports it; otherwise the reason.
@@ -92,7 +92,7 @@ impl CudaDevice {
             rows: null_mut(),
             unsent: 0..0,
             launches: LaunchList::default(),
-            starter: Starter::default(),
+            launcher: PassLauncher::default(),
         };
         let driver = &device.driver;
         // SAFETY: the context is the GPU's, and the driver writes handles to valid places.
@@ -103,7 +103,7 @@ impl CudaDevice {
         }
         let ptx = device.gpu.best_of(texts)?;
         device.translate(ptx.text, kernels)?;
-        device.starter.kernels_wait = ptx.waits;
+        device.launcher.kernels_wait = ptx.waits;
         let weights = file.map();
         let sizes = [weights.len(), layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes];
         device.allocate(sizes)?;
@@ -265,7 +265,7 @@ impl Device for CudaDevice {
         let launches = std::mem::take(&mut self.launches);
         self.launches = self.collected(launches, encode)?;
         self.send_rows()?;
-        let CudaDevice { driver, stream, launches, starter, .. } = self;
+        let CudaDevice { driver, stream, launches, launcher: starter, .. } = self;
         starter.start(driver, *stream, launches)?;
         let mut ended = null_mut();
         // SAFETY: the driver writes a handle, and the stream is the device's.
@@ -301,12 +301,12 @@ impl Device for CudaDevice {
         let launches = (0..stretches).map(collect).collect::<Result<Vec<_>, _>>()?;
         self.wait(0)?;
         self.send_rows()?;
-        crate::gpu::cuda::event_timing::of(&self.driver, self.stream, &launches)
+        crate::gpu::cuda::event_timing::time_launches(&self.driver, self.stream, &launches)
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         self.wait(0)?;
-        crate::gpu::cuda::event_timing::copies(&self.driver, self.stream)
+        crate::gpu::cuda::event_timing::copy_bandwidth(&self.driver, self.stream)
     }
 
     /// The host encodes the next pass while one runs. More tokens per pass are not faster (measured on H200).
@@ -319,7 +319,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         // Passes in flight still use what is released here.
         let _ = self.wait(0);
-        self.starter.forget(&self.driver);
+        self.launcher.discard_graph(&self.driver);
         // SAFETY: nothing uses these resources any more. Errors are ignored: the context releases memory and
         // module when its last user is gone.
         unsafe {

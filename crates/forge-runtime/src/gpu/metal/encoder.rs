@@ -87,11 +87,11 @@ impl<'a> Encoding<'a> {
         Some(commands)
     }
 
-    /// Encodes a dispatch. `told` selects the slot table, if the dispatch uses streamed experts.
+    /// Encodes a dispatch. `table` selects the slot table, if the dispatch uses streamed experts.
     pub(crate) fn encode(
         &mut self,
         dispatch: Dispatch<'_>,
-        told: Option<SlotTableWrite>,
+        table: Option<SlotTableWrite>,
     ) -> Result<(), String> {
         let Dispatch { kernel, bindings, scalars, groups } = dispatch;
         let encoder = self.encoder()?.clone();
@@ -101,7 +101,7 @@ impl<'a> Encoding<'a> {
         }
         encoder.setComputePipelineState(pipeline);
         for (slot, binding) in bindings.iter().enumerate() {
-            let (buffer, offset) = self.device.place(binding, told)?;
+            let (buffer, offset) = self.device.place(binding, table)?;
             // SAFETY: the offset is in bounds, and slots match the kernel's signature.
             unsafe { encoder.setBuffer_offset_atIndex(Some(buffer), offset, slot) };
         }
@@ -130,7 +130,7 @@ impl Pass for Encoding<'_> {
             let dispatch = Dispatch { kernel, bindings, scalars, groups };
             let outcome = match self.device.experts_of(bindings) {
                 Some(bound) => self.streamed(dispatch, bound),
-                None => self.foresee(dispatch).and_then(|()| self.encode(dispatch, None)),
+                None => self.encode_lookahead(dispatch).and_then(|()| self.encode(dispatch, None)),
             };
             self.outcome = outcome.map_err(|what| format!("kernel {}: {what}", kernel.name));
         }

@@ -30,9 +30,9 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum SlotTableWrite {
     /// An empty slot table, for a dispatch that only routes. Slots that are being filled are not touched.
-    NoExpert,
+    Empty,
     /// The table of the experts that the dispatch computes.
-    Seated,
+    Current,
     /// No table; the output is the next layer's router logits.
     Logits,
 }
@@ -40,9 +40,9 @@ pub(crate) enum SlotTableWrite {
 /// Expert cache and GPU-visible slot tables.
 pub(crate) struct ExpertStreaming {
     /// Covers the cache's memory, so it is dropped first.
-    seats: Region,
+    slots: Region,
     /// Two slot tables: the empty one and the current one.
-    words: Region,
+    tables: Region,
     /// Bytes per table.
     bytes: usize,
     /// The model's span that the tables replace.
@@ -50,11 +50,11 @@ pub(crate) struct ExpertStreaming {
     experts: ExpertCache,
     /// Router logits of the next layer, and the lookahead that writes them.
     logits: Region,
-    foresight: Option<RouterLookahead>,
+    lookahead: Option<RouterLookahead>,
     /// The last layer whose routes were read, and the sorted experts of each row.
-    asked: Option<(usize, Vec<Vec<usize>>)>,
+    routed: Option<(usize, Vec<Vec<usize>>)>,
     /// The layer and experts in the current slot table.
-    seated: Option<(usize, Vec<usize>)>,
+    current: Option<(usize, Vec<usize>)>,
 }
 
 /// The ranges of a file of `length` bytes without the experts.
@@ -84,31 +84,31 @@ impl ExpertStreaming {
         let parts = &[Range { start: 0, end: length }];
         // SAFETY: `experts` owns the memory and is dropped after the region. Prefetches go to slots that the
         // current layer does not use, and all other reads happen while no pass is in flight.
-        let seats = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
+        let slots = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
         let bytes = layout.expert_slots.bytes.next_multiple_of(Arena::ALIGNMENT);
-        let words = Region::own(device, 2 * bytes, "expert slot tables")?;
-        let (memory, _) = words.place(0, 2 * bytes)?;
+        let tables = Region::own(device, 2 * bytes, "expert slot tables")?;
+        let (memory, _) = tables.place(0, 2 * bytes)?;
         // SAFETY: shared buffers have contents, of that many bytes.
         unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0xff, 2 * bytes) };
         let most = experts.layers().iter().map(RouterLookahead::max_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "lookahead logits")?;
-        let (foresight, asked, seated) = (None, None, None);
+        let (lookahead, routed, current) = (None, None, None);
         Ok(ExpertStreaming {
-            seats,
-            words,
+            slots,
+            tables,
             bytes,
             model: layout.expert_slots,
             experts,
             logits,
-            foresight,
-            asked,
-            seated,
+            lookahead,
+            routed,
+            current,
         })
     }
 
     /// All GPU-visible regions.
     pub(crate) fn regions(&self) -> [&Region; 3] {
-        [&self.seats, &self.words, &self.logits]
+        [&self.slots, &self.tables, &self.logits]
     }
 
     /// The cache counters.
@@ -118,21 +118,25 @@ impl ExpertStreaming {
 
     /// Measured disk bandwidth in bytes per second; no pass may be in flight.
     pub(crate) fn disk_speed(&mut self) -> Result<f64, String> {
-        self.seated = None;
+        self.current = None;
         self.experts.disk_speed()
     }
 
     /// Resolves a binding of a slot table, an expert plane or lookahead logits; none for other bindings.
-    pub(crate) fn place(&self, binding: &Binding, told: SlotTableWrite) -> Option<Result<Place<'_>, String>> {
-        if told == SlotTableWrite::Logits {
+    pub(crate) fn place(
+        &self,
+        binding: &Binding,
+        table: SlotTableWrite,
+    ) -> Option<Result<Place<'_>, String>> {
+        if table == SlotTableWrite::Logits {
             return binding.written.then(|| self.logits.place(0, binding.bytes));
         }
         if (binding.buffer, binding.offset) == (self.model.buffer, self.model.offset) {
-            let first = if told == SlotTableWrite::Seated { self.bytes } else { 0 };
-            return Some(self.words.place(first, binding.bytes));
+            let first = if table == SlotTableWrite::Current { self.bytes } else { 0 };
+            return Some(self.tables.place(first, binding.bytes));
         }
         let bound = self.bound(binding)?;
-        Some(self.seats.place(bound.offset, bound.bytes))
+        Some(self.slots.place(bound.offset, bound.bytes))
     }
 
     /// The expert plane that is bound, if any.
@@ -141,36 +145,36 @@ impl ExpertStreaming {
     }
 
     /// Prefetches the experts predicted for the next layer. The lookahead dispatch has completed.
-    fn read_ahead(&mut self) -> Result<(), String> {
-        let Some(foresight) = self.foresight.take() else { return Ok(()) };
-        let count = foresight.bindings[foresight.logits].bytes / size_of::<f32>();
+    fn prefetch_predicted(&mut self) -> Result<(), String> {
+        let Some(lookahead) = self.lookahead.take() else { return Ok(()) };
+        let count = lookahead.bindings[lookahead.logits].bytes / size_of::<f32>();
         let (memory, offset) = self.logits.place(0, count * size_of::<f32>())?;
         // SAFETY: shared buffers have contents, of that many elements, and no pass that writes them is in
         // flight.
         let logits = unsafe {
             std::slice::from_raw_parts(memory.contents().cast::<u8>().add(offset).cast().as_ptr(), count)
         };
-        let likely = foresight.likeliest(self.experts.stacks(foresight.layer), logits);
-        self.experts.expect(foresight.layer, &likely)
+        let likely = lookahead.likeliest(self.experts.stacks(lookahead.layer), logits);
+        self.experts.expect(lookahead.layer, &likely)
     }
 
     /// The experts for each repetition of a dispatch. If the dispatch reads routes, a row is computed at
     /// once, when all of its experts have slots. Other rows are skipped, so no row is computed twice.
     /// Otherwise work is split by expert.
-    fn rounds(&self, bound: BoundPlane, reads_routes: bool) -> Vec<Vec<usize>> {
-        let Some((_, rows)) = &self.asked else { return Vec::new() };
+    fn expert_batches(&self, bound: BoundPlane, reads_routes: bool) -> Vec<Vec<usize>> {
+        let Some((_, rows)) = &self.routed else { return Vec::new() };
         let stacks = self.experts.stacks(bound.layer);
         let first_shared = stacks.experts - stacks.shared;
         let all: BTreeSet<usize> = rows.iter().flatten().copied().collect();
         let (open, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|it| **it < first_shared);
-        let at_once = self.experts.at_once(bound.layer);
-        if open.len() <= at_once {
+        let capacity = self.experts.at_once(bound.layer);
+        if open.len() <= capacity {
             return vec![all.into_iter().collect()];
         }
         if reads_routes {
             return rows.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
         }
-        open.chunks(at_once).map(|some| [some, &shared].concat()).collect()
+        open.chunks(capacity).map(|some| [some, &shared].concat()).collect()
     }
 }
 
@@ -202,73 +206,73 @@ impl Encoding<'_> {
     pub(crate) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: BoundPlane) -> Result<(), String> {
         let streaming = self.streaming()?;
         let stacks = streaming.experts.stacks(bound.layer).clone();
-        let is_known = streaming.asked.as_ref().is_some_and(|(layer, _)| *layer == bound.layer);
+        let is_known = streaming.routed.as_ref().is_some_and(|(layer, _)| *layer == bound.layer);
         let routes = |it: &&Binding| (it.buffer, it.offset) == (stacks.routes.buffer, stacks.routes.offset);
         let routes = dispatch.bindings.iter().find(routes);
         if bound.half == ExpertStage::Inner || !is_known {
-            streaming.asked = None;
+            streaming.routed = None;
             if routes.is_some_and(|routes| routes.written) {
                 // Every threadgroup routes by itself, and the first one writes the routes.
-                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::NoExpert))?;
+                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::Empty))?;
             }
-            self.settle()?;
+            self.finish_commands()?;
             let rows = *dispatch.scalars.first().ok_or("the dispatch has no row count")? as usize;
-            let said = self.device.routes(&stacks, rows);
-            if let Some(expert) = said.iter().flatten().find(|expert| **expert >= stacks.experts) {
+            let row_experts = self.device.routes(&stacks, rows);
+            if let Some(expert) = row_experts.iter().flatten().find(|expert| **expert >= stacks.experts) {
                 return Err(format!(
                     "a row is routed to expert {expert}, but there are {} experts",
                     stacks.experts
                 ));
             }
-            self.streaming()?.asked = Some((bound.layer, said));
+            self.streaming()?.routed = Some((bound.layer, row_experts));
         }
-        for experts in self.streaming()?.rounds(bound, routes.is_some()) {
-            self.seat(bound, experts)?;
-            self.encode(dispatch, Some(SlotTableWrite::Seated))?;
+        for experts in self.streaming()?.expert_batches(bound, routes.is_some()) {
+            self.write_slot_table(bound, experts)?;
+            self.encode(dispatch, Some(SlotTableWrite::Current))?;
         }
-        if bound.half == ExpertStage::Inner { self.streaming()?.read_ahead() } else { Ok(()) }
+        if bound.half == ExpertStage::Inner { self.streaming()?.prefetch_predicted() } else { Ok(()) }
     }
 
     /// For a router dispatch, also encodes the next layer's router on the same input.
-    pub(crate) fn foresee(&mut self, dispatch: Dispatch<'_>) -> Result<(), String> {
+    pub(crate) fn encode_lookahead(&mut self, dispatch: Dispatch<'_>) -> Result<(), String> {
         let Some(streaming) = &self.device.streaming else { return Ok(()) };
         let rows = dispatch.scalars.first().map_or(0, |rows| *rows as usize);
-        let Some(foresight) = RouterLookahead::of(streaming.experts.layers(), dispatch.bindings, rows) else {
+        let Some(lookahead) = RouterLookahead::of(streaming.experts.layers(), dispatch.bindings, rows) else {
             return Ok(());
         };
-        let dispatch = Dispatch { bindings: &foresight.bindings, ..dispatch };
+        let dispatch = Dispatch { bindings: &lookahead.bindings, ..dispatch };
         self.encode(dispatch, Some(SlotTableWrite::Logits))?;
-        self.streaming()?.foresight = Some(foresight);
+        self.streaming()?.lookahead = Some(lookahead);
         Ok(())
     }
 
     /// Fetches some experts and writes the slot table.
-    fn seat(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
+    fn write_slot_table(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
         let streaming = self.streaming()?;
         let wanted = Some((bound.layer, experts));
-        if bound.half == ExpertStage::Sum && streaming.seated == wanted {
+        if bound.half == ExpertStage::Sum && streaming.current == wanted {
             // The previous dispatch already fetched complete expert records.
             return Ok(());
         }
         // Slots are reassigned and the table is overwritten.
-        self.settle()?;
+        self.finish_commands()?;
         let streaming = self.streaming()?;
-        streaming.seated = None;
+        streaming.current = None;
         let experts = wanted.as_ref().map_or(&[][..], |(_, experts)| experts);
         let mut words = vec![u32::MAX; streaming.experts.experts(bound.layer)];
         streaming.experts.fetch(bound, experts, &mut words)?;
-        let (memory, offset) = streaming.words.place(streaming.bytes, words.len() * size_of::<u32>())?;
+        let (memory, offset) = streaming.tables.place(streaming.bytes, words.len() * size_of::<u32>())?;
         // SAFETY: the table has that many words, and no pass that reads them is in flight.
         unsafe {
             let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
             std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
         }
-        streaming.seated = wanted;
+        streaming.current = wanted;
         Ok(())
     }
 
     /// Commits and waits for everything encoded.
-    fn settle(&mut self) -> Result<(), String> {
+    fn finish_commands(&mut self) -> Result<(), String> {
         self.commit();
         self.device.wait(0)
     }

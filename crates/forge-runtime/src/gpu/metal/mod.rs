@@ -98,7 +98,7 @@ impl MetalDevice {
             let pipelines = Pipelines::make(&device, program, cache)?;
             let weights = file.map();
             let parts = without_experts(experts.as_ref().map_or(&[], |_| &layout.experts), weights.len());
-            let longest = parts.iter().map(Range::len).max().unwrap_or(0).min(file.longest());
+            let longest = parts.iter().map(Range::len).max().unwrap_or(0).min(file.largest_tensor_bytes());
             let mapped = Mapped {
                 name: Buffer::Weights.name(),
                 start: weights.as_ptr().cast_mut(),
@@ -115,8 +115,8 @@ impl MetalDevice {
             ];
             let streaming =
                 experts.map(|experts| ExpertStreaming::new(&device, layout, experts)).transpose()?;
-            let seats = streaming.iter().flat_map(ExpertStreaming::regions);
-            keep_resident(&device, &queue, &regions.iter().chain(seats).collect::<Vec<_>>())?;
+            let slots = streaming.iter().flat_map(ExpertStreaming::regions);
+            keep_resident(&device, &queue, &regions.iter().chain(slots).collect::<Vec<_>>())?;
             let cores = cores(&device.name().to_string());
             let underway = VecDeque::new();
             Ok(MetalDevice {
@@ -138,9 +138,9 @@ impl MetalDevice {
 
     /// Resolves a binding to a buffer. Expert planes and slot tables resolve to the expert cache, if experts
     /// are streamed.
-    fn place(&self, binding: &Binding, told: Option<SlotTableWrite>) -> Result<Place<'_>, String> {
-        let streamed = self.streaming.as_ref().zip(told);
-        let place = streamed.and_then(|(streaming, told)| streaming.place(binding, told));
+    fn place(&self, binding: &Binding, table: Option<SlotTableWrite>) -> Result<Place<'_>, String> {
+        let streamed = self.streaming.as_ref().zip(table);
+        let place = streamed.and_then(|(streaming, table)| streaming.place(binding, table));
         place.unwrap_or_else(|| self.region(binding.buffer).place(binding.offset, binding.bytes))
     }
 
@@ -200,8 +200,8 @@ impl Device for MetalDevice {
                 let Some(commands) = self.underway.pop_front() else { break };
                 commands.waitUntilCompleted();
                 if let Some(error) = commands.error() {
-                    let said = error.localizedDescription();
-                    outcome = outcome.and(Err(format!("the GPU did not finish a pass: {said}")));
+                    let reason = error.localizedDescription();
+                    outcome = outcome.and(Err(format!("the GPU did not finish a pass: {reason}")));
                 }
             }
             outcome

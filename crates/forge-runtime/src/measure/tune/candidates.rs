@@ -20,7 +20,7 @@ pub struct TuningProblem {
     /// The plan's kernels.
     pub kernels: &'static [&'static str],
     /// Their default layout.
-    pub default: Layout,
+    pub default: KernelLayout,
     /// The candidates.
     pub candidates: &'static [Candidate],
 }
@@ -68,7 +68,7 @@ pub enum ErrorModel {
 
 /// A kernel layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Layout {
+pub struct KernelLayout {
     /// Name for output.
     pub name: &'static str,
     /// Its knobs, by the compiler's names.
@@ -78,7 +78,7 @@ pub struct Layout {
 /// A candidate layout, with a kernel for each kernel of the problem.
 pub struct Candidate {
     /// The layout.
-    pub layout: Layout,
+    pub layout: KernelLayout,
     /// The kernels, in the order of [`TuningProblem::kernels`].
     pub kernels: &'static [&'static CandidateKernel],
 }

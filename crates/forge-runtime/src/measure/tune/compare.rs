@@ -17,7 +17,7 @@ const EXACT: [&str; 3] = ["keys", "values", "routes"];
 
 /// A difference between expected and actual output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct OutputDifference {
     /// The kernel's name for the buffer.
     pub buffer: &'static str,
     /// The largest difference, relative to the root mean square of the expected output.
@@ -45,15 +45,19 @@ pub(crate) fn bound(sums: ErrorModel, positions: u32) -> f64 {
 }
 
 /// The first buffer whose contents differ.
-pub(crate) fn difference(own: &OutputSnapshot, others: &OutputSnapshot, bound: f64) -> Option<Difference> {
+pub(crate) fn difference(
+    own: &OutputSnapshot,
+    others: &OutputSnapshot,
+    bound: f64,
+) -> Option<OutputDifference> {
     let compared = own.iter().zip(others).filter(|((buffer, ..), _)| *buffer != PARTIALS);
     let compared = compared.map(|((buffer, _, own), (_, _, other))| {
         if EXACT.contains(buffer) {
             let distance = if own == other { 0.0 } else { f64::INFINITY };
-            return Difference { buffer, distance, bound: 0.0 };
+            return OutputDifference { buffer, distance, bound: 0.0 };
         }
         let [own, other] = [own, other].map(|bytes| numbers(buffer, bytes));
-        Difference { buffer, distance: distance(&own, &other), bound }
+        OutputDifference { buffer, distance: distance(&own, &other), bound }
     });
     compared.into_iter().find(|it| it.distance.is_nan() || it.distance > it.bound)
 }

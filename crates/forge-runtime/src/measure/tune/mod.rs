@@ -18,12 +18,12 @@ pub(crate) mod table;
 pub(crate) mod tuner;
 
 pub use crate::measure::tune::candidates::{
-    Candidate, CandidateKernel, ErrorModel, KeyValue, Layout, TuningKey, TuningProblem, TuningSpace,
+    Candidate, CandidateKernel, ErrorModel, KernelLayout, KeyValue, TuningKey, TuningProblem, TuningSpace,
 };
 #[cfg(feature = "tune")]
-pub use crate::measure::tune::compare::Difference;
+pub use crate::measure::tune::compare::OutputDifference;
 #[cfg(feature = "tune")]
-pub use crate::measure::tune::result::{Mismatch, Times, TuningResult};
+pub use crate::measure::tune::result::{LayoutTimes, Mismatch, TuningResult};
 #[cfg(feature = "tune")]
 pub use crate::measure::tune::table::{line, table};
 #[cfg(feature = "tune")]

@@ -1,7 +1,7 @@
 //! Results of tuning.
 
-use crate::measure::tune::candidates::{Layout, TuningKey};
-use crate::measure::tune::compare::Difference;
+use crate::measure::tune::candidates::{KernelLayout, TuningKey};
+use crate::measure::tune::compare::OutputDifference;
 
 /// The result of one tuning problem.
 #[derive(Clone, Debug)]
@@ -11,11 +11,11 @@ pub struct TuningResult {
     /// Its kernels.
     pub kernels: &'static [&'static str],
     /// The default layout.
-    pub default: Layout,
+    pub default: KernelLayout,
     /// The fastest layout; may be the default.
-    pub best: Layout,
+    pub best: KernelLayout,
     /// Times of all its dispatches in a pass, for each measured pass.
-    pub times: Vec<Times>,
+    pub times: Vec<LayoutTimes>,
     /// Number of layouts measured, the default included.
     pub tried: usize,
     /// Candidates whose output differs.
@@ -24,7 +24,7 @@ pub struct TuningResult {
 
 /// Times of all dispatches of a problem in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
+pub struct LayoutTimes {
     /// Positions that the last row attends to.
     pub positions: u32,
     /// Seconds with the default layout.
@@ -40,7 +40,7 @@ impl TuningResult {
     }
 
     /// Whether a layout other than the default was chosen.
-    pub fn changes(&self) -> bool {
+    pub fn has_faster_layout(&self) -> bool {
         self.best != self.default
     }
 }
@@ -51,5 +51,5 @@ pub struct Mismatch {
     /// The candidate kernel.
     pub kernel: &'static str,
     /// The difference.
-    pub difference: Difference,
+    pub difference: OutputDifference,
 }

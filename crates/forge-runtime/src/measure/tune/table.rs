@@ -1,11 +1,11 @@
 //! Tuning results as text, and as tuned.json for `forge compile --tuned`.
 
-use crate::measure::tune::candidates::{ErrorModel, KeyValue, Layout};
+use crate::measure::tune::candidates::{ErrorModel, KernelLayout, KeyValue};
 use crate::measure::tune::result::TuningResult;
 use serde_json::{Map, Value, json};
 
 /// The knobs of a layout as JSON.
-fn named(layout: Layout) -> Value {
+fn named(layout: KernelLayout) -> Value {
     Value::Object(layout.knobs.iter().map(|(name, knob)| ((*name).to_owned(), value(knob))).collect())
 }
 
@@ -21,7 +21,7 @@ fn value(entry: &KeyValue) -> Value {
 pub fn line(chosen: &TuningResult) -> String {
     let TuningResult { subject, kernels, best, tried, wrong, .. } = chosen;
     let [before, after] = chosen.seconds();
-    let gained = if chosen.changes() {
+    let gained = if chosen.has_faster_layout() {
         let percent = 100.0 * (after / before - 1.0);
         format!("{:>9.1} µs → {:.1} µs ({percent:+.1}%)  {}", 1e6 * before, 1e6 * after, best.name)
     } else {
@@ -61,7 +61,7 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
             "mismatches": wrong.collect::<Vec<_>>(),
         });
         if let ErrorModel::Attention { .. } = subject.error_model {
-            let of = |it: &crate::measure::tune::Times| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.default });
+            let of = |it: &crate::measure::tune::LayoutTimes| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.default });
             more["texts"] = times.iter().map(of).collect();
         }
         layout.extend(more.as_object_mut().map(std::mem::take).unwrap_or_default());
@@ -73,7 +73,7 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::tune::{Difference, Mismatch, Times, TuningKey};
+    use crate::measure::tune::{LayoutTimes, Mismatch, OutputDifference, TuningKey};
 
     #[test]
     fn a_line_has_the_gain_and_the_table_the_knobs() {
@@ -87,15 +87,15 @@ mod tests {
             ],
             error_model: ErrorModel::Products(2048),
         };
-        let own = Layout {
+        let own = KernelLayout {
             name: "4 rows, 2 simdgroups",
             knobs: &[("rows_per_simdgroup", KeyValue::Number(4)), ("simdgroups", KeyValue::Number(2))],
         };
-        let best = Layout {
+        let best = KernelLayout {
             name: "4 rows, 8 simdgroups",
             knobs: &[("rows_per_simdgroup", KeyValue::Number(4)), ("simdgroups", KeyValue::Number(8))],
         };
-        let times = vec![Times { positions: 521, default: 12e-6, best: 9e-6 }];
+        let times = vec![LayoutTimes { positions: 521, default: 12e-6, best: 9e-6 }];
         let chosen = TuningResult {
             subject,
             kernels: &["qkv_one"],
@@ -109,7 +109,7 @@ mod tests {
             line(&chosen),
             "q8_0 3072 × 2048 one         qkv_one                       12.0 µs → 9.0 µs (-25.0%)  4 rows, 8 simdgroups  (of 40)\n"
         );
-        let difference = Difference { buffer: "y", distance: 0.5, bound: 1e-4 };
+        let difference = OutputDifference { buffer: "y", distance: 0.5, bound: 1e-4 };
         let wrong = vec![Mismatch { kernel: "qkv_one_r1_g2_s1_p1", difference }];
         let chosen = TuningResult { best: own, wrong, ..chosen };
         assert_eq!(
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(entry["mismatches"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
         assert_eq!(entry["texts"], Value::Null);
         let sums = ErrorModel::Attention { width: 64, window: None };
-        let long = Times { positions: 4096, default: 30e-6, best: 20e-6 };
+        let long = LayoutTimes { positions: 4096, default: 30e-6, best: 20e-6 };
         let times = [chosen.times.clone(), vec![long]].concat();
         let attention = TuningResult { subject: TuningKey { error_model: sums, ..subject }, times, ..chosen };
         let entry = of_table(&attention);

@@ -7,7 +7,7 @@ use crate::measure::capture::{CapturedDispatch, CapturedPass, CapturingDevice};
 use crate::measure::profile::median;
 use crate::measure::tune::candidates::{Candidate, CandidateKernel, ErrorModel, TuningProblem};
 use crate::measure::tune::compare::{OutputSnapshot, PARTIALS, bound, difference};
-use crate::measure::tune::result::{Mismatch, Times, TuningResult};
+use crate::measure::tune::result::{LayoutTimes, Mismatch, TuningResult};
 use crate::model::ModelInfo;
 
 /// A layout is chosen only if it takes less than this share of the default's time; smaller gains are within
@@ -29,20 +29,20 @@ pub struct Tuner {
     /// its last row attends to.
     passes: Vec<(CapturedPass, u32)>,
     /// Measured rounds.
-    turns: usize,
+    rounds: usize,
 }
 
 /// Times of a kernel's dispatches with each layout, in interleaved rounds.
 struct InterleavedTimings {
     /// Seconds with the default layout.
-    own: f64,
+    default: f64,
     /// For each candidate, its share of the default's time.
     gains: Vec<f64>,
 }
 
 impl Tuner {
     /// Rows of the prefill pass: at most a quarter of the context, so that there is a longer context.
-    fn many(info: &ModelInfo) -> u32 {
+    fn prefill_rows(info: &ModelInfo) -> u32 {
         let most = info.context.saturating_sub(SMALL_BATCH + 1);
         info.chunk.min((info.context / 4).max(2 * SMALL_BATCH + 1)).min(most).max(1)
     }
@@ -50,13 +50,13 @@ impl Tuner {
     /// The short and the long context length. A long context needs at least twice the length of the short
     /// one.
     fn lengths(info: &ModelInfo) -> (u32, Option<u32>) {
-        let short = Tuner::many(info) + SMALL_BATCH + 1;
+        let short = Tuner::prefill_rows(info) + SMALL_BATCH + 1;
         let long = info.context.min(LONG_CONTEXT);
         (short, (long >= 2 * short).then_some(long))
     }
 
     /// The context length that the passes need.
-    pub fn positions(info: &ModelInfo) -> u32 {
+    pub fn context_needed(info: &ModelInfo) -> u32 {
         let (short, long) = Tuner::lengths(info);
         long.unwrap_or(short)
     }
@@ -69,7 +69,7 @@ impl Tuner {
             engine.truncate(0, 0);
             let ids = engine.info().test_tokens(length);
             let (before, last) = ids.split_at((length - short) as usize);
-            let (prompt, rest) = last.split_at(Tuner::many(engine.info()) as usize);
+            let (prompt, rest) = last.split_at(Tuner::prefill_rows(engine.info()) as usize);
             let (few, one) = rest.split_at(SMALL_BATCH as usize);
             if !before.is_empty() {
                 engine.run_tokens(0, before, Output::Nothing)?;
@@ -81,18 +81,19 @@ impl Tuner {
                 passes.extend(engine.device().take().into_iter().map(|pass| (pass, positions)));
             }
         }
-        Ok(Tuner { passes, turns })
+        Ok(Tuner { passes, rounds: turns })
     }
 
     /// Measures a tuning problem. `None` if no pass has its kernels, or if `goes_on` returned false between
     /// rounds.
-    pub fn choose(
+    pub fn measure_layouts(
         &self,
         choice: &'static TuningProblem,
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<TuningResult>, String> {
-        let has_any = |pass: &&(CapturedPass, u32)| pass.0.dispatches.iter().any(|note| choice.makes(note));
+        let has_any =
+            |pass: &&(CapturedPass, u32)| pass.0.dispatches.iter().any(|note| choice.has_kernel(note));
         let most = match choice.subject.error_model {
             ErrorModel::Products(_) | ErrorModel::Codes(_) => 1,
             ErrorModel::Attention { .. } => self.passes.len(),
@@ -122,7 +123,7 @@ impl Tuner {
         let best = best(&all.iter().map(|turns| turns.gains.as_slice()).collect::<Vec<_>>());
         let times = all.iter().zip(&passes).map(|(turns, (_, positions))| {
             let gain = best.map_or(1.0, |index| turns.gains[index]);
-            Times { positions: *positions, default: turns.own, best: turns.own * gain }
+            LayoutTimes { positions: *positions, default: turns.default, best: turns.default * gain }
         });
         Ok(Some(TuningResult {
             subject: choice.subject,
@@ -146,14 +147,14 @@ impl Tuner {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<InterleavedTimings>, String> {
         let notes: Vec<&CapturedDispatch> =
-            pass.dispatches.iter().filter(|note| choice.makes(note)).collect();
+            pass.dispatches.iter().filter(|note| choice.has_kernel(note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
         // The default layout is first in each round; the order of the candidates is reversed in every other
         // round.
         let layouts = 1 + right.len();
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); layouts];
         pass.write_inputs(device);
-        for turn in 0..=self.turns {
+        for turn in 0..=self.rounds {
             if !goes_on() {
                 return Ok(None);
             }
@@ -164,7 +165,7 @@ impl Tuner {
                     for note in &notes {
                         to.barrier();
                         match other {
-                            Some(other) => other.standing_in(choice, note).encode(to),
+                            Some(other) => other.substitute(choice, note).encode(to),
                             None => note.encode(to),
                         }
                     }
@@ -182,7 +183,7 @@ impl Tuner {
             median(each.map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect())
         };
         let gains = times[1..].iter().map(gained).collect();
-        Ok(Some(InterleavedTimings { own: median(times[0].clone()), gains }))
+        Ok(Some(InterleavedTimings { default: median(times[0].clone()), gains }))
     }
 }
 
@@ -212,7 +213,7 @@ fn check(
             continue;
         };
         let note = &pass.dispatches[place];
-        let stand_in = other.standing_in(choice, note);
+        let stand_in = other.substitute(choice, note);
         // KV splits are compared after the combine kernel.
         let has_partials = |note: &CapturedDispatch| note.kernel.buffers.contains(&PARTIALS);
         let join = pass.dispatches.get(place + 1).filter(|next| has_partials(note) && has_partials(next));
@@ -255,14 +256,14 @@ fn read(note: &CapturedDispatch, device: &mut dyn Device) -> OutputSnapshot {
 
 impl TuningProblem {
     /// Whether a dispatch belongs to the problem.
-    fn makes(&self, note: &CapturedDispatch) -> bool {
+    fn has_kernel(&self, note: &CapturedDispatch) -> bool {
         self.kernels.contains(&note.kernel.name)
     }
 }
 
 impl Candidate {
     /// The dispatch with this layout.
-    fn standing_in(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
+    fn substitute(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
         let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
         let CandidateKernel { kernel, groups } = self.kernels[place];
         CapturedDispatch { kernel, groups: groups(&note.scalars), ..note.clone() }

@@ -110,9 +110,9 @@ impl ExpertCache {
             usage: None,
         };
         for (layer, stacks) in layers.iter().enumerate() {
-            let every_row: Vec<usize> = (stacks.experts - stacks.shared..stacks.experts).collect();
-            cache.ensure_cached(layer, &every_row)?;
-            for expert in every_row {
+            let shared: Vec<usize> = (stacks.experts - stacks.shared..stacks.experts).collect();
+            cache.ensure_cached(layer, &shared)?;
+            for expert in shared {
                 cache.slot_tables[cache.layout.class_of[layer]].pin((layer, expert));
             }
         }
@@ -201,15 +201,15 @@ impl ExpertCache {
     }
 
     /// Loads the bound plane of some experts of a layer, waits for all, and writes their slots to
-    /// `seats[expert]`. At most [`ExpertCache::at_once`] routed experts, without duplicates.
-    pub fn fetch(&mut self, bound: BoundPlane, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
-        for piece in self.ask(bound, experts, seats)? {
+    /// `slots[expert]`. At most [`ExpertCache::at_once`] routed experts, without duplicates.
+    pub fn fetch(&mut self, bound: BoundPlane, experts: &[usize], slots: &mut [u32]) -> Result<(), String> {
+        for piece in self.ask(bound, experts, slots)? {
             // SAFETY: an expert that was found is not being read, and no kernel uses it yet.
             unsafe { piece.arrange(&mut Vec::new()) };
         }
-        let mut coming = experts.to_vec();
-        while !coming.is_empty() {
-            self.arrived(bound, &mut coming)?;
+        let mut remaining = experts.to_vec();
+        while !remaining.is_empty() {
+            self.arrived(bound, &mut remaining)?;
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl ExpertCache {
         &mut self,
         bound: BoundPlane,
         experts: &[usize],
-        seats: &mut [u32],
+        slots: &mut [u32],
     ) -> Result<Vec<RepackJob>, String> {
         if bound.half == ExpertStage::Inner {
             self.missed.clear();
@@ -241,7 +241,7 @@ impl ExpertCache {
         let class = &self.slot_tables[self.layout.class_of[bound.layer]];
         for expert in experts {
             let slot = class.slot_of((bound.layer, *expert));
-            seats[*expert] = slot.ok_or("a requested expert has no cache slot")? as u32;
+            slots[*expert] = slot.ok_or("a requested expert has no cache slot")? as u32;
         }
         Ok(self.repack_jobs(bound.layer, experts))
     }
@@ -278,16 +278,16 @@ impl ExpertCache {
 
     /// Waits until at least one of the requested experts is loaded. Removes the loaded ones from `coming` and
     /// returns them.
-    pub fn arrived(&mut self, bound: BoundPlane, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
+    pub fn arrived(&mut self, bound: BoundPlane, remaining: &mut Vec<usize>) -> Result<Vec<usize>, String> {
         loop {
             self.collect_completed();
             let ticket = |expert: &usize| self.ticket((bound.layer, *expert));
-            let (left, here) = coming.iter().partition(|expert| ticket(expert).is_some());
-            *coming = left;
-            if !Vec::is_empty(&here) || coming.is_empty() {
-                return Ok(here);
+            let (left, ready) = remaining.iter().partition(|expert| ticket(expert).is_some());
+            *remaining = left;
+            if !Vec::is_empty(&ready) || remaining.is_empty() {
+                return Ok(ready);
             }
-            let tickets: Vec<ReadId> = coming.iter().filter_map(ticket).collect();
+            let tickets: Vec<ReadId> = remaining.iter().filter_map(ticket).collect();
             self.with_stall_time(|cache| cache.io_pool.wait_for_any(&tickets))?;
         }
     }

@@ -71,14 +71,14 @@ fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<
     let stacks = &layers()[layer];
     for plane in stacks.planes() {
         let bound = streamed.bound(plane.offset).expect("it is one of its planes");
-        let mut seats = vec![u32::MAX; 6];
-        streamed.fetch(bound, experts, &mut seats)?;
+        let mut slots = vec![u32::MAX; 6];
+        streamed.fetch(bound, experts, &mut slots)?;
         let bytes = stacks.byte_range(plane).len();
         for expert in experts {
-            let seat = seats[*expert] as usize * RECORD;
-            assert!(seat + bytes <= bound.bytes);
+            let start = slots[*expert] as usize * RECORD;
+            assert!(start + bytes <= bound.bytes);
             // SAFETY: all reads are done.
-            let found = unsafe { std::slice::from_raw_parts(bound.start.add(seat), bytes) };
+            let found = unsafe { std::slice::from_raw_parts(bound.start.add(start), bytes) };
             let from = (plane.offset + expert * RECORD) as u64;
             assert!(found.iter().zip(from..).all(|(found, at)| *found == byte(at)), "{layer} {expert}");
         }
@@ -116,13 +116,13 @@ fn experts_found_again_are_repacked_once() {
         let [first, plane] = [layers[layer].gate_up[0], layers[layer].down[0]];
         let [first, bound] =
             [first, plane].map(|plane| streamed.bound(plane.offset).expect("it is one of its planes"));
-        let mut seats = vec![u32::MAX; 6];
+        let mut slots = vec![u32::MAX; 6];
         for bound in [first, bound] {
-            streamed.fetch(bound, &[expert], &mut seats).unwrap();
+            streamed.fetch(bound, &[expert], &mut slots).unwrap();
         }
-        let seat = seats[expert] as usize * RECORD;
+        let start = slots[expert] as usize * RECORD;
         // SAFETY: all reads are done.
-        let found = unsafe { std::slice::from_raw_parts(bound.start.add(seat), SUM).to_vec() };
+        let found = unsafe { std::slice::from_raw_parts(bound.start.add(start), SUM).to_vec() };
         let mut wanted: Vec<u8> =
             (0..SUM).map(|at| byte((plane.offset + expert * RECORD + at) as u64)).collect();
         let is_arranged = streamed.is_arranged(bound, expert);
@@ -178,8 +178,8 @@ fn a_run_starts_with_the_most_used_experts() {
 fn loaded_experts_do_not_wait_for_the_others() {
     let (mut streamed, disk) = cache(5);
     let bound = streamed.bound(layers()[0].down[0].offset).expect("it is one of its planes");
-    let mut seats = vec![u32::MAX; 6];
-    streamed.ask(bound, &[0, 3, 5], &mut seats).unwrap();
+    let mut slots = vec![u32::MAX; 6];
+    streamed.ask(bound, &[0, 3, 5], &mut slots).unwrap();
     let (mut coming, mut here) = (vec![0, 3, 5], Vec::new());
     while !coming.is_empty() {
         let some = streamed.arrived(bound, &mut coming).unwrap();
@@ -189,7 +189,7 @@ fn loaded_experts_do_not_wait_for_the_others() {
     here.sort_unstable();
     assert_eq!(here, [0, 3, 5]);
     disk.0.store(1, Ordering::Relaxed);
-    streamed.ask(bound, &[4, 3], &mut seats).unwrap();
+    streamed.ask(bound, &[4, 3], &mut slots).unwrap();
     let mut coming = vec![4, 3];
     assert_eq!(streamed.arrived(bound, &mut coming).unwrap(), [3], "it is cached");
     let failed = streamed.arrived(bound, &mut coming);

@@ -1,6 +1,6 @@
 //! `/v1/chat/completions`: generates the reply to a conversation.
 
-use crate::serve::api::completion_body::Kind;
+use crate::serve::api::completion_body::CompletionKind;
 use crate::serve::api::request::GenerationRequest;
 use crate::serve::api::response::PendingResponse;
 use crate::serve::api::state::ServerState;
@@ -43,7 +43,7 @@ pub(crate) fn begin(
     std::mem::take(fields).finish()?;
     let described = tools.as_ref().map_or(&[][..], |tools| &tools.descriptions);
     let prompt = service.conversation(&messages, described, &variables)?;
-    let answer = service.begin_choices(&request, vec![prompt], Kind::Chat)?;
+    let answer = service.begin_choices(&request, vec![prompt], CompletionKind::Chat)?;
     Ok((request, answer))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::serve::api::logprobs::{Offsets, Token, Tokens};
 use crate::serve::api::request::GenerationRequest;
-use crate::serve::api::response::{Event, ResponseBody, Usage};
+use crate::serve::api::response::{ResponseBody, SseEvent, Usage};
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::serve::tools::tool_call_parser::{Segment, ToolCallParser};
 use crate::session::generation::{FinishReason, GeneratedToken};
@@ -14,20 +14,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CompletionKind {
     Chat,
     Plain,
 }
 
 /// A completion in progress.
 pub(crate) struct CompletionBody {
-    kind: Kind,
+    kind: CompletionKind,
     id: String,
     created: u64,
     model: &'static str,
     /// Whether the last event of a stream has usage; earlier events then have null.
     include_usage: bool,
-    text: Tokenizer,
+    tokenizer: Tokenizer,
     bytes: Arc<TokenBytes>,
     choices: Vec<Choice>,
 }
@@ -37,13 +37,13 @@ pub(crate) struct CompletionBody {
 struct Choice {
     text: String,
     /// Separates tool calls from text, if tools are offered.
-    reader: Option<ToolCallParser>,
+    parser: Option<ToolCallParser>,
     calls: Vec<Call>,
     /// Log probabilities so far, if requested.
     logprobs: Option<Tokens>,
     /// Token offsets, for /v1/completions.
     offsets: Option<Offsets>,
-    end: Option<&'static str>,
+    finish_reason: Option<&'static str>,
 }
 
 /// A tool call.
@@ -70,42 +70,46 @@ impl Call {
 impl CompletionBody {
     /// A body with this number of choices.
     pub(crate) fn new(
-        kind: Kind,
+        kind: CompletionKind,
         model: &'static str,
-        text: Tokenizer,
+        tokenizer: Tokenizer,
         bytes: Arc<TokenBytes>,
         choices: usize,
         request: &GenerationRequest,
     ) -> CompletionBody {
         let choice = Choice {
-            reader: request.calls.clone(),
+            parser: request.calls.clone(),
             logprobs: request.params.logprobs.map(|_| Tokens::default()),
-            offsets: request.params.logprobs.filter(|_| kind == Kind::Plain).map(|_| Offsets::new(&text)),
+            offsets: request
+                .params
+                .logprobs
+                .filter(|_| kind == CompletionKind::Plain)
+                .map(|_| Offsets::new(&tokenizer)),
             ..Choice::default()
         };
-        let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
+        let prefix = if kind == CompletionKind::Chat { "chatcmpl-" } else { "cmpl-" };
         CompletionBody {
             kind,
             id: random_id(prefix),
             created: now(),
             model,
             include_usage: request.include_usage,
-            text,
+            tokenizer,
             bytes,
             choices: vec![choice; choices],
         }
     }
 
-    fn event(&self, choices: Value, usage: Option<&Usage>) -> Event {
+    fn event(&self, choices: Value, usage: Option<&Usage>) -> SseEvent {
         let object = match self.kind {
-            Kind::Chat => "chat.completion.chunk",
-            Kind::Plain => "text_completion",
+            CompletionKind::Chat => "chat.completion.chunk",
+            CompletionKind::Plain => "text_completion",
         };
         let mut event = self.object(object, choices);
         if self.include_usage {
             event.insert("usage".to_owned(), usage.map_or(Value::Null, Usage::json));
         }
-        Event::new(Value::Object(event))
+        SseEvent::new(Value::Object(event))
     }
 
     fn object(&self, object: &str, choices: Value) -> Map<String, Value> {
@@ -120,15 +124,15 @@ impl CompletionBody {
 
     fn choice(&self, index: usize, content: Value, logprobs: Option<&Tokens>, end: Option<&str>) -> Value {
         let logprobs = logprobs.map_or(Value::Null, |tokens| match self.kind {
-            Kind::Chat => tokens.of_chat(&self.text, &self.bytes),
-            Kind::Plain => tokens.of_plain(&self.text, &self.bytes),
+            CompletionKind::Chat => tokens.of_chat(&self.tokenizer, &self.bytes),
+            CompletionKind::Plain => tokens.of_plain(&self.tokenizer, &self.bytes),
         });
         let mut choice = Map::new();
         choice.insert("index".to_owned(), json!(index));
         let (name, value) = match (self.kind, content) {
-            (Kind::Plain, text) => ("text", text),
-            (Kind::Chat, Value::Object(delta)) => ("delta", Value::Object(delta)),
-            (Kind::Chat, content) => {
+            (CompletionKind::Plain, text) => ("text", text),
+            (CompletionKind::Chat, Value::Object(delta)) => ("delta", Value::Object(delta)),
+            (CompletionKind::Chat, content) => {
                 let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
                 let calls = &self.choices[index].calls;
                 if !calls.is_empty() {
@@ -149,9 +153,9 @@ impl CompletionBody {
     /// A delta of a choice as JSON.
     fn delta(&self, delta: Delta) -> Value {
         match (self.kind, delta) {
-            (Kind::Plain, Delta::Words(words)) => json!(words),
-            (Kind::Chat, Delta::Words(words)) if words.is_empty() => json!({}),
-            (Kind::Chat, Delta::Words(words)) => json!({ "content": words }),
+            (CompletionKind::Plain, Delta::Words(words)) => json!(words),
+            (CompletionKind::Chat, Delta::Words(words)) if words.is_empty() => json!({}),
+            (CompletionKind::Chat, Delta::Words(words)) => json!({ "content": words }),
             (_, Delta::Call(number, mut call)) => {
                 call["index"] = number.into();
                 json!({ "tool_calls": [call] })
@@ -170,7 +174,7 @@ enum Delta {
 impl Choice {
     /// Adds a token and returns the deltas.
     fn push(&mut self, piece: &GeneratedToken) -> Vec<Delta> {
-        let Some(reader) = &mut self.reader else {
+        let Some(reader) = &mut self.parser else {
             self.text.push_str(&piece.text);
             return if piece.text.is_empty() { Vec::new() } else { vec![Delta::Words(piece.text.clone())] };
         };
@@ -217,8 +221,8 @@ impl Choice {
 }
 
 impl ResponseBody for CompletionBody {
-    fn begin(&mut self) -> Vec<Event> {
-        if self.kind == Kind::Plain {
+    fn begin(&mut self) -> Vec<SseEvent> {
+        if self.kind == CompletionKind::Plain {
             return Vec::new();
         }
         let role = json!({ "role": "assistant", "content": "" });
@@ -226,7 +230,7 @@ impl ResponseBody for CompletionBody {
         choices.map(|index| self.event(json!([self.choice(index, role.clone(), None, None)]), None)).collect()
     }
 
-    fn piece(&mut self, index: usize, piece: &GeneratedToken) -> Vec<Event> {
+    fn push(&mut self, index: usize, piece: &GeneratedToken) -> Vec<SseEvent> {
         let choice = &mut self.choices[index];
         let logprobs = match (piece.id, &choice.logprobs) {
             // An end-of-text token is not part of the text.
@@ -240,12 +244,12 @@ impl ResponseBody for CompletionBody {
             tokens.0.extend(new.0.iter().cloned());
         }
         let mut deltas = choice.push(piece);
-        choice.end = piece.finish_reason.map(|end| choice.reason(end));
+        choice.finish_reason = piece.finish_reason.map(|end| choice.reason(end));
         if deltas.is_empty() && logprobs.is_some() {
             deltas.push(Delta::Words(String::new()));
         }
-        let end = choice.end;
-        let mut events: Vec<Event> = deltas
+        let end = choice.finish_reason;
+        let mut events: Vec<SseEvent> = deltas
             .into_iter()
             .enumerate()
             .map(|(number, delta)| {
@@ -260,20 +264,20 @@ impl ResponseBody for CompletionBody {
         events
     }
 
-    fn end(&mut self, usage: &Usage) -> Vec<Event> {
+    fn end(&mut self, usage: &Usage) -> Vec<SseEvent> {
         if self.include_usage { vec![self.event(json!([]), Some(usage))] } else { Vec::new() }
     }
 
-    fn whole(&mut self, usage: &Usage) -> Value {
+    fn complete_body(&mut self, usage: &Usage) -> Value {
         let choices: Vec<Value> = self
             .choices
             .iter()
             .enumerate()
             .map(|(index, choice)| {
-                self.choice(index, json!(choice.text), choice.logprobs.as_ref(), choice.end)
+                self.choice(index, json!(choice.text), choice.logprobs.as_ref(), choice.finish_reason)
             })
             .collect();
-        let object = if self.kind == Kind::Chat { "chat.completion" } else { "text_completion" };
+        let object = if self.kind == CompletionKind::Chat { "chat.completion" } else { "text_completion" };
         let mut whole = self.object(object, json!(choices));
         whole.insert("usage".to_owned(), usage.json());
         Value::Object(whole)

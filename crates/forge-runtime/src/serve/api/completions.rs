@@ -1,6 +1,6 @@
 //! `/v1/completions`: continues texts or token sequences.
 
-use crate::serve::api::completion_body::Kind;
+use crate::serve::api::completion_body::CompletionKind;
 use crate::serve::api::request::GenerationRequest;
 use crate::serve::api::response::PendingResponse;
 use crate::serve::api::state::ServerState;
@@ -25,7 +25,7 @@ pub(crate) fn begin(
     fields.only("best_of", &json!(request.choices), "must equal `n`: all completions are returned")?;
     request.params.logprobs = fields.count("logprobs", 0, 20)?;
     std::mem::take(fields).finish()?;
-    let answer = service.begin_choices(&request, prompts, Kind::Plain)?;
+    let answer = service.begin_choices(&request, prompts, CompletionKind::Plain)?;
     Ok((request, answer))
 }
 

@@ -48,15 +48,15 @@ impl Usage {
 }
 
 /// A server-sent event.
-pub(crate) struct Event {
+pub(crate) struct SseEvent {
     /// Its name, if it has one.
     pub(crate) name: Option<&'static str>,
     pub(crate) data: Value,
 }
 
-impl Event {
-    pub(crate) fn new(data: Value) -> Event {
-        Event { name: None, data }
+impl SseEvent {
+    pub(crate) fn new(data: Value) -> SseEvent {
+        SseEvent { name: None, data }
     }
 
     fn bytes(&self) -> Bytes {
@@ -68,13 +68,13 @@ impl Event {
 /// The format of a response.
 pub(crate) trait ResponseBody: Send {
     /// The first events of a stream.
-    fn begin(&mut self) -> Vec<Event>;
+    fn begin(&mut self) -> Vec<SseEvent>;
     /// Adds a token to choice `index` and returns the events for it.
-    fn piece(&mut self, index: usize, piece: &GeneratedToken) -> Vec<Event>;
+    fn push(&mut self, index: usize, piece: &GeneratedToken) -> Vec<SseEvent>;
     /// The last events of a stream.
-    fn end(&mut self, usage: &Usage) -> Vec<Event>;
+    fn end(&mut self, usage: &Usage) -> Vec<SseEvent>;
     /// The complete body.
-    fn whole(&mut self, usage: &Usage) -> Value;
+    fn complete_body(&mut self, usage: &Usage) -> Value;
     /// Bytes after the last event.
     fn terminator(&self) -> &'static str {
         "data: [DONE]\n\n"
@@ -103,7 +103,7 @@ impl PendingResponse {
             let update = self.updates.recv().await;
             self.take(update)?;
         }
-        Ok(json_response(StatusCode::OK, &self.body.whole(&self.usage)))
+        Ok(json_response(StatusCode::OK, &self.body.complete_body(&self.usage)))
     }
 
     fn stream(self) -> Response {
@@ -137,7 +137,7 @@ impl PendingResponse {
                 Ok(update) => match self.take(update) {
                     Ok(events) => events,
                     Err(refusal) => {
-                        send(&events, Event::new(refusal.json()).bytes()).await;
+                        send(&events, SseEvent::new(refusal.json()).bytes()).await;
                         return;
                     }
                 },
@@ -158,7 +158,7 @@ impl PendingResponse {
     }
 
     /// Applies a scheduler event and returns stream events.
-    fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<Event>, ApiError> {
+    fn take(&mut self, update: Option<(usize, RequestEvent)>) -> Result<Vec<SseEvent>, ApiError> {
         match update {
             Some((index, RequestEvent::Reused(count))) => {
                 if index.is_multiple_of(self.choices) {
@@ -166,12 +166,12 @@ impl PendingResponse {
                 }
                 Ok(Vec::new())
             }
-            Some((index, RequestEvent::Echo(piece))) => Ok(self.body.piece(index, &piece)),
-            Some((index, RequestEvent::Piece(piece))) => {
+            Some((index, RequestEvent::Echo(piece))) => Ok(self.body.push(index, &piece)),
+            Some((index, RequestEvent::Token(piece))) => {
                 self.remaining -= usize::from(piece.finish_reason.is_some());
                 self.usage.completion_tokens +=
                     usize::from(piece.id.is_some() && piece.finish_reason != Some(FinishReason::EndOfText));
-                Ok(self.body.piece(index, &piece))
+                Ok(self.body.push(index, &piece))
             }
             Some((_, RequestEvent::Failed(failure))) => Err(failure.into()),
             None => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")),

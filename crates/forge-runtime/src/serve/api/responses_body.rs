@@ -1,7 +1,7 @@
 //! Response body of /v1/responses: a list of items, and events for each as it grows.
 
 use crate::serve::api::completion_body::{call_id, now, random_id};
-use crate::serve::api::response::{Event, ResponseBody, Usage};
+use crate::serve::api::response::{ResponseBody, SseEvent, Usage};
 use crate::serve::tools::tool_call_parser::{Segment, ToolCallParser};
 use crate::session::generation::{FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
@@ -106,11 +106,11 @@ impl ResponsesBody {
         response
     }
 
-    fn event(&mut self, name: &'static str, mut data: Value) -> Event {
+    fn event(&mut self, name: &'static str, mut data: Value) -> SseEvent {
         data["type"] = name.into();
         data["sequence_number"] = self.events.into();
         self.events += 1;
-        Event { name: Some(name), data }
+        SseEvent { name: Some(name), data }
     }
 
     /// Index and id of the last item.
@@ -119,7 +119,7 @@ impl ResponsesBody {
         (index, self.items.last().map_or(Value::Null, |item| json!(item.id)))
     }
 
-    fn open(&mut self, kind: Kind, events: &mut Vec<Event>) {
+    fn open(&mut self, kind: Kind, events: &mut Vec<SseEvent>) {
         self.close(events);
         let is_message = matches!(kind, Kind::Message);
         let prefix = if is_message { "msg_" } else { "fc_" };
@@ -140,7 +140,7 @@ impl ResponsesBody {
         }
     }
 
-    fn more(&mut self, more: &str, events: &mut Vec<Event>) {
+    fn more(&mut self, more: &str, events: &mut Vec<SseEvent>) {
         let (index, id) = self.place();
         let Some(item) = self.items.last_mut() else { return };
         item.text.push_str(more);
@@ -155,7 +155,7 @@ impl ResponsesBody {
         }
     }
 
-    fn close(&mut self, events: &mut Vec<Event>) {
+    fn close(&mut self, events: &mut Vec<SseEvent>) {
         let (index, id) = self.place();
         let Some(item) = self.items.last_mut().filter(|item| !item.is_done) else { return };
         item.is_done = true;
@@ -185,12 +185,12 @@ impl ResponsesBody {
 }
 
 impl ResponseBody for ResponsesBody {
-    fn begin(&mut self) -> Vec<Event> {
+    fn begin(&mut self) -> Vec<SseEvent> {
         let response = json!({ "response": self.json(None) });
         vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
     }
 
-    fn piece(&mut self, _: usize, piece: &GeneratedToken) -> Vec<Event> {
+    fn push(&mut self, _: usize, piece: &GeneratedToken) -> Vec<SseEvent> {
         let mut parts = match &mut self.reader {
             Some(reader) => reader.push(piece.id, &piece.text),
             None if piece.text.is_empty() => Vec::new(),
@@ -231,7 +231,7 @@ impl ResponseBody for ResponsesBody {
         events
     }
 
-    fn end(&mut self, usage: &Usage) -> Vec<Event> {
+    fn end(&mut self, usage: &Usage) -> Vec<SseEvent> {
         let response = self.json(Some(usage));
         let name = match response["status"] == "incomplete" {
             true => "response.incomplete",
@@ -240,7 +240,7 @@ impl ResponseBody for ResponsesBody {
         vec![self.event(name, json!({ "response": response }))]
     }
 
-    fn whole(&mut self, usage: &Usage) -> Value {
+    fn complete_body(&mut self, usage: &Usage) -> Value {
         self.json(Some(usage))
     }
 

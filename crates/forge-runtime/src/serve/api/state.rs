@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::model::ModelInfo;
 use crate::sampling::sampler::SamplingParams;
-use crate::serve::api::completion_body::{CompletionBody, Kind};
+use crate::serve::api::completion_body::{CompletionBody, CompletionKind};
 use crate::serve::api::control_tokens;
 use crate::serve::api::request::GenerationRequest;
 use crate::serve::api::response::{PendingResponse, ResponseBody, Usage};
@@ -91,7 +91,7 @@ impl ServerState {
         &self,
         request: &GenerationRequest,
         prompts: Vec<Vec<u32>>,
-        kind: Kind,
+        kind: CompletionKind,
     ) -> Result<PendingResponse, ApiError> {
         let choices = self.check_count(prompts.len(), request)?;
         if request.params.logprobs.is_some() {

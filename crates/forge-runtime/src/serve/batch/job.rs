@@ -36,7 +36,7 @@ pub(crate) enum RequestEvent {
     /// A prompt token, for `echo`.
     Echo(GeneratedToken),
     /// A generated token. The last event, if it has an end.
-    Piece(GeneratedToken),
+    Token(GeneratedToken),
     /// An error. The last event.
     Failed(Error),
 }

@@ -33,7 +33,7 @@ const MIXED_PREFILL_BUDGET: usize = 64;
 /// The scheduler. It runs until its queue is closed and empty.
 pub(crate) struct Scheduler<D> {
     engine: Engine<D>,
-    jobs: UnboundedReceiver<QueuedRequest>,
+    queue: UnboundedReceiver<QueuedRequest>,
     waiting: VecDeque<QueuedRequest>,
     slots: Vec<Slot<RunningRequest>>,
     /// Slots in prefill, in order of arrival.
@@ -47,13 +47,13 @@ impl<D: Device> Scheduler<D> {
     pub(crate) fn new(
         engine: Engine<D>,
         slots: u32,
-        jobs: UnboundedReceiver<QueuedRequest>,
+        queue: UnboundedReceiver<QueuedRequest>,
         metrics: Arc<Metrics>,
     ) -> Scheduler<D> {
         let slots = (0..slots).map(|_| Slot::new()).collect();
         Scheduler {
             engine,
-            jobs,
+            queue,
             waiting: VecDeque::new(),
             slots,
             prefilling: VecDeque::new(),
@@ -106,14 +106,14 @@ impl<D: Device> Scheduler<D> {
         let is_idle = self.waiting.is_empty() && self.slots.iter().all(|slot| slot.request.is_none());
         if is_idle {
             self.update_gauges();
-            match self.jobs.blocking_recv() {
-                Some(job) => self.waiting.push_back(job),
+            match self.queue.blocking_recv() {
+                Some(queued) => self.waiting.push_back(queued),
                 None => return true,
             }
         }
         loop {
-            match self.jobs.try_recv() {
-                Ok(job) => self.waiting.push_back(job),
+            match self.queue.try_recv() {
+                Ok(queued) => self.waiting.push_back(queued),
                 Err(TryRecvError::Empty) => return false,
                 Err(TryRecvError::Disconnected) => return true,
             }
@@ -122,7 +122,7 @@ impl<D: Device> Scheduler<D> {
 
     fn drop_cancelled(&mut self) {
         let before = self.waiting.len();
-        self.waiting.retain(|job| !job.updates.is_closed());
+        self.waiting.retain(|queued| !queued.updates.is_closed());
         self.metrics.cancelled.add(before - self.waiting.len());
         for index in 0..self.slots.len() {
             if self.slots[index].request.as_ref().is_some_and(RunningRequest::is_cancelled) {
@@ -134,24 +134,24 @@ impl<D: Device> Scheduler<D> {
 
     /// Assigns slots to waiting requests, in order of arrival.
     fn assign_slots(&mut self) {
-        while let Some(job) = self.waiting.front() {
+        while let Some(queued) = self.waiting.front() {
             let kept =
                 |index: usize, length: usize| self.engine.rewindable(index as u32, length as u32) as usize;
-            let Some(index) = choose_slot(&self.slots, &job.prompt, kept) else { return };
-            let Some(job) = self.waiting.pop_front() else { return };
+            let Some(index) = choose_slot(&self.slots, &queued.prompt, kept) else { return };
+            let Some(queued) = self.waiting.pop_front() else { return };
             let slot = &mut self.slots[index];
             // Log probabilities of the prompt need all of its logits, so nothing is reused.
-            let common = if job.echoes_logprobs() { 0 } else { slot.common_prefix(&job.prompt) };
+            let common = if queued.echoes_logprobs() { 0 } else { slot.common_prefix(&queued.prompt) };
             let read = self.engine.truncate(index as u32, common as u32) as usize;
             slot.tokens.truncate(read);
             self.metrics.started.add(1);
-            self.metrics.prompt_tokens.add(job.prompt.len());
+            self.metrics.prompt_tokens.add(queued.prompt.len());
             self.metrics.cached_tokens.add(read);
-            let mut work =
-                RunningRequest { request: job, position: read, next: None, waits_for_prefix: false };
-            work.send(RequestEvent::Reused(read));
-            let echoed = work.echo_begin();
-            slot.request = Some(work);
+            let mut running =
+                RunningRequest { request: queued, position: read, next: None, waits_for_prefix: false };
+            running.send(RequestEvent::Reused(read));
+            let echoed = running.echo_begin();
+            slot.request = Some(running);
             self.mark_used(index);
             self.prefilling.push_back(index);
             if let Err(failure) = echoed {
@@ -176,15 +176,15 @@ impl<D: Device> Scheduler<D> {
         self.share_prefixes();
         let pass = self.compose();
         let start = Instant::now();
-        let fed = self.engine.run_batch(&pass.rows, &pass.wanted, pass.output_kind());
+        let output = self.engine.run_batch(&pass.rows, &pass.wanted, pass.output_kind());
         self.metrics.forward_time.add(start.elapsed());
         self.metrics.passes.add(1);
         self.metrics.batch_tokens.add(pass.rows.len());
         if let Some(counts) = self.engine.device().streamed() {
             self.metrics.set_expert_cache(counts);
         }
-        let mut fed = match fed {
-            Ok(fed) => fed,
+        let mut output = match output {
+            Ok(output) => output,
             Err(failure) => {
                 // The contents of the slots are undefined.
                 for index in 0..self.slots.len() {
@@ -198,23 +198,26 @@ impl<D: Device> Scheduler<D> {
         for row in &pass.rows {
             let slot = &mut self.slots[row.slot as usize];
             slot.tokens.push(row.id);
-            if let Some(work) = &mut slot.request {
-                work.next = None;
-                work.position = slot.tokens.len();
+            if let Some(running) = &mut slot.request {
+                running.next = None;
+                running.position = slot.tokens.len();
             }
         }
         for place in 0..self.prefilling.len() {
             self.snapshot_before_last(self.prefilling[place]);
         }
         self.prefilling.retain(|&index| {
-            self.slots[index].request.as_ref().is_some_and(|work| work.position < work.request.prompt.len())
+            self.slots[index]
+                .request
+                .as_ref()
+                .is_some_and(|running| running.position < running.request.prompt.len())
         });
         for (number, &row) in pass.wanted.iter().enumerate() {
             let Row { slot, position, .. } = pass.rows[row as usize];
             let index = slot as usize;
-            let next = match fed.logits.get_mut(number) {
+            let next = match output.logits.get_mut(number) {
                 Some(logits) => NextToken::Logits(logits),
-                None => NextToken::Id(fed.next_tokens[number]),
+                None => NextToken::Id(output.next_tokens[number]),
             };
             if let Err(failure) = self.advance(index, position as usize + 1, next) {
                 self.fail(index, &failure);
@@ -228,34 +231,35 @@ impl<D: Device> Scheduler<D> {
             let index = self.prefilling[place];
             let before =
                 self.prefilling.iter().take(place).filter_map(|&index| self.slots[index].request.as_ref());
-            let Some(work) = &self.slots[index].request else { continue };
-            if work.request.echoes_logprobs() {
+            let Some(running) = &self.slots[index].request else { continue };
+            if running.request.echoes_logprobs() {
                 continue;
             }
-            let (read, prompt) = (work.position, &work.request.prompt);
+            let (read, prompt) = (running.position, &running.request.prompt);
             let kept =
                 |index: usize, length: usize| self.engine.rewindable(index as u32, length as u32) as usize;
-            let (known, from) = longest_prefix(&self.slots, prompt, kept);
-            let pending = before.map(|work| {
+            let (cached, from) = longest_prefix(&self.slots, prompt, kept);
+            let pending = before.map(|running| {
                 pending_prefix(
-                    &work.request.prompt,
-                    work.position,
+                    &running.request.prompt,
+                    running.position,
                     prompt,
                     self.engine.info().recurrent_state_bytes > 0,
                 )
             });
             let pending = pending.max().unwrap_or(0);
             // Waiting for a small part of the prompt is not worthwhile.
-            let waits_for_prefix = pending > known && 2 * pending.saturating_sub(read) >= prompt.len() - read;
+            let waits_for_prefix =
+                pending > cached && 2 * pending.saturating_sub(read) >= prompt.len() - read;
             let slot = &mut self.slots[index];
-            let Some(work) = &mut slot.request else { continue };
-            work.waits_for_prefix = waits_for_prefix;
+            let Some(running) = &mut slot.request else { continue };
+            running.waits_for_prefix = waits_for_prefix;
             // One copy, when the whole shared prefix is available.
-            if known > read && known >= pending {
-                work.position = self.engine.copy(from as u32, index as u32, known as u32) as usize;
-                slot.tokens = work.request.prompt[..work.position].to_vec();
-                self.metrics.cached_tokens.add(work.position - read);
-                work.send(RequestEvent::Reused(work.position - read));
+            if cached > read && cached >= pending {
+                running.position = self.engine.copy(from as u32, index as u32, cached as u32) as usize;
+                slot.tokens = running.request.prompt[..running.position].to_vec();
+                self.metrics.cached_tokens.add(running.position - read);
+                running.send(RequestEvent::Reused(running.position - read));
                 self.snapshot_before_last(index);
             }
         }
@@ -264,8 +268,8 @@ impl<D: Device> Scheduler<D> {
     /// Snapshots the recurrent state of a slot before the last prompt token, which is always processed. A
     /// request with the same prompt can then reuse it.
     fn snapshot_before_last(&mut self, index: usize) {
-        let work = self.slots[index].request.as_ref();
-        if work.is_some_and(|work| work.position + 1 == work.request.prompt.len()) {
+        let running = self.slots[index].request.as_ref();
+        if running.is_some_and(|running| running.position + 1 == running.request.prompt.len()) {
             self.engine.snapshot_state(index as u32);
         }
     }
@@ -274,10 +278,12 @@ impl<D: Device> Scheduler<D> {
     fn compose(&self) -> ScheduledBatch {
         let mut pass = ScheduledBatch { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
         for (index, slot) in self.slots.iter().enumerate() {
-            let Some((work, id)) = slot.request.as_ref().and_then(|work| Some((work, work.next?))) else {
+            let Some((running, id)) =
+                slot.request.as_ref().and_then(|running| Some((running, running.next?)))
+            else {
                 continue;
             };
-            pass.request_output(work);
+            pass.request_output(running);
             pass.rows.push(Row { id, slot: index as u32, position: slot.tokens.len() as u32 });
         }
         let most = self.engine.info().chunk as usize;
@@ -286,25 +292,30 @@ impl<D: Device> Scheduler<D> {
             budget = budget.min(MIXED_PREFILL_BUDGET);
         }
         for &index in &self.prefilling {
-            let Some(work) = self.slots[index].request.as_ref().filter(|work| !work.waits_for_prefix) else {
+            let Some(running) =
+                self.slots[index].request.as_ref().filter(|running| !running.waits_for_prefix)
+            else {
                 continue;
             };
-            let portion = &work.request.prompt[work.position..];
+            let portion = &running.request.prompt[running.position..];
             // With prompt log probabilities, each row needs logits.
-            let most =
-                if work.request.echoes_logprobs() { self.engine.info().head_rows as usize } else { budget };
+            let most = if running.request.echoes_logprobs() {
+                self.engine.info().head_rows as usize
+            } else {
+                budget
+            };
             let mut portion = &portion[..portion.len().min(budget).min(most)];
             // The snapshot of the recurrent state is taken before the last token.
             if self.engine.info().recurrent_state_bytes > 0
                 && portion.len() > 1
-                && work.position + portion.len() == work.request.prompt.len()
+                && running.position + portion.len() == running.request.prompt.len()
             {
                 portion = &portion[..portion.len() - 1];
             }
             budget -= portion.len();
-            for (position, &id) in (work.position..).zip(portion) {
-                if work.request.echoes_logprobs() || position + 1 == work.request.prompt.len() {
-                    pass.request_output(work);
+            for (position, &id) in (running.position..).zip(portion) {
+                if running.request.echoes_logprobs() || position + 1 == running.request.prompt.len() {
+                    pass.request_output(running);
                 }
                 pass.rows.push(Row { id, slot: index as u32, position: position as u32 });
             }
@@ -315,49 +326,49 @@ impl<D: Device> Scheduler<D> {
     /// Continues a slot with the output after its first `length` tokens: echoes the prompt, or generates.
     fn advance(&mut self, index: usize, length: usize, next: NextToken<'_>) -> Result<(), Error> {
         let slot = &mut self.slots[index];
-        let Some(work) = &mut slot.request else { return Ok(()) };
-        if length < work.request.prompt.len() {
+        let Some(running) = &mut slot.request else { return Ok(()) };
+        if length < running.request.prompt.len() {
             return match next {
-                NextToken::Logits(logits) => work.echo(length, Some(logits)),
+                NextToken::Logits(logits) => running.echo(length, Some(logits)),
                 NextToken::Id(_) => Ok(()),
             };
         }
-        let completion = &mut work.request.generation;
-        let piece = match next {
-            _ if completion.is_full() => completion.finish(FinishReason::Length)?,
-            NextToken::Id(id) => completion.accept(id)?,
-            NextToken::Logits(logits) if completion.required_output() == Output::Greedy => {
-                completion.accept(largest(logits) as u32)?
+        let generation = &mut running.request.generation;
+        let token = match next {
+            _ if generation.is_full() => generation.finish(FinishReason::Length)?,
+            NextToken::Id(id) => generation.accept(id)?,
+            NextToken::Logits(logits) if generation.required_output() == Output::Greedy => {
+                generation.accept(largest(logits) as u32)?
             }
-            NextToken::Logits(logits) => completion.sample(logits)?,
+            NextToken::Logits(logits) => generation.sample(logits)?,
         };
-        if work.request.prompt.len() == slot.tokens.len() {
-            self.metrics.time_to_first_token.observe(work.request.arrived.elapsed());
+        if running.request.prompt.len() == slot.tokens.len() {
+            self.metrics.time_to_first_token.observe(running.request.arrived.elapsed());
         }
         self.metrics
             .generated_tokens
-            .add(usize::from(piece.id.is_some() && piece.finish_reason != Some(FinishReason::EndOfText)));
-        let mut end = piece.finish_reason;
-        work.next = piece.id;
+            .add(usize::from(token.id.is_some() && token.finish_reason != Some(FinishReason::EndOfText)));
+        let mut end = token.finish_reason;
+        running.next = token.id;
         let is_full = slot.tokens.len() >= self.engine.context() as usize;
-        work.send(RequestEvent::Piece(piece));
+        running.send(RequestEvent::Token(token));
         if end.is_none() && is_full {
-            let last = work.request.generation.finish(FinishReason::Context)?;
+            let last = running.request.generation.finish(FinishReason::Context)?;
             end = last.finish_reason;
-            work.send(RequestEvent::Piece(last));
+            running.send(RequestEvent::Token(last));
         }
         if end.is_some() {
-            self.metrics.finish(work.request.arrived.elapsed());
+            self.metrics.finish(running.request.arrived.elapsed());
             self.free(index);
         }
         Ok(())
     }
 
     fn fail(&mut self, index: usize, failure: &Error) {
-        if let Some(work) = &self.slots[index].request {
+        if let Some(running) = &self.slots[index].request {
             // Counted before the client gets the event.
             self.metrics.failed.add(1);
-            work.send(RequestEvent::Failed(failure.clone()));
+            running.send(RequestEvent::Failed(failure.clone()));
             self.free(index);
         }
     }
@@ -378,10 +389,11 @@ struct ScheduledBatch {
 }
 
 impl ScheduledBatch {
-    /// Requests output for the next row, which belongs to `work`.
-    fn request_output(&mut self, work: &RunningRequest) {
+    /// Requests output for the next row, which belongs to `running`.
+    fn request_output(&mut self, running: &RunningRequest) {
         self.wanted.push(self.rows.len() as u32);
-        let draw = work.request.generation.device_sampling().filter(|_| !work.request.echoes_logprobs());
+        let draw =
+            running.request.generation.device_sampling().filter(|_| !running.request.echoes_logprobs());
         self.draws = self.draws.take().zip(draw).map(|(mut draws, draw)| {
             draws.push(draw);
             draws
