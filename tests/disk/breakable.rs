@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const NAME: &str = "file";
 const FILE: INodeNo = INodeNo(2);
 /// Time for which the kernel caches attributes: longer than any test. The file's length is known even if the disk is dead.
-const BELIEVED: Duration = Duration::from_secs(3600);
+const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 
 /// The disk. Dropping it unmounts it; no process may have the file open then.
 pub(crate) struct Disk {
@@ -28,7 +28,7 @@ pub(crate) struct Disk {
 struct State {
     reads: AtomicU64,
     /// The first read that fails.
-    dies_at: AtomicU64,
+    fails_at: AtomicU64,
 }
 
 impl Disk {
@@ -37,14 +37,13 @@ impl Disk {
         if !Path::new("/dev/fuse").exists() {
             return Err("there is no /dev/fuse".to_owned());
         }
-        let state = Arc::new(State { reads: AtomicU64::new(0), dies_at: AtomicU64::new(u64::MAX) });
+        let state = Arc::new(State { reads: AtomicU64::new(0), fails_at: AtomicU64::new(u64::MAX) });
         let mut config = Config::default();
         config.mount_options =
             vec![MountOption::RO, MountOption::NoAtime, MountOption::FSName("breakable".to_owned())];
-        let session =
-            fuser::spawn_mount(Shown { bytes, state: state.clone() }, folder, &config).map_err(|error| {
-                format!("nothing can be mounted, for which root or fusermount3 is needed: {error}")
-            })?;
+        let session = fuser::spawn_mount(OneFile { bytes, state: state.clone() }, folder, &config).map_err(
+            |error| format!("nothing can be mounted, for which root or fusermount3 is needed: {error}"),
+        )?;
         Ok(Disk { path: folder.join(NAME), state, _session: session })
     }
 
@@ -53,29 +52,29 @@ impl Disk {
         &self.path
     }
 
-    /// How many reads have come so far.
+    /// Number of reads so far.
     pub(crate) fn reads(&self) -> u64 {
         self.state.reads.load(Ordering::SeqCst)
     }
 
-    /// Lets so many more reads go well.
-    pub(crate) fn die_after(&self, more: u64) {
-        self.state.dies_at.store(self.reads() + more, Ordering::SeqCst);
+    /// Makes reads fail after `more` reads.
+    pub(crate) fn fail_after(&self, more: u64) {
+        self.state.fails_at.store(self.reads() + more, Ordering::SeqCst);
     }
 
-    /// Lets reads go well again.
-    pub(crate) fn come_back(&self) {
-        self.state.dies_at.store(u64::MAX, Ordering::SeqCst);
+    /// Makes reads succeed again.
+    pub(crate) fn recover(&self) {
+        self.state.fails_at.store(u64::MAX, Ordering::SeqCst);
     }
 }
 
-/// The requests of the kernel.
-struct Shown {
+/// The file system behind the disk.
+struct OneFile {
     bytes: Vec<u8>,
     state: Arc<State>,
 }
 
-impl Shown {
+impl OneFile {
     fn attributes(&self, inode: INodeNo) -> FileAttr {
         let is_file = inode == FILE;
         let modified: SystemTime = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -99,17 +98,17 @@ impl Shown {
     }
 }
 
-impl Filesystem for Shown {
+impl Filesystem for OneFile {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if name == NAME {
-            reply.entry(&BELIEVED, &self.attributes(FILE), Generation(0));
+            reply.entry(&ATTRIBUTES_TTL, &self.attributes(FILE), Generation(0));
         } else {
             reply.error(Errno::ENOENT);
         }
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&BELIEVED, &self.attributes(inode));
+        reply.attr(&ATTRIBUTES_TTL, &self.attributes(inode));
     }
 
     fn read(
@@ -124,7 +123,7 @@ impl Filesystem for Shown {
         reply: ReplyData,
     ) {
         let number = self.state.reads.fetch_add(1, Ordering::SeqCst);
-        if number >= self.state.dies_at.load(Ordering::SeqCst) {
+        if number >= self.state.fails_at.load(Ordering::SeqCst) {
             return reply.error(Errno::EIO);
         }
         let first = (offset as usize).min(self.bytes.len());

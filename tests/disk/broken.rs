@@ -16,7 +16,7 @@ use tests::{Work, build_together, compile_server, model, run, scratch};
 const MODEL: &str = "qwen3_moe";
 const WEIGHTS: &str = "weights.safetensors";
 /// The other files of the model.
-const BESIDE: [&str; 4] =
+const OTHER_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "golden.json"];
 /// Tokens to generate: as many as fit the context, so that the failure comes in the middle.
 const COUNT: usize = 240;
@@ -26,7 +26,7 @@ struct Program {
     program: PathBuf,
     /// A server with the minimum of expert cache slots.
     experts: String,
-    /// The answer to [`question`] where all experts are in memory.
+    /// The output for [`request`] with resident experts.
     text: String,
 }
 
@@ -39,27 +39,27 @@ fn built() -> &'static Program {
         compile_server(&model(MODEL), &["--quant", "f32"], &directory);
         let mut programs = build_together(&workspace, [name.clone()].into_iter(), Work::Little);
         let program = programs.remove(&name).expect("it was built");
-        let experts = format!("stream:{}", enough(&program));
-        let ids = question(false)["prompt"].to_string();
+        let experts = format!("stream:{}", minimum_cache_bytes(&program));
+        let ids = request(false)["prompt"].to_string();
         let count = COUNT.to_string();
         let mut command = Command::new(&program);
         command.args(["generate", "--token-ids", ids.trim_matches(['[', ']']), "-n", &count]);
         command.args(["--temperature", "0", "--ignore-eos", "--json", "--device", "cpu"]);
-        let whole: Value = serde_json::from_slice(&run(&mut command).stdout).expect("it is JSON");
-        let text = whole["text"].as_str().expect("it is text").to_owned();
+        let output: Value = serde_json::from_slice(&run(&mut command).stdout).expect("it is JSON");
+        let text = output["text"].as_str().expect("it is text").to_owned();
         Program { directory, program, experts, text }
     })
 }
 
 /// The minimum expert memory that the program's error names.
-fn enough(program: &Path) -> u64 {
-    let refused = Command::new(program).args(["info", "--device", "cpu", "--experts", "stream:1"]).output();
-    let said = String::from_utf8(refused.expect("the program runs").stderr).expect("it is text");
-    let number = said.split_once(" bytes are enough").and_then(|(before, _)| before.rsplit(' ').next());
-    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+fn minimum_cache_bytes(program: &Path) -> u64 {
+    let output = Command::new(program).args(["info", "--device", "cpu", "--experts", "stream:1"]).output();
+    let stderr = String::from_utf8(output.expect("the program runs").stderr).expect("it is text");
+    let number = stderr.split_once(" bytes are enough").and_then(|(before, _)| before.rsplit(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{stderr}"))
 }
 
-fn question(stream: bool) -> Value {
+fn request(stream: bool) -> Value {
     json!({
         "prompt": [1, 2, 3], "max_tokens": COUNT, "temperature": 0, "ignore_eos": true, "stream": stream,
     })
@@ -68,18 +68,18 @@ fn question(stream: bool) -> Value {
 /// A directory with the model's files except the weights.
 fn folder(built: &Program) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in BESIDE.iter().filter(|name| built.directory.join(name).exists()) {
+    for name in OTHER_FILES.iter().filter(|name| built.directory.join(name).exists()) {
         std::fs::copy(built.directory.join(name), folder.path().join(name)).expect("it can be copied");
     }
     folder
 }
 
-/// The text of a stream up to its end, and the error that it ends with.
-fn told(mut asked: Asked, text: &mut String) -> Option<String> {
-    while let Some(data) = asked.event().filter(|data| data != "[DONE]") {
+/// Appends the text of a stream and returns the error that it ends with.
+fn read_stream(mut stream: Asked, text: &mut String) -> Option<String> {
+    while let Some(data) = stream.event().filter(|data| data != "[DONE]") {
         let event: Value = serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error}: {data}"));
         if let Some(message) = event["error"]["message"].as_str() {
-            assert_eq!(asked.event(), None, "an error is the last that a stream says");
+            assert_eq!(stream.event(), None, "an error must be the last event");
             return Some(message.to_owned());
         }
         text.push_str(event["choices"][0]["text"].as_str().expect("a piece has text"));
@@ -88,21 +88,21 @@ fn told(mut asked: Asked, text: &mut String) -> Option<String> {
 }
 
 /// Asserts that a stream started, did not complete, and ends with an error about the weights.
-fn is_broken(built: &Program, text: &str, error: Option<String>, reason: &str) {
+fn assert_stream_failed(built: &Program, text: &str, error: Option<String>, reason: &str) {
     let error = error.unwrap_or_else(|| panic!("the text is whole: {text}"));
     println!("after {} of {} bytes of text: {error}", text.len(), built.text.len());
     assert!(!text.is_empty() && text.len() < built.text.len(), "in the middle of the text: {text}");
-    assert!(built.text.starts_with(text), "what was said was right: {text}");
+    assert!(built.text.starts_with(text), "the text before the error must be correct: {text}");
     for part in ["experts cannot be read", WEIGHTS, reason] {
         assert!(error.contains(part), "{part:?} should be in {error:?}");
     }
 }
 
 /// Asserts that requests on the dead disk get an error, and that the server stays alive.
-fn lives_on(server: &Server, reason: &str) {
-    let refused = server.ask(&question(false)).response();
-    assert_eq!(refused.status, 500, "{}", refused.body);
-    let error = refused.json()["error"]["message"].to_string();
+fn assert_server_survives(server: &Server, reason: &str) {
+    let response = server.ask(&request(false)).response();
+    assert_eq!(response.status, 500, "{}", response.body);
+    let error = response.json()["error"]["message"].to_string();
     assert!(error.contains(reason), "{reason:?} should be in {error}");
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
     assert_eq!(server.get("/ready").status, 200);
@@ -110,8 +110,8 @@ fn lives_on(server: &Server, reason: &str) {
 }
 
 /// Asserts that the metrics have the disk-bound limit and its utilisation, for the requests of this test only.
-fn tells_of_its_disk(server: &Server) {
-    let [disk, rows, wanted, seconds, permitted, reached] = [
+fn assert_disk_metrics(server: &Server) {
+    let [disk, rows, miss_bytes, seconds, bound, ratio] = [
         "expert_disk_bytes_per_second",
         "batch_tokens_total",
         "expert_cache_miss_bytes_total",
@@ -120,11 +120,13 @@ fn tells_of_its_disk(server: &Server) {
         "expert_disk_bound_ratio",
     ]
     .map(|name| server.metric(name));
-    println!("{disk} bytes a second permit {permitted} rows, of which {reached} are reached");
-    assert!(disk > 0.0 && wanted > 0.0 && rows >= COUNT as f64);
-    let near = |told: f64, right: f64| assert!((told / right - 1.0).abs() < 1e-9, "{told}, not {right}");
-    near(permitted, disk * rows / wanted);
-    near(reached, rows / seconds / permitted);
+    println!("{disk} B/s permit {bound} tok/s; the ratio is {ratio}");
+    assert!(disk > 0.0 && miss_bytes > 0.0 && rows >= COUNT as f64);
+    let near = |actual: f64, expected: f64| {
+        assert!((actual / expected - 1.0).abs() < 1e-9, "{actual}, not {expected}")
+    };
+    near(bound, disk * rows / miss_bytes);
+    near(ratio, rows / seconds / bound);
 }
 
 #[test]
@@ -137,34 +139,34 @@ fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server
         Ok(disk) => disk,
         Err(why) => {
             // Written past the test harness, which hides the output of passing tests.
-            let told = writeln!(
+            let written = writeln!(
                 std::io::stdout(),
-                "NOT CHECKED: what a server does whose disk answers reads with errors, since no disk of the test's own can be had: \
-                 {why}. What it does whose weights are cut short is checked by the other test."
+                "NOT CHECKED: a server on a disk with read errors, because no FUSE disk can be mounted: {why}. The other test truncates \
+                 the weight file."
             );
-            return told.expect("it can be told");
+            return written.expect("standard output is open");
         }
     };
     std::os::unix::fs::symlink(disk.path(), folder.path().join(WEIGHTS)).expect("a link can be made");
     let server = Server::start(&built.program, folder.path(), &built.experts);
 
-    // How many reads the text takes, none of which the system's cache answers.
+    // Number of reads for this output; direct I/O bypasses the page cache.
     let before = disk.reads();
-    assert_eq!(server.text(&question(false)), built.text);
+    assert_eq!(server.text(&request(false)), built.text);
     let reads = disk.reads() - before;
-    println!("{COUNT} ids take {reads} reads");
+    println!("{COUNT} tokens take {reads} reads");
     assert!(reads > COUNT as u64, "experts are read again and again: {reads} reads");
 
-    disk.die_after(reads / 2);
+    disk.fail_after(reads / 2);
     let mut text = String::new();
-    let error = told(server.ask(&question(true)), &mut text);
-    is_broken(built, &text, error, "Input/output error");
-    lives_on(&server, "Input/output error");
+    let error = read_stream(server.ask(&request(true)), &mut text);
+    assert_stream_failed(built, &text, error, "Input/output error");
+    assert_server_survives(&server, "Input/output error");
 
-    disk.come_back();
-    assert_eq!(server.text(&question(false)), built.text);
+    disk.recover();
+    assert_eq!(server.text(&request(false)), built.text);
     let mut text = String::new();
-    assert_eq!(told(server.ask(&question(true)), &mut text), None);
+    assert_eq!(read_stream(server.ask(&request(true)), &mut text), None);
     assert_eq!(text, built.text);
     server.stop();
 }
@@ -183,25 +185,25 @@ fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_t
     assert_eq!(
         server.metric("expert_cache_read_bytes_total"),
         0.0,
-        "what is read before the first text is for no text"
+        "reads before the first request do not count"
     );
-    assert_eq!(server.text(&question(false)), built.text);
-    tells_of_its_disk(&server);
+    assert_eq!(server.text(&request(false)), built.text);
+    assert_disk_metrics(&server);
 
-    let mut asked = server.ask(&question(true));
+    let mut stream = server.ask(&request(true));
     let mut text = String::new();
     for _ in 0..3 {
-        let data = asked.event().expect("the text has begun");
+        let data = stream.event().expect("the text has begun");
         let event: Value = serde_json::from_str(&data).expect("it is JSON");
         text.push_str(event["choices"][0]["text"].as_str().expect("a piece has text"));
     }
     file.set_len(whole.len() as u64 / 3).expect("it can be cut");
-    let error = told(asked, &mut text);
-    is_broken(built, &text, error, "changed since the program started");
-    lives_on(&server, "changed since the program started");
+    let error = read_stream(stream, &mut text);
+    assert_stream_failed(built, &text, error, "changed since the program started");
+    assert_server_survives(&server, "changed since the program started");
 
     file.write_all_at(&whole, 0).expect("it is writable");
     file.set_modified(modified).expect("it is its owner's");
-    assert_eq!(server.text(&question(false)), built.text);
+    assert_eq!(server.text(&request(false)), built.text);
     server.stop();
 }

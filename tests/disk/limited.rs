@@ -16,7 +16,7 @@ use std::time::Duration;
 use tests::{Work, build_together, compile_member, run, scratch};
 
 /// Memory of the expert cache. All experts have 241 MB: one in six is cached, seven times as many as a token of a layer uses.
-const SEATS: &str = "stream:40M";
+const EXPERT_CACHE: &str = "stream:40M";
 
 /// Context length: the prompt and the generated tokens.
 const CONTEXT: &str = "128";
@@ -57,68 +57,67 @@ fn built() -> &'static Program {
 
 /// The program with experts where they are to be, and the same slot in every case.
 fn program(experts: &str, command: &str) -> Command {
-    let mut it = Command::new(&built().path);
-    it.args([command, "--json", "--device", "cpu", "--threads", "2", "--ctx-size", CONTEXT]);
-    it.args(["--experts", experts]);
-    it
+    let mut command_line = Command::new(&built().path);
+    command_line.args([command, "--json", "--device", "cpu", "--threads", "2", "--ctx-size", CONTEXT]);
+    command_line.args(["--experts", experts]);
+    command_line
 }
 
-/// A run, and the most memory that it had.
-struct Ran {
+/// The result of a run, and its peak memory.
+struct RunResult {
     status: ExitStatus,
-    /// Standard output.
-    answer: String,
-    /// Standard error.
-    said: String,
-    /// Bytes that no file is behind, and those that one is.
-    private: u64,
+    stdout: String,
+    stderr: String,
+    /// Peak bytes of anonymous memory.
+    anonymous: u64,
+    /// Peak bytes of mapped files.
     mapped: u64,
-    /// Both together, at once.
-    both: u64,
+    /// Peak bytes of both.
+    total: u64,
 }
 
-impl Ran {
-    fn ids(&self) -> Value {
-        assert!(self.status.success(), "{}", self.said);
-        let answer: Value = serde_json::from_str(&self.answer).expect("it is JSON");
-        assert_eq!(answer["token_ids"].as_array().map(Vec::len), Some(24), "{answer}");
-        answer["token_ids"].clone()
+impl RunResult {
+    fn token_ids(&self) -> Value {
+        assert!(self.status.success(), "{}", self.stderr);
+        let output: Value = serde_json::from_str(&self.stdout).expect("it is JSON");
+        assert_eq!(output["token_ids"].as_array().map(Vec::len), Some(24), "{output}");
+        output["token_ids"].clone()
     }
 }
 
 /// Processes a prompt of a few passes and generates tokens, with the data limit.
-fn generate(experts: &str, limit: Option<u64>) -> Ran {
+fn generate(experts: &str, limit: Option<u64>) -> RunResult {
     let prompt: Vec<String> = (0..60).map(|index| (index * index * 31 % 509).to_string()).collect();
     let mut command = program(experts, "generate");
     command.args(["--token-ids", &prompt.join(","), "-n", "24", "--temperature", "0", "--ignore-eos"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(limit) = limit {
-        let most = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
         // SAFETY: setrlimit may be called between fork and exec, and what it is given is the closure's own.
         unsafe {
-            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &most) {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &limits) {
                 0 => Ok(()),
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
     }
     let mut child = command.spawn().expect("the program runs");
-    let (mut private, mut mapped, mut both) = (0, 0, 0);
+    let (mut anonymous, mut mapped, mut total) = (0, 0, 0);
     // The whole output fits a pipe.
     let status = loop {
         if let Some(status) = child.try_wait().expect("it is a child") {
             break status;
         }
         let table = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        private = private.max(line_of(&table, "RssAnon:"));
+        anonymous = anonymous.max(line_of(&table, "RssAnon:"));
         mapped = mapped.max(line_of(&table, "RssFile:"));
-        both = both.max(line_of(&table, "VmHWM:"));
+        total = total.max(line_of(&table, "VmHWM:"));
         std::thread::sleep(Duration::from_millis(1));
     };
-    let (mut answer, mut said) = (String::new(), String::new());
-    child.stdout.take().expect("it is piped").read_to_string(&mut answer).expect("it is text");
-    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
-    Ran { status, answer, said, private, mapped, both }
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    child.stdout.take().expect("it is piped").read_to_string(&mut stdout).expect("it is text");
+    child.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("it is text");
+    RunResult { status, stdout, stderr, anonymous, mapped, total }
 }
 
 /// A value in bytes of a process's status table; `None` if the process has ended.
@@ -127,49 +126,57 @@ fn line_of(table: &str, name: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |number| number * 1024)
 }
 
-/// The memory that the program prints.
-fn stated(experts: &str) -> u64 {
-    let told: Value = serde_json::from_slice(&run(&mut program(experts, "info")).stdout).expect("it is JSON");
-    println!("{experts}: {} {}", told["memory"], told["experts"]);
-    told["memory"]["total_bytes"].as_u64().expect("it is a number")
+/// The memory that `info` reports.
+fn reported_memory(experts: &str) -> u64 {
+    let info: Value = serde_json::from_slice(&run(&mut program(experts, "info")).stdout).expect("it is JSON");
+    println!("{experts}: {} {}", info["memory"], info["experts"]);
+    info["memory"]["total_bytes"].as_u64().expect("it is a number")
 }
 
-fn show(what: &str, ran: &Ran) {
+fn show(what: &str, result: &RunResult) {
     println!(
-        "{what}: {} bytes of its own, {} of files, {} together: {}",
-        ran.private, ran.mapped, ran.both, ran.status
+        "{what}: {} bytes anonymous, {} mapped, {} in total: {}",
+        result.anonymous, result.mapped, result.total, result.status
     );
 }
 
 #[test]
-fn with_memory_for_a_third_of_its_weights_a_model_writes_what_it_writes_with_all_of_them() {
+fn with_memory_for_a_third_of_its_weights_a_model_generates_the_same_tokens() {
     let limit = built().weights / 3;
     let resident = generate("resident", None);
     show("resident", &resident);
     // The amount of repacked weights depends on the speed; the rest is still mapped.
-    assert!(resident.both > 2 * limit, "far more is in memory than is permitted, or nothing is shown here");
+    assert!(resident.total > 2 * limit, "with resident experts, memory must exceed the limit");
 
-    let streamed = generate(SEATS, Some(limit));
+    let streamed = generate(EXPERT_CACHE, Some(limit));
     show("streamed, limited", &streamed);
-    assert_eq!(streamed.ids(), resident.ids());
-    let stated = stated(SEATS);
-    println!("{} bytes of weights, {limit} permitted, {stated} stated", built().weights);
-    assert!(streamed.private * 100 <= stated * 105, "{} bytes, and {stated} are stated", streamed.private);
-    assert!(streamed.both <= limit, "{} bytes with what is mapped, and {limit} are permitted", streamed.both);
+    assert_eq!(streamed.token_ids(), resident.token_ids());
+    let reported = reported_memory(EXPERT_CACHE);
+    println!("{} bytes of weights, {limit} permitted, {reported} reported", built().weights);
+    assert!(
+        streamed.anonymous * 100 <= reported * 105,
+        "{} bytes, and {reported} are reported",
+        streamed.anonymous
+    );
+    assert!(
+        streamed.total <= limit,
+        "{} bytes with what is mapped, and {limit} are permitted",
+        streamed.total
+    );
 }
 
 /// The limit must fail without expert streaming, and with more cache slots than fit.
 #[test]
-fn the_limit_is_one() {
+fn the_limit_is_too_low_for_resident_experts_and_for_a_large_cache() {
     let limit = built().weights / 3;
-    let refused = generate(&format!("stream:{limit}"), Some(limit));
-    show("seats as large as the limit", &refused);
-    assert!(!refused.status.success(), "{}", refused.answer);
-    assert!(refused.said.contains("cannot allocate"), "{}", refused.said);
+    let rejected = generate(&format!("stream:{limit}"), Some(limit));
+    show("a cache as large as the limit", &rejected);
+    assert!(!rejected.status.success(), "{}", rejected.stdout);
+    assert!(rejected.stderr.contains("for the expert cache"), "{}", rejected.stderr);
 
-    // Where there is no memory for a copy of the weights a program leaves them in the mapped file.
+    // Without memory for a copy of the weights, the program uses the mapped file.
     let resident = generate("resident", Some(limit));
     show("resident, limited", &resident);
-    assert!(resident.private <= limit, "{} bytes of {limit}", resident.private);
-    assert!(resident.both > limit, "it writes with more memory than streaming takes: {}", resident.both);
+    assert!(resident.anonymous <= limit, "{} bytes of {limit}", resident.anonymous);
+    assert!(resident.total > limit, "streaming must take less memory: {}", resident.total);
 }

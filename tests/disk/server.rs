@@ -23,11 +23,11 @@ impl Server {
         command.args(["serve", "--port", "0", "--slots", "1", "--device", "cpu", "--threads", "2"]);
         command.args(["--experts", experts, "--model-dir"]).arg(folder).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program runs");
-        let mut said = BufReader::new(child.stderr.take().expect("it is piped"));
+        let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
         let mut all = String::new();
         let address = loop {
             let start = all.len();
-            let count = said.read_line(&mut all).expect("it is text");
+            let count = stderr.read_line(&mut all).expect("it is text");
             assert!(count > 0, "the server did not start: {all}");
             let address = all[start..].split_once(" at http://").and_then(|(_, rest)| rest.split_once("/v1"));
             if let Some((address, _)) = address {
@@ -36,7 +36,7 @@ impl Server {
         };
         // Drains stderr, so that the server neither blocks nor gets EPIPE.
         std::thread::spawn(move || {
-            said.lines().map_while(Result::ok).for_each(|line| println!("the server: {line}"))
+            stderr.lines().map_while(Result::ok).for_each(|line| println!("the server: {line}"))
         });
         let server = Server { child, address };
         let start = Instant::now();
@@ -52,14 +52,14 @@ impl Server {
     }
 
     /// Sends a completion request.
-    pub(crate) fn ask(&self, question: &Value) -> Asked {
+    pub(crate) fn ask(&self, request: &Value) -> Asked {
         let headers = [("Content-Type", "application/json")];
-        send(self.address, "POST", COMPLETIONS, &headers, &question.to_string())
+        send(self.address, "POST", COMPLETIONS, &headers, &request.to_string())
     }
 
-    /// The text that is the answer.
-    pub(crate) fn text(&self, question: &Value) -> String {
-        let response = self.ask(question).response();
+    /// The generated text.
+    pub(crate) fn text(&self, request: &Value) -> String {
+        let response = self.ask(request).response();
         assert_eq!(response.status, 200, "{}", response.body);
         response.json()["choices"][0]["text"].as_str().expect("it is text").to_owned()
     }
