@@ -1,9 +1,10 @@
 //! Predicted memory traffic equals measured traffic. Every step of small models runs by itself in the kernel checker, which counts
 //! distinct bytes.
 
-use forge_ir::{Format, Graph, Record};
-use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, MOST_EXPERTS};
+use forge_ir::{Graph, Record};
+use forge_kernels::spec::MOST_EXPERTS;
 use forge_kernels::{Buffer, Instance, Spec};
+use forge_ops::{ExpertsGroup, ExpertsTiles, Format};
 use forge_planner::{
     BatchColumn, Field, FieldKind, Fusion, Operand, Options, Plan, Quant, Section, Step, Workload, plan,
     step_cost,
@@ -45,17 +46,17 @@ fn run(
         .map(|buffer| {
             let bytes = match &instance.spec {
                 Spec::ExpertsInner(inner) if buffer.name == "routes" && !buffer.written => {
-                    words(routes(rows, inner.experts, inner.chosen, inner.shared))
+                    words(routes(rows, inner.op.experts, inner.op.chosen, inner.op.shared))
                 }
                 Spec::ExpertsSum(sum) if buffer.name == "routes" => {
-                    words(routes(rows, sum.experts, sum.chosen, sum.shared))
+                    words(routes(rows, sum.op.experts, sum.op.chosen, sum.op.shared))
                 }
                 // The traffic does not depend on which experts are selected, shared experts included.
                 Spec::ExpertsGroup(group) if buffer.name == "routes" => {
                     words(routes(rows, group.experts, group.chosen, 0))
                 }
-                Spec::ExpertsTiles(tiles) if buffer.name == "pairs" => grouped(tiles, rows)[0].clone(),
-                Spec::ExpertsTiles(tiles) if buffer.name == "tiles" => grouped(tiles, rows)[1].clone(),
+                Spec::ExpertsTiles(tiles) if buffer.name == "pairs" => grouped(&tiles.op, rows)[0].clone(),
+                Spec::ExpertsTiles(tiles) if buffer.name == "tiles" => grouped(&tiles.op, rows)[1].clone(),
                 _ => content(plan, section, step, buffer, load, rows),
             };
             let id = sim.memory.bytes(&bytes).expect("there is memory");

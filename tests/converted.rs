@@ -1,7 +1,8 @@
 //! Models in the format of MLX converters: they compute the logits of the original model, and unknown layouts are rejected.
 
 use forge_frontend::{Memory, Options, read_model};
-use forge_ir::{Format, tolerance};
+use forge_ir::tolerance;
+use forge_ops::Format;
 use safetensors::SafeTensors;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -5,15 +5,16 @@ use tests::root;
 
 /// The crates, each with the ones of the project that it may depend on; development dependencies are not counted.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("forge-ir", &[]),
+    ("forge-ops", &[]),
     ("forge-hub", &[]),
-    ("forge-runtime", &[]),
+    ("forge-ir", &["forge-ops"]),
+    ("forge-runtime", &["forge-ops"]),
     ("forge-frontend", &["forge-ir"]),
     ("forge-reference", &["forge-ir"]),
     ("forge-weights", &["forge-ir"]),
-    ("forge-kernels", &["forge-ir"]),
-    ("forge-planner", &["forge-ir", "forge-kernels"]),
-    ("forge-codegen", &["forge-ir", "forge-kernels", "forge-planner"]),
+    ("forge-kernels", &["forge-ir", "forge-ops"]),
+    ("forge-planner", &["forge-ir", "forge-kernels", "forge-ops"]),
+    ("forge-codegen", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
     ("forge-sim", &["forge-kernels"]),
     ("forge-emulation", &["forge-sim"]),
 ];

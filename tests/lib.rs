@@ -10,7 +10,8 @@ mod mlx;
 mod shared_out;
 mod workspace;
 
-use forge_ir::{Format, Graph};
+use forge_ir::Graph;
+use forge_ops::Format;
 use forge_planner::{Fusion, Plan, RowsOf, Scratch, Workload};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

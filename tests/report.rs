@@ -2,7 +2,8 @@
 
 use forge_codegen::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
 use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
-use forge_ir::{Format, Graph};
+use forge_ir::Graph;
+use forge_ops::Format;
 use forge_planner::{Chip, Fusion, Options, Plan, Quant, Workload, plan, predict};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;

@@ -4,7 +4,8 @@
 //! The models are those of `tests/models` with sliding windows, in contexts that are longer than their rings.
 
 use forge_frontend::Memory;
-use forge_ir::{Format, Graph, tolerance};
+use forge_ir::{Graph, tolerance};
+use forge_ops::Format;
 use forge_planner::{Options, Plan, Quant};
 use forge_reference::{Want, evaluate};
 use forge_weights::PackedFile;

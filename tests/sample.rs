@@ -1,8 +1,8 @@
 //! The sampling kernel in the kernel checker draws the same tokens as the host's sampler, for the same seeds and settings. Many
 //! logits are equal and some are NaN.
 
-use forge_kernels::spec::Sample;
 use forge_kernels::{Spec, assemble, render};
+use forge_ops::Sample;
 use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use forge_sim::{Program, Sim};
 use proptest::prelude::*;

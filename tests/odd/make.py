@@ -102,6 +102,7 @@ MODELS = {
                           original_max_position_embeddings=20)),
     "llama_sharded": model("llama", 44, 31, 2, None, 71, context=None, shard=20_000, extra="frequencies",
         hidden_act="relu", rope_scaling=dict(type="linear", factor=2.5), tie_word_embeddings=False),
+    "llama_squared": model("llama", 40, 26, 4, 2, 71, dtype="f16", hidden_act="relu2", tie_word_embeddings=True),
     "llama_magnified": model("llama", 42, 25, 3, 3, 73, style="new", tie_word_embeddings=True,
         rope_scaling=yarn(factor=8.0, mscale=0.7, mscale_all_dim=0.5, truncate=False, beta_fast=4.0, beta_slow=2)),
     "llama_long": model("llama", 48, 26, 6, 2, 79, extra="head", tie_word_embeddings=True,

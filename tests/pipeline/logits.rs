@@ -1,7 +1,8 @@
 //! Logits of programs against Hugging Face transformers and the reference implementation, for every model in every format: on the
 //! CPU device, and of kernels.metal in the kernel checker.
 
-use forge_ir::{Format, encoded_tolerances, tolerance};
+use forge_ir::{encoded_tolerances, tolerance};
+use forge_ops::Format;
 use serde_json::Value;
 use std::process::Command;
 use tests::{

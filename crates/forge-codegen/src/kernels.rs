@@ -1,9 +1,10 @@
 //! Template context of `kernels.rs`: a typed wrapper for each function of the plan, generated from the parsed signatures
 //! of its kernels, and a record of each kernel.
 
-use crate::{cpu_kernels, names};
-use forge_ir::{Affine, Format, Scales};
+use crate::names;
+use crate::rust_expression::expression;
 use forge_kernels::{Instance, KernelDecl, Spec};
+use forge_ops::{Affine, Format, KernelOp, Scales};
 use forge_planner::{Function, KernelCost, Plan, Regime};
 use serde::Serialize;
 
@@ -14,6 +15,8 @@ pub(crate) struct Context {
     pub(crate) weight_types: Vec<String>,
     /// Whether a parameter has type `f16`.
     half: bool,
+    /// Whether a shape contains a list.
+    lists: bool,
 }
 
 #[derive(Serialize)]
@@ -49,12 +52,12 @@ impl Context {
             threads: instance.decl.threads as usize,
             strips: strips(&instance.spec),
             work: work(&plan.work(number)),
-            cpu: cpu_kernels::expression(&instance.spec),
+            cpu: cpu(&instance.spec.op()),
         });
         let mut weight_types: Vec<String> = plan
             .kernels
             .iter()
-            .filter_map(|instance| weight_format(&instance.spec))
+            .filter_map(|instance| instance.spec.op().weight_format())
             .map(|format| weight_type(format).split('<').next().unwrap_or_default().to_owned())
             .collect();
         weight_types.sort_unstable();
@@ -62,7 +65,9 @@ impl Context {
         let half = functions
             .iter()
             .any(|function| function.parameters.iter().any(|parameter| parameter.contains("<f16>")));
-        Context { functions, kernels: kernels.collect(), weight_types, half }
+        let kernels: Vec<KernelText> = kernels.collect();
+        let lists = kernels.iter().any(|kernel| kernel.cpu.contains("Cow::"));
+        Context { functions, kernels, weight_types, half, lists }
     }
 }
 
@@ -72,11 +77,11 @@ const OUTPUTS: usize = 16;
 /// Rows and stored columns of a kernel's matrix, or of each expert's, if the CPU can repack it into strips.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
     let (format, [rows, columns], is_whole) = match spec {
-        Spec::Project(of) if !of.chooses => (of.format, [of.outputs, of.inputs], true),
+        Spec::Project(of) if !of.op.chooses => (of.op.format, [of.op.outputs, of.op.inputs], true),
         Spec::Embed(of) => (of.format, [of.vocabulary, of.width], true),
-        Spec::ExpertsInner(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
-        Spec::ExpertsSum(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
-        Spec::ExpertsTiles(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
+        Spec::ExpertsInner(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
+        Spec::ExpertsSum(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
+        Spec::ExpertsTiles(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
         _ => return None,
     };
     let can = match format {
@@ -85,6 +90,14 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
         _ => false,
     };
     (can && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
+}
+
+/// The CPU implementation of an operation as a Rust expression: `cpu::project::<Q4_0>(call, &ops::Linear { .. })`.
+fn cpu(op: &KernelOp) -> String {
+    // Functions that read weights are generic over the weight format.
+    let format =
+        op.weight_format().map_or_else(String::new, |format| format!("::<cpu::{}>", weight_type(format)));
+    format!("cpu::{}{format}(call, &{})", op.name(), expression(op))
 }
 
 /// The cost of a kernel as a Rust expression.
@@ -122,18 +135,6 @@ pub(crate) fn weight_type(format: Format) -> String {
     }
 }
 
-pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {
-    match spec {
-        Spec::Embed(embed) => Some(embed.format),
-        Spec::Project(project) => Some(project.format),
-        Spec::EachHead(each) => Some(each.format),
-        Spec::ExpertsInner(inner) => Some(inner.format),
-        Spec::ExpertsSum(sum) => Some(sum.format),
-        Spec::ExpertsTiles(tiles) => Some(tiles.format),
-        _ => None,
-    }
-}
-
 /// A parameter of a wrapper: the buffers of one name, or all planes of one matrix.
 #[derive(Clone, PartialEq)]
 struct Parameter {
@@ -145,7 +146,7 @@ struct Parameter {
 fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Parameter, String) {
     for plane in ["values", "codes", "scales"] {
         if let (Some(matrix), Some(format)) =
-            (buffer.name.strip_suffix(&format!("_{plane}")), weight_format(&instance.spec))
+            (buffer.name.strip_suffix(&format!("_{plane}")), instance.spec.op().weight_format())
         {
             let parameter = Parameter { name: matrix.to_owned(), rust_type: weight_type(format) };
             return (parameter, format!("{matrix}.{plane}"));

@@ -2,7 +2,7 @@
 
 use crate::model::{latent_attend, of_layers};
 use crate::names;
-use forge_ir::Format;
+use forge_ops::Format;
 use forge_planner::{Application, Plan, Ring};
 use serde::Serialize;
 

@@ -12,7 +12,6 @@
 //! [`render()`] copies it into the generated crate unless [`CrateOptions::runtime`] names a directory.
 
 mod candidates;
-mod cpu_kernels;
 mod crate_files;
 mod features;
 mod fields;
@@ -22,6 +21,7 @@ mod model;
 mod names;
 mod report;
 mod runtime_files;
+mod rust_expression;
 mod section;
 mod steps;
 

@@ -9,8 +9,8 @@ use crate::section::{SchedulesText, SectionText, schedules, section_text};
 use crate::steps::Caller;
 use crate::{kernels, names};
 use forge_ir::LatentCache;
-use forge_kernels::spec::{ExpertsInner, LatentAttend};
 use forge_kernels::{Spec, ptx};
+use forge_ops::{ExpertsInner, LatentAttend};
 use forge_planner::{Application, FEW, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -258,7 +258,7 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
 /// Query heads, KV heads and head width of the first attention layer.
 pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
-        Spec::AttendSplit(attend) => Some((attend.query_heads, attend.key_heads, attend.width)),
+        Spec::AttendSplit(attend) => Some((attend.op.query_heads, attend.op.key_heads, attend.op.width)),
         _ => None,
     })
 }
@@ -283,7 +283,7 @@ pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
 /// The gate/up kernel of the first mixture-of-experts layer.
 fn experts_inner(plan: &Plan) -> Option<&ExpertsInner> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
-        Spec::ExpertsInner(inner) => Some(inner),
+        Spec::ExpertsInner(inner) => Some(&inner.op),
         _ => None,
     })
 }
@@ -307,7 +307,11 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     }
     if let Some(attend) = latent_attend(plan) {
         constant("NUM_ATTENTION_HEADS", attend.heads, "Query heads. All share one KV latent per position.");
-        constant("HEAD_GROUPS", attend.layout()[2], "Threadgroups that compute the heads of one row.");
+        constant(
+            "HEAD_GROUPS",
+            forge_kernels::spec::mla_attention_heads(attend)[2],
+            "Threadgroups that compute the heads of one row.",
+        );
         constant("KV_LORA_RANK", attend.width, "Width of the compressed KV latent.");
         constant("QK_ROPE_HEAD_DIM", attend.turned, "Width of the part of a key that RoPE rotates.");
     }

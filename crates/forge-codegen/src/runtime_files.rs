@@ -1,4 +1,4 @@
-//! The source of `forge-runtime`, embedded when forge is built.
+//! The sources of `forge-runtime` and `forge-ops`, embedded when forge is built.
 
 use crate::crate_files::CrateFiles;
 
@@ -14,8 +14,7 @@ pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
 
 /// The files of the runtime, by path within its directory.
 pub fn runtime() -> CrateFiles {
-    let sources = FILES.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec()));
-    sources.chain([("Cargo.toml".to_owned(), MANIFEST.trim_end().as_bytes().to_vec())]).collect()
+    FILES.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec())).collect()
 }
 
 /// The lock file of a generated crate of this name.

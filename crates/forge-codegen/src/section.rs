@@ -4,7 +4,7 @@ use crate::fields::{FieldText, align, fields};
 use crate::steps::{Caller, StepText, steps};
 use crate::{kernels, names};
 use forge_kernels::Spec;
-use forge_kernels::spec::ExpertsInner;
+use forge_ops::ExpertsInner;
 use forge_planner::{Condition, Operand, Plan, Schedule, Section, Step};
 use serde::Serialize;
 
@@ -135,9 +135,10 @@ fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
     };
     let (spec, inner, routes) = step_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
     let (_, sum, _) = step_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
-    let Spec::ExpertsInner(ExpertsInner { experts, chosen, shared, record, .. }) = spec else { return None };
+    let Spec::ExpertsInner(kernel) = spec else { return None };
+    let ExpertsInner { experts, chosen, shared, record, .. } = kernel.op;
     let [experts, chosen, shared, record] =
-        [*experts, *chosen, *shared, *record].map(|count| names::number(count as u64));
+        [experts, chosen, shared, record].map(|count| names::number(count as u64));
     let router = router(section);
     Some(ExpertsText { experts, chosen, shared, record, inner, sum, routes, router })
 }

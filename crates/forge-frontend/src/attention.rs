@@ -96,7 +96,7 @@ impl Attention {
             head_norm: None,
             values_are_keys: false,
             value_norm: None,
-            rotation: Rotation { frequencies: Vec::new(), pairing, magnitude: 1.0, long: None },
+            rotation: Rotation { frequencies: Vec::new().into(), pairing, magnitude: 1.0, long: None },
             window_rotation: None,
             joined: None,
             scale: (width as f64).sqrt().recip() as f32,

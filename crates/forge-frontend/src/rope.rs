@@ -60,7 +60,7 @@ impl Rope {
         let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
         let Scaled { frequencies, magnitude, long } = scaled(config, scaling, &plain);
         let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
-        Rotation { frequencies, pairing, magnitude, long }
+        Rotation { frequencies: frequencies.into(), pairing, magnitude, long }
     }
 
     /// The proportional rotation of base `theta`: the first `share` of the pairs rotates, at the frequencies
@@ -69,7 +69,7 @@ impl Rope {
         let channels = self.in_pairs(config, self.width);
         let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
         let frequencies = plain.in_proportion(1.0);
-        Rotation { frequencies, pairing: self.pairing, magnitude: 1.0, long: None }
+        Rotation { frequencies: frequencies.into(), pairing: self.pairing, magnitude: 1.0, long: None }
     }
 
     /// The number of rotated channels, if valid; 0 after an error.

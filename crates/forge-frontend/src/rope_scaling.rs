@@ -344,7 +344,7 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
     let magnitude = scaling.number_or("attention_factor", usual) as f32;
     // Not needed if the model's context never exceeds the original.
-    let long =
-        (plain.context > original).then_some(LongContext::Other { beyond: original, frequencies: long });
+    let long = (plain.context > original)
+        .then_some(LongContext::Other { beyond: original, frequencies: long.into() });
     Scaled { frequencies, magnitude, long }
 }

@@ -4,7 +4,7 @@
 //! Each represents the same values as one of forge's formats, so a weight in blocks has that format; only the
 //! byte order differs.
 
-use crate::format::{Affine, BLOCK, Bits, Format, Group, SUPERBLOCK, Scales};
+use forge_ops::{Affine, BLOCK, Bits, Format, Group, SUPERBLOCK, Scales};
 use serde::{Serialize, Serializer};
 
 /// A ggml block format.

@@ -1,10 +1,10 @@
 //! Graph data: the model, bodies, operations, and the bindings of applications. See the crate documentation
 //! for semantics.
 
-use crate::rotation::Rotation;
 use crate::routing::{Experts, Routing};
 use crate::state::State;
 use crate::weight::Weight;
+use forge_ops::{Activation, Rotation};
 use serde::Serialize;
 
 macro_rules! index {
@@ -238,35 +238,6 @@ pub enum Op {
     Multiply,
     /// (a, b) -> a + b, element by element.
     Add,
-}
-
-/// An elementwise function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// x / (1 + exp(-x))
-    Silu,
-    /// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))
-    GeluTanh,
-    /// x times the normal distribution function of x
-    Gelu,
-    /// max(x, 0)
-    Relu,
-    /// 1 / (1 + exp(-x))
-    Sigmoid,
-}
-
-impl Activation {
-    /// Name in printed graphs, plans and kernels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Activation::Silu => "silu",
-            Activation::GeluTanh => "gelu_tanh",
-            Activation::Gelu => "gelu",
-            Activation::Relu => "relu",
-            Activation::Sigmoid => "sigmoid",
-        }
-    }
 }
 
 /// A body with its parameters bound.

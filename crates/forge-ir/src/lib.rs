@@ -28,18 +28,16 @@
 //!
 //! [`Draft::validate`] is the only way to obtain a [`Graph`]. It guarantees that indices are in range, widths
 //! agree, every weight is bound and every body is used. Later stages return errors for unsupported graphs and
-//! never panic. This crate does no I/O and depends on no other crate of the project.
+//! never panic. This crate does no I/O.
 
 mod blocks;
 mod diagnostic;
-mod format;
 mod graph;
 mod mla;
 mod packing;
 mod print;
 mod record;
 mod recurrent;
-mod rotation;
 mod routing;
 mod shape_check;
 mod state;
@@ -50,17 +48,19 @@ mod weight_source;
 
 pub use crate::blocks::Blocks;
 pub use crate::diagnostic::{Diagnostic, Place};
-pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use crate::graph::{
-    Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens,
-    StateId, ValueId, WeightId,
+    Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens, StateId, ValueId,
+    WeightId,
 };
 pub use crate::packing::{Layout, Packed, Records};
 pub use crate::record::Record;
-pub use crate::rotation::{LongContext, Pairing, Rotation};
-pub use crate::routing::{Experts, Gating, Groups, Routing, Scores};
+pub use crate::routing::{Experts, Routing};
 pub use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
 pub use crate::tolerance::{Tolerance, encoded_tolerances, tolerance};
 pub use crate::validate::Graph;
 pub use crate::weight::{Stack, Weight, WeightSlice};
 pub use crate::weight_source::WeightRows;
+pub use forge_ops::{
+    Activation, Affine, BLOCK, Bits, Format, Gating, Group, Groups, LongContext, Pairing, Plane,
+    PlaneElement, Rotation, SUPERBLOCK, Scales, Scores,
+};

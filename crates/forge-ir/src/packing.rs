@@ -1,8 +1,8 @@
 //! The plan of the weight file: which weights become which tensors. The planner makes it, the weight writer
 //! carries it out, and the reader inverts it.
 
-use crate::format::Format;
 use crate::graph::WeightId;
+use forge_ops::Format;
 use serde::Serialize;
 
 /// One weight of the weight file.

@@ -1,11 +1,12 @@
 //! Prints the graph as stable text, with shapes next to names. Consecutive equal layers are printed once.
 
 use crate::graph::{Body, Node, Op, ParamId, ParamKind};
-use crate::rotation::LongContext;
-use crate::routing::{Experts, Gating, Groups, Routing};
+use crate::routing::{Experts, Routing};
 use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
 use crate::validate::Graph;
 use crate::weight::WeightSlice;
+use forge_ops::LongContext;
+use forge_ops::{Gating, Groups};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {

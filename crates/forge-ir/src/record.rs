@@ -4,7 +4,7 @@
 //! records are one tensor of bytes, `[experts, bytes]`. A record holds matrix after matrix, and each matrix
 //! plane after plane.
 
-use crate::format::Format;
+use forge_ops::Format;
 use std::ops::Range;
 
 /// Layout of an expert record.

@@ -4,8 +4,9 @@
 //! expert, 0 for experts that are not selected. [`crate::Op::Experts`] sums the selected experts' outputs
 //! times their weights. The matrices of all experts are one weight of the graph, a stack.
 
-use crate::graph::{Activation, Body, ParamId};
+use crate::graph::{Body, ParamId};
 use crate::shape_check::shape;
+use forge_ops::{Gating, Groups, Scores};
 use serde::Serialize;
 
 /// How router logits become expert weights.
@@ -34,38 +35,6 @@ pub struct Routing {
     pub scale: Option<ParamId>,
 }
 
-/// Score function of a router.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scores {
-    /// Softmax over all experts.
-    Softmax,
-    /// 1 / (1 + exp(-logit))
-    Sigmoid,
-}
-
-impl Scores {
-    /// Name in printed graphs, plans and kernels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Scores::Softmax => "softmax",
-            Scores::Sigmoid => "sigmoid",
-        }
-    }
-}
-
-/// Group-limited routing: experts form equal contiguous groups, and only experts of the best groups can be
-/// selected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Groups {
-    /// Number of groups.
-    pub count: usize,
-    /// Groups kept; ties go to the lower index.
-    pub kept: usize,
-    /// A group's score is the sum of this many of its best scores, including corrections: 1 or 2.
-    pub best: usize,
-}
-
 /// The experts of a layer: down(gating(gate(x), up(x))), with optional biases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Experts {
@@ -79,22 +48,6 @@ pub struct Experts {
     pub biases: Option<[ParamId; 3]>,
     /// How gate and up are combined.
     pub gating: Gating,
-}
-
-/// How a gate g and its up u are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Gating {
-    /// activation(g) * u
-    Plain(Activation),
-    /// a * (1 / (1 + exp(-sharpness * a))) * (b + 1), where a is g clamped from above and b is u clamped on
-    /// both sides.
-    Clamped {
-        /// Clamp limit.
-        limit: f32,
-        /// Steepness of the sigmoid.
-        sharpness: f32,
-    },
 }
 
 impl Routing {

@@ -2,8 +2,8 @@
 //! `routing` are checked there.
 
 use crate::graph::{Body, Op, ParamId, ParamKind};
-use crate::rotation::{LongContext, Rotation};
 use crate::{mla, recurrent, routing};
+use forge_ops::{LongContext, Rotation};
 
 /// Widths of the values of a validated body.
 pub(crate) fn widths(body: &Body) -> Vec<usize> {

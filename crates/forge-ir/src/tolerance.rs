@@ -5,7 +5,7 @@
 //! sums, and rounding in the KV cache. The reference also applies q8_0 quantization of the KV cache, so its
 //! loss is not part of the distance; `perplexity` measures that loss.
 
-use crate::format::Format;
+use forge_ops::Format;
 
 /// A tolerance and its justification.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Weights: a tensor of the checkpoint, a slice of one, or a stack of several.
 
 use crate::blocks::Blocks;
-use crate::format::Format;
+use forge_ops::Format;
 use serde::Serialize;
 
 /// A weight of the model, stored as a tensor of the checkpoint, a slice of one, or several tensors.

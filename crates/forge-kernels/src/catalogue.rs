@@ -21,7 +21,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::RmsNorm(_) => "norm/rms_norm",
         Spec::NormAdd(_) => "norm/norm_add",
         Spec::LayerNorm(_) => "norm/layer_norm",
-        Spec::Project(project) => match project.rows {
+        Spec::Project(project) => match project.layout.rows {
             Rows::One => "matmul/gemv",
             Rows::Few => "matmul/small_batch",
             Rows::Many => "matmul/gemm",
@@ -31,9 +31,9 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::RotateAppend(_) => "attention/rope_append",
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_combine",
-        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => "attention/attend_gqa_tiled",
+        Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => "attention/attend_gqa_tiled",
         Spec::AttendTiled(_) => "attention/attend_tiled",
-        Spec::EachHead(each) if each.turned => "mla/per_head_matmul_t",
+        Spec::EachHead(each) if each.op.turned => "mla/per_head_matmul_t",
         Spec::EachHead(_) => "mla/per_head_matmul",
         Spec::LatentAppend(append) if append.prepare.is_some() => "mla/rope_append",
         Spec::LatentAppend(_) => "mla/append",

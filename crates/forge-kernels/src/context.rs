@@ -1,7 +1,7 @@
 //! Template contexts: a spec's fields and values derived from them. Arithmetic is done here, so that
 //! templates only select and print.
 
-use forge_ir::{Affine, BLOCK, Bits, Format, Scales};
+use forge_ops::{Affine, BLOCK, Bits, Format, Scales};
 use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
@@ -26,7 +26,8 @@ use crate::norm::context::{
 };
 pub(crate) use crate::recurrent::context::LANES;
 use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
-use crate::spec::{Argmax, ArgmaxJoin, Embed, Sample, Spec};
+use crate::spec::Spec;
+use forge_ops::{Argmax, ArgmaxJoin, Embed, Sample};
 
 /// Threadgroup memory in bytes that allows at least two threadgroups per core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
@@ -74,7 +75,9 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
         Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
         Spec::AttendJoin(join) => value(JoinContext::of(base, join)),
-        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => value(GroupedContext::of(base, attend)),
+        Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => {
+            value(GroupedContext::of(base, attend))
+        }
         Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
         Spec::EachHead(each) => value(EachHeadContext::of(base, each)),
         Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),

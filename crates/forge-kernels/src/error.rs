@@ -49,7 +49,7 @@ pub enum KernelError {
         /// Name of the instance.
         kernel: String,
         /// The requested format.
-        format: forge_ir::Format,
+        format: forge_ops::Format,
     },
     /// The template failed to render: a bug in the kernel sources.
     #[error("kernel `{kernel}`: cannot render the template: {source:#}")]

@@ -1,6 +1,6 @@
 //! Validates specs. A spec that passes renders.
 
-use forge_ir::{Format, LongContext, Rotation};
+use forge_ops::{Format, LongContext, Rotation};
 
 use crate::attention::layout::UNIT_HEADS;
 use crate::context::{
@@ -9,8 +9,9 @@ use crate::context::{
 };
 use crate::error::KernelError;
 pub use crate::mla::limits::prologue_fits as latent_prologue_fits;
-use crate::spec::{Argmax, Attend, AttentionKnobs, Function, HeadNorm, KvSource, Sample, Spec, UnaryOp};
+use crate::spec::{AttendKernel, AttentionKnobs, Spec};
 use crate::support;
+use forge_ops::{Argmax, Function, HeadNorm, KvSource, Sample, UnaryOp};
 
 /// The one supported head width above [`WIDEST_HEAD`], with two packets per lane; registers hold the sums of
 /// four heads.
@@ -121,23 +122,23 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
-            limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
-            limits.cache(attend.cache, attend.width)?;
-            limits.ring(attend.ring, Some(attend.window))?;
-            limits.scores(attend.scale, attend.window, attend.softcap)?;
+            limits.heads(attend.op.query_heads, attend.op.key_heads, attend.op.width)?;
+            limits.cache(attend.op.cache, attend.op.width)?;
+            limits.ring(attend.op.ring, Some(attend.op.window))?;
+            limits.scores(attend.op.scale, attend.op.window, attend.op.softcap)?;
             let alone = matches!(spec, Spec::AttendSplit(_));
             limits.attend_knobs(attend, alone)?;
-            let Some(prologue) = &attend.prologue else { return Ok(()) };
+            let Some(prologue) = &attend.op.prologue else { return Ok(()) };
             limits.holds("the number of rows that are prepared at once", 8, alone, || {
                 "1: use rotate_append".to_owned()
             })?;
             limits.head_norm(prologue.norm, &prologue.rotation)?;
-            limits.rotation(&prologue.rotation, attend.width)?;
-            let group = attend.query_heads / attend.key_heads;
+            limits.rotation(&prologue.rotation, attend.op.width)?;
+            let group = attend.op.query_heads / attend.op.key_heads;
             limits.holds(
                 "the number of query heads that are prepared at once",
                 group,
-                queries_fit(group, attend.width),
+                queries_fit(group, attend.op.width),
                 || "small enough to fit in 8 KiB: use rotate_append".to_owned(),
             )
         }
@@ -283,14 +284,14 @@ impl Limits<'_> {
     }
 
     /// `split`: the small-batch kernel.
-    fn attend_knobs(&self, attend: &Attend, split: bool) -> Result<(), KernelError> {
-        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.knobs;
+    fn attend_knobs(&self, attend: &AttendKernel, split: bool) -> Result<(), KernelError> {
+        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.layout.knobs;
         if !split {
-            return self.tile_of_lines(attend.width, attend.cache, tile, lines);
+            return self.tile_of_lines(attend.op.width, attend.op.cache, tile, lines);
         }
-        let group = attend.query_heads / attend.key_heads;
+        let group = attend.op.query_heads / attend.op.key_heads;
         if units {
-            let fits = AttentionKnobs::can_take_units(group, attend.width, attend.cache);
+            let fits = AttentionKnobs::can_take_units(group, attend.op.width, attend.op.cache);
             self.holds("units", 1, fits, || {
                 "0 unless heads have 64 or 128 channels and an f16 cache".to_owned()
             })?;
@@ -307,7 +308,7 @@ impl Limits<'_> {
             format!("from {parts} (each with {heads_each} of {group} heads) to 32")
         })?;
         self.holds("loads", loads, (1..=16).contains(&loads), || "from 1 to 16".to_owned())?;
-        let (bytes, most) = (sums_bytes(simdgroups, attend.width), head_memory(attend.width));
+        let (bytes, most) = (sums_bytes(simdgroups, attend.op.width), head_memory(attend.op.width));
         self.memory("the threadgroup memory of sums", bytes, most)
     }
 

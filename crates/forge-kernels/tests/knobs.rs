@@ -4,9 +4,9 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use forge_ir::{Activation, Format};
-use forge_kernels::spec::{DeferredNorm, Epilogue, Knobs, Linear, Operand, PerHeadLinear, Rows, Squares};
+use forge_kernels::spec::{Knobs, LinearKernel, LinearLayout, Operand, PerHeadLayout, Rows};
 use forge_kernels::{Family, Spec, render};
+use forge_ops::{Activation, DeferredNorm, Epilogue, Format, Gating, Linear, Squares};
 
 /// Family and GPU cores.
 const CHIPS: [(&str, Family, usize); 7] = [
@@ -37,16 +37,16 @@ const SHAPES: [(usize, usize); 14] = [
     (2, 5),
 ];
 
-fn threadgroups(project: &Linear) -> usize {
-    let Knobs { rows_per_simdgroup, simdgroups, split, .. } = project.knobs;
-    project.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
+fn threadgroups(project: &LinearKernel) -> usize {
+    let Knobs { rows_per_simdgroup, simdgroups, split, .. } = project.layout.knobs;
+    project.op.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
 }
 
 #[test]
 fn knobs_render_and_keep_cores_busy() {
     // Chips agree about most shapes; each spec is rendered once.
     let mut seen = BTreeSet::new();
-    let mut check = |project: &Linear| {
+    let mut check = |project: &LinearKernel| {
         let what = format!("{project:?}");
         if !seen.insert(what.clone()) {
             return;
@@ -62,21 +62,24 @@ fn knobs_render_and_keep_cores_busy() {
             CHIPS.into_iter().flat_map(|chip| SHAPES.map(|shape| (chip, shape)))
         {
             let make = |rows, epilogue| {
-                let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+                let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
                 let knobs = Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
                 let plain = common::project(rows, format, outputs, inputs, epilogue);
-                Linear { knobs, operand: Operand::F16, ..plain }
+                plain.with_layout(|layout| LinearLayout { knobs, operand: Operand::F16, ..layout })
             };
             check(&make(Rows::One, Epilogue::Store));
-            check(&make(Rows::Few, Epilogue::Gate(Activation::Silu)));
-            check(&make(Rows::Many, Epilogue::Gate(Activation::Silu)));
+            check(&make(Rows::Few, Epilogue::Gate(Gating::Plain(Activation::Silu))));
+            check(&make(Rows::Many, Epilogue::Gate(Gating::Plain(Activation::Silu))));
             let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
-            check(&Linear { norm, ..make(Rows::One, Epilogue::Gate(Activation::Silu)) });
-            check(&make(Rows::One, Epilogue::Best));
+            check(
+                &make(Rows::One, Epilogue::Gate(Gating::Plain(Activation::Silu)))
+                    .with_op(|op| Linear { norm, ..op }),
+            );
+            check(&make(Rows::One, Epilogue::Best { candidates: 1 << 16 }));
 
             let mut leaving = make(Rows::One, Epilogue::AddSquares(Squares { partials: 0, gain: true }));
             let partials = threadgroups(&leaving);
-            leaving.epilogue = Epilogue::AddSquares(Squares { partials, gain: true });
+            leaving.op.epilogue = Epilogue::AddSquares(Squares { partials, gain: true });
             check(&leaving);
             assert!(partials <= 512 || outputs > 16_384, "{chip}: {partials} partial sums of {leaving:?}");
             let enough = 2 * cores;
@@ -123,15 +126,15 @@ fn knobs_of_real_shapes() {
 /// DeepSeek V3 has enough heads for whole rows; V2 Lite has 16, and shares columns and rows among threadgroups on large chips.
 #[test]
 fn matrices_of_heads_keep_cores_busy() {
-    let each = |cores, heads, turned| PerHeadLinear::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
+    let each = |cores, heads, turned| PerHeadLayout::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
     let found =
         [10, 40, 80].map(|cores| [each(cores, 128, true), each(cores, 16, true), each(cores, 16, false)]);
     assert_eq!(found, [[16, 8, 4], [16, 4, 4], [8, 4, 2]]);
-    let tiny = PerHeadLinear::each_for(40, Format::F32, [2, 6, 24], false);
-    assert_eq!([tiny, PerHeadLinear::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
+    let tiny = PerHeadLayout::each_for(40, Format::F32, [2, 6, 24], false);
+    assert_eq!([tiny, PerHeadLayout::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
     let together = ["f32", "f16", "q8_0", "q4_0"].map(|name| {
         let format = Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-        [true, false].map(|turned| PerHeadLinear::together(format, turned))
+        [true, false].map(|turned| PerHeadLayout::together(format, turned))
     });
     assert_eq!(together, [[4, 4], [4, 4], [4, 4], [2, 4]]);
 }

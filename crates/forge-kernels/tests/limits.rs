@@ -2,14 +2,18 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Gating, Groups, LongContext, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, Attend, AttendJoin, DeferredNorm, Elementwise, Embed, Epilogue, ExpertsGroup,
-    ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm, InlineNorm, Knobs, KvSource,
-    LatentAppend, LatentAttend, Linear, MlaAttentionExpanded, MlaLoadLatents, NormAdd, Operand,
-    PerHeadLinear, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed, UnaryOp,
+    ExpertsLayout, ExpertsTileLayout, Kernel, Knobs, LinearLayout, MlaExpandedKernel, MlaExpandedLayout,
+    Operand, PerHeadKernel, PerHeadLayout, Rows,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
+use forge_ops::{
+    Activation, Append, Argmax, Attend, AttendJoin, DeferredNorm, Elementwise, Embed, Epilogue, ExpertsGroup,
+    ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format, Function, Gating, Groups, HeadNorm,
+    InlineNorm, KvSource, LatentAppend, LatentAttend, Linear, LongContext, MlaAttentionExpanded,
+    MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Rotation, Route, Sample,
+    Scores, Squares, UnaryOp,
+};
 
 fn refusal(name: &str, spec: Spec) -> String {
     match render(name, &spec) {
@@ -19,13 +23,15 @@ fn refusal(name: &str, spec: Spec) -> String {
 }
 
 fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, scale: f32) -> Spec {
-    Spec::AttendSplit(Attend { scale, ..common::attend(query_heads, key_heads, width, cache) })
+    Spec::AttendSplit(
+        common::attend(query_heads, key_heads, width, cache).with_op(|op| Attend { scale, ..op }),
+    )
 }
 
 /// A projection of 64 by 64 with other knobs.
 fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spec {
     let mut project = common::project(rows, Format::F32, 64, 64, epilogue);
-    change(&mut project.knobs);
+    change(&mut project.layout.knobs);
     Spec::Project(project)
 }
 
@@ -36,7 +42,7 @@ fn refusals() {
     // RoPE is optional, but long-context frequencies need it.
     rotations[1].rotation =
         Rotation { long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }), ..Rotation::none() };
-    rotations[2].rotation.frequencies[1] = f32::INFINITY;
+    rotations[2].rotation.frequencies.to_mut()[1] = f32::INFINITY;
     rotations[3].rotation.magnitude = f32::NAN;
     let cases = [
         refusal("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
@@ -130,11 +136,11 @@ fn refusals_of_attention() {
         |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
     let with_prologue = |rotate: RotateAppend| {
         let prologue = Some(common::prologue(&rotate));
-        Spec::AttendSplit(Attend { prologue, ..split(rotate.query_heads, rotate.width) })
+        Spec::AttendSplit(split(rotate.query_heads, rotate.width).with_op(|op| Attend { prologue, ..op }))
     };
     let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false, values: false });
     let mut turns = rotate(1, 8).rotation;
-    turns.frequencies.push(1.0);
+    turns.frequencies.to_mut().push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
@@ -143,12 +149,14 @@ fn refusals_of_attention() {
         refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
         refusal("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
-        refusal("a", Spec::AttendSplit(Attend { window: Some(0), ..split(2, 16) })),
-        refusal("a", Spec::AttendSplit(Attend { window: Some(1 << 32), ..split(2, 16) })),
-        refusal("a", Spec::AttendTiled(Attend { softcap: Some(0.0), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
+        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
+        refusal("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
         refusal(
             "a",
-            Spec::AttendTiled(Attend { prologue: Some(common::prologue(&rotate(2, 16))), ..split(2, 16) }),
+            Spec::AttendTiled(
+                split(2, 16).with_op(|op| Attend { prologue: Some(common::prologue(&rotate(2, 16))), ..op }),
+            ),
         ),
         refusal(
             "a",
@@ -167,9 +175,12 @@ fn refusals_of_attention() {
         ),
         refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
         refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
-        refusal("a", Spec::AttendSplit(Attend { window: Some(65), ring: Some(64), ..split(2, 16) })),
-        refusal("a", Spec::AttendSplit(Attend { ring: Some(64), ..split(2, 16) })),
-        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns, pairing: Pairing::Half })),
+        refusal(
+            "a",
+            Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(65), ring: Some(64), ..op })),
+        ),
+        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
+        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     invalid kernel name `turn`: use letters, digits and underscores, and no C++ keyword or support function
@@ -193,7 +204,7 @@ fn refusals_of_attention() {
 
 #[test]
 fn refusals_of_projections() {
-    let gate = Epilogue::Gate(Activation::Silu);
+    let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let norm = |partials, epsilon| Some(DeferredNorm { partials, epsilon });
     let plain = |rows, outputs, inputs| common::project(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
@@ -204,16 +215,23 @@ fn refusals_of_projections() {
         refused(plain(Rows::One, 0, 64)),
         refused(plain(Rows::One, 64, 0)),
         refused(plain(Rows::One, 1 << 30, 4096)),
-        refused(Linear { epilogue: gate, ..plain(Rows::One, 7, 64) }),
-        refused(Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..one() }),
-        refused(Linear { norm: norm(0, 1e-5), ..one() }),
-        refused(Linear { norm: norm(4, f32::NAN), ..one() }),
-        refused(Linear { norm: norm(4, 1e-5), ..plain(Rows::Few, 64, 64) }),
-        refused(Linear { epilogue: squares(64), ..plain(Rows::Many, 64, 64) }),
-        refused(Linear { epilogue: Epilogue::Best, ..plain(Rows::Few, 64, 64) }),
-        refused(Linear { epilogue: Epilogue::Multiply { of: 64 }, ..plain(Rows::Few, 64, 64) }),
-        refused(Linear { epilogue: Epilogue::Multiply { of: 63 }, ..plain(Rows::One, 64, 64) }),
-        refused(Linear { epilogue: squares(3), ..one() }),
+        refused(plain(Rows::One, 7, 64).with_op(|op| Linear { epilogue: gate, ..op })),
+        refused(one().with_op(|op| Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..op })),
+        refused(one().with_op(|op| Linear { norm: norm(0, 1e-5), ..op })),
+        refused(one().with_op(|op| Linear { norm: norm(4, f32::NAN), ..op })),
+        refused(plain(Rows::Few, 64, 64).with_op(|op| Linear { norm: norm(4, 1e-5), ..op })),
+        refused(plain(Rows::Many, 64, 64).with_op(|op| Linear { epilogue: squares(64), ..op })),
+        refused(
+            plain(Rows::Few, 64, 64)
+                .with_op(|op| Linear { epilogue: Epilogue::Best { candidates: 1 << 16 }, ..op }),
+        ),
+        refused(
+            plain(Rows::Few, 64, 64).with_op(|op| Linear { epilogue: Epilogue::Multiply { of: 64 }, ..op }),
+        ),
+        refused(
+            plain(Rows::One, 64, 64).with_op(|op| Linear { epilogue: Epilogue::Multiply { of: 63 }, ..op }),
+        ),
+        refused(one().with_op(|op| Linear { epilogue: squares(3), ..op })),
         knobs_refused(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
@@ -221,7 +239,7 @@ fn refusals_of_projections() {
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 0),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.packets = 2),
-        knobs_refused(Rows::One, Epilogue::Best, |knobs| {
+        knobs_refused(Rows::One, Epilogue::Best { candidates: 1 << 16 }, |knobs| {
             (knobs.rows_per_simdgroup, knobs.simdgroups) = (8, 8)
         }),
         knobs_refused(Rows::Few, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 4),
@@ -281,49 +299,52 @@ fn refusals_of_experts() {
         gated: false,
     };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
-    let inner = || ExpertsInner {
-        format: Format::Q4_0,
-        experts: 12,
-        chosen: 3,
-        shared: 0,
-        outputs: 64,
-        inputs: 64,
-        record: 4096,
-        norm: None,
-        bias: false,
-        gating: Gating::Plain(Activation::Silu),
-        route: None,
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let inner = || Kernel {
+        op: ExpertsInner {
+            format: Format::Q4_0,
+            experts: 12,
+            chosen: 3,
+            shared: 0,
+            outputs: 64,
+            inputs: 64,
+            record: 4096,
+            norm: None,
+            bias: false,
+            gating: Gating::Plain(Activation::Silu),
+            route: None,
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
-    let sum = || ExpertsSum {
-        format: Format::Q4_0,
-        experts: 12,
-        chosen: 3,
-        shared: 0,
-        outputs: 64,
-        inputs: 64,
-        record: 4096,
-        bias: false,
-        ending: Summed::Add,
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let sum = || Kernel {
+        op: ExpertsSum {
+            format: Format::Q4_0,
+            experts: 12,
+            chosen: 3,
+            shared: 0,
+            outputs: 64,
+            inputs: 64,
+            record: 4096,
+            bias: false,
+            epilogue: Epilogue::Add,
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
-    let tiles = || ExpertsTiles {
-        format: Format::Q4_0,
-        experts: 12,
-        chosen: 3,
-        shared: 0,
-        outputs: 64,
-        inputs: 64,
-        record: 4096,
-        bias: false,
-        gating: Some(Gating::Plain(Activation::Silu)),
-        operand: Operand::F16,
-        tile_rows: 16,
-        tile_outputs: 64,
+    let tiles = || Kernel {
+        op: ExpertsTiles {
+            format: Format::Q4_0,
+            experts: 12,
+            chosen: 3,
+            shared: 0,
+            outputs: 64,
+            inputs: 64,
+            record: 4096,
+            bias: false,
+            gating: Some(Gating::Plain(Activation::Silu)),
+            tile_rows: 16,
+        },
+        layout: ExpertsTileLayout { operand: Operand::F16, tile_outputs: 64 },
     };
-    let squares = |partials| Summed::AddSquares(Squares { partials, gain: true });
+    let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let clamped = |limit, sharpness| Gating::Clamped { limit, sharpness };
     let cases = [
         Spec::Route(Route { experts: 0, ..route() }),
@@ -337,28 +358,42 @@ fn refusals_of_experts() {
         Spec::Route(Route { experts: 1024, shared: 1, ..route() }),
         Spec::Route(Route { shared: 30, ..route() }),
         Spec::Route(Route { gated: true, ..route() }),
-        Spec::ExpertsInner(ExpertsInner { outputs: 7, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { inputs: 1 << 24, outputs: 1 << 13, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { record: 2048, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { record: 4096 + 32, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { rows_per_simdgroup: 3, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { simdgroups: 33, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { route: Some(Route { experts: 11, ..route() }), ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { shared: 4, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { route: Some(Route { shared: 1, ..route() }), ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { gating: clamped(f32::NAN, 1.0), ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { gating: clamped(7.0, f32::INFINITY), ..inner() }),
-        Spec::ExpertsSum(ExpertsSum { inputs: 1 << 31, experts: 3, outputs: 1, record: 1 << 31, ..sum() }),
-        Spec::ExpertsSum(ExpertsSum { rows_per_simdgroup: 33, ..sum() }),
-        Spec::ExpertsSum(ExpertsSum { simdgroups: 16, ending: squares(64), ..sum() }),
-        Spec::ExpertsSum(ExpertsSum { ending: squares(3), ..sum() }),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { outputs: 7, ..op })),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { inputs: 1 << 24, outputs: 1 << 13, ..op })),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { record: 2048, ..op })),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { record: 4096 + 32, ..op })),
+        Spec::ExpertsInner(inner().with_layout(|layout| ExpertsLayout { rows_per_simdgroup: 3, ..layout })),
+        Spec::ExpertsInner(inner().with_layout(|layout| ExpertsLayout { simdgroups: 33, ..layout })),
+        Spec::ExpertsInner(
+            inner().with_op(|op| ExpertsInner { route: Some(Route { experts: 11, ..route() }), ..op }),
+        ),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { shared: 4, ..op })),
+        Spec::ExpertsInner(
+            inner().with_op(|op| ExpertsInner { route: Some(Route { shared: 1, ..route() }), ..op }),
+        ),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { gating: clamped(f32::NAN, 1.0), ..op })),
+        Spec::ExpertsInner(inner().with_op(|op| ExpertsInner { gating: clamped(7.0, f32::INFINITY), ..op })),
+        Spec::ExpertsSum(sum().with_op(|op| ExpertsSum {
+            inputs: 1 << 31,
+            experts: 3,
+            outputs: 1,
+            record: 1 << 31,
+            ..op
+        })),
+        Spec::ExpertsSum(sum().with_layout(|layout| ExpertsLayout { rows_per_simdgroup: 33, ..layout })),
+        Spec::ExpertsSum(
+            sum()
+                .with_op(|op| ExpertsSum { epilogue: squares(64), ..op })
+                .with_layout(|layout| ExpertsLayout { simdgroups: 16, ..layout }),
+        ),
+        Spec::ExpertsSum(sum().with_op(|op| ExpertsSum { epilogue: squares(3), ..op })),
         Spec::ExpertsGroup(ExpertsGroup { experts: 1025, chosen: 3, tile_rows: 16 }),
         Spec::ExpertsGroup(ExpertsGroup { experts: 12, chosen: 3, tile_rows: 24 }),
-        Spec::ExpertsTiles(ExpertsTiles { outputs: 63, ..tiles() }),
-        Spec::ExpertsTiles(ExpertsTiles { gating: Some(clamped(f32::NAN, 1.0)), ..tiles() }),
-        Spec::ExpertsTiles(ExpertsTiles { inputs: 1 << 24, outputs: 1 << 13, ..tiles() }),
-        Spec::ExpertsTiles(ExpertsTiles { tile_outputs: 24, ..tiles() }),
-        Spec::ExpertsTiles(ExpertsTiles { tile_rows: 64, ..tiles() }),
+        Spec::ExpertsTiles(tiles().with_op(|op| ExpertsTiles { outputs: 63, ..op })),
+        Spec::ExpertsTiles(tiles().with_op(|op| ExpertsTiles { gating: Some(clamped(f32::NAN, 1.0)), ..op })),
+        Spec::ExpertsTiles(tiles().with_op(|op| ExpertsTiles { inputs: 1 << 24, outputs: 1 << 13, ..op })),
+        Spec::ExpertsTiles(tiles().with_layout(|layout| ExpertsTileLayout { tile_outputs: 24, ..layout })),
+        Spec::ExpertsTiles(tiles().with_op(|op| ExpertsTiles { tile_rows: 64, ..op })),
         Spec::ExpertsJoin(ExpertsJoin { chosen: 33, width: 64, adds: false }),
         Spec::ExpertsJoin(ExpertsJoin { chosen: 16, width: 1 << 30, adds: false }),
     ];
@@ -414,37 +449,47 @@ fn what_is_not_refused_renders() {
     for _ in 0..6000 {
         let rows = [Rows::One, Rows::Few, Rows::Many][below(3)];
         let squares = Squares { partials: below(600), gain: below(2) == 0 };
-        let gate = Epilogue::Gate(Activation::Silu);
-        let epilogues = [Epilogue::Store, Epilogue::Add, gate, Epilogue::AddSquares(squares), Epilogue::Best];
-        let project = Linear {
-            rows,
-            format: Format::ALL[below(Format::ALL.len())],
-            outputs: [below(70), below(5000), 151_936][below(3)],
-            inputs: [below(70), below(5000), 64 * below(80)][below(3)],
-            norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
-            own_norm: None,
-            bias: below(2) == 0,
-            each: (below(4) == 0).then_some(UnaryOp::Softcap(30.0)),
-            epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
-            operand: [Operand::F32, Operand::F16][below(2)],
-            chooses: false,
-            knobs: Knobs {
-                rows_per_simdgroup: [below(10), 8, 16, 32][below(4)],
-                simdgroups: [below(34), 2, 4, 8][below(4)],
-                split: [below(9), 1, 2][below(3)],
-                packets: below(3),
-                tile_rows: 16 * below(10),
-                tile_outputs: 16 * below(10),
-                codes: below(4) == 0,
+        let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
+        let epilogues = [
+            Epilogue::Store,
+            Epilogue::Add,
+            gate,
+            Epilogue::AddSquares(squares),
+            Epilogue::Best { candidates: below(600) },
+        ];
+        let project = Kernel {
+            op: Linear {
+                format: Format::ALL[below(Format::ALL.len())],
+                outputs: [below(70), below(5000), 151_936][below(3)],
+                inputs: [below(70), below(5000), 64 * below(80)][below(3)],
+                norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
+                own_norm: None,
+                bias: below(2) == 0,
+                each: (below(4) == 0).then_some(UnaryOp::Softcap(30.0)),
+                epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
+                chooses: false,
+            },
+            layout: LinearLayout {
+                rows,
+                operand: [Operand::F32, Operand::F16][below(2)],
+                knobs: Knobs {
+                    rows_per_simdgroup: [below(10), 8, 16, 32][below(4)],
+                    simdgroups: [below(34), 2, 4, 8][below(4)],
+                    split: [below(9), 1, 2][below(3)],
+                    packets: below(3),
+                    tile_rows: 16 * below(10),
+                    tile_outputs: 16 * below(10),
+                    codes: below(4) == 0,
+                },
             },
         };
-        let (own_norm, norm) = match project.norm.filter(|_| rows == Rows::One) {
+        let (own_norm, norm) = match project.op.norm.filter(|_| rows == Rows::One) {
             Some(norm) if below(2) == 0 => {
                 (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
             }
             norm => (None, norm),
         };
-        let project = Linear { norm, own_norm, ..project };
+        let project = project.with_op(|op| Linear { norm, own_norm, ..op });
         match render("layer_kernel", &Spec::Project(project.clone())) {
             Ok(instance) => {
                 assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
@@ -461,16 +506,17 @@ fn what_is_not_refused_renders() {
 
 #[test]
 fn refusals_of_latents() {
-    let each = |change: fn(&mut PerHeadLinear)| {
-        let mut each = PerHeadLinear {
-            format: Format::Q4_0,
-            heads: 4,
-            rows: 16,
-            columns: 24,
-            turned: false,
-            pitch: 96,
-            together: 1,
-            each: 4,
+    let each = |change: fn(&mut PerHeadKernel)| {
+        let mut each = Kernel {
+            op: PerHeadLinear {
+                format: Format::Q4_0,
+                heads: 4,
+                rows: 16,
+                columns: 24,
+                turned: false,
+                pitch: 96,
+            },
+            layout: PerHeadLayout { together: 1, each: 4 },
         };
         change(&mut each);
         refusal("a", Spec::EachHead(each))
@@ -489,16 +535,17 @@ fn refusals_of_latents() {
     let append = |width, turned, cache| {
         refusal("a", Spec::LatentAppend(LatentAppend { width, turned, cache, prepare: None }))
     };
-    let unfolded = |change: fn(&mut MlaAttentionExpanded)| {
-        let mut attend = MlaAttentionExpanded {
-            heads: 4,
-            keys: 128,
-            turned: 64,
-            values: 128,
-            queries_pitch: 512,
-            scale: 0.1,
-            operand: Operand::F32,
-            tile: 16,
+    let unfolded = |change: fn(&mut MlaExpandedKernel)| {
+        let mut attend = Kernel {
+            op: MlaAttentionExpanded {
+                heads: 4,
+                keys: 128,
+                turned: 64,
+                values: 128,
+                queries_pitch: 512,
+                scale: 0.1,
+            },
+            layout: MlaExpandedLayout { operand: Operand::F32, tile: 16 },
         };
         change(&mut attend);
         refusal("a", Spec::AttendUnfolded(attend))
@@ -506,17 +553,17 @@ fn refusals_of_latents() {
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
         let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
-        refusal("a", Spec::Project(Linear { norm, own_norm, ..plain }))
+        refusal("a", Spec::Project(plain.with_op(|op| Linear { norm, own_norm, ..op })))
     };
     let cases = [
-        each(|each| each.heads = 0),
-        each(|each| each.rows = 0),
-        each(|each| each.columns = 0),
-        each(|each| each.pitch = 95),
-        each(|each| (each.turned, each.pitch) = (true, 63)),
-        each(|each| each.together = 9),
-        each(|each| each.each = 3),
-        each(|each| each.each = 8),
+        each(|each| each.op.heads = 0),
+        each(|each| each.op.rows = 0),
+        each(|each| each.op.columns = 0),
+        each(|each| each.op.pitch = 95),
+        each(|each| (each.op.turned, each.op.pitch) = (true, 63)),
+        each(|each| each.layout.together = 9),
+        each(|each| each.layout.each = 3),
+        each(|each| each.layout.each = 8),
         append(0, 8, Format::F16),
         append(512, 0, Format::F16),
         append(512, 63, Format::F16),
@@ -528,20 +575,20 @@ fn refusals_of_latents() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.turned_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
-        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.clear())),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.to_mut().clear())),
         refusal("a", Spec::LatentShare(MlaLoadLatents { width: 512, turned: 63, cache: Format::F16 })),
-        unfolded(|attend| attend.values = 0),
-        unfolded(|attend| attend.scale = f32::NAN),
-        unfolded(|attend| attend.queries_pitch = 511),
-        unfolded(|attend| attend.tile = 24),
-        unfolded(|attend| attend.operand = Operand::F16),
-        unfolded(|attend| (attend.values, attend.tile) = (256, 32)),
+        unfolded(|attend| attend.op.values = 0),
+        unfolded(|attend| attend.op.scale = f32::NAN),
+        unfolded(|attend| attend.op.queries_pitch = 511),
+        unfolded(|attend| attend.layout.tile = 24),
+        unfolded(|attend| attend.layout.operand = Operand::F16),
+        unfolded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
         refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];
-    assert_eq!(MlaAttentionExpanded::tile_for(128, 64, 128), Some(16));
-    assert_eq!(MlaAttentionExpanded::tile_for(400, 100, 128), None, "no tile has room for such keys");
+    assert_eq!(MlaExpandedLayout::tile_for(128, 64, 128), Some(16));
+    assert_eq!(MlaExpandedLayout::tile_for(400, 100, 128), None, "no tile has room for such keys");
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of heads is 0; leave the kernel out of the plan
     kernel `a`: the number of rows of a head's matrix is 0; leave the kernel out of the plan

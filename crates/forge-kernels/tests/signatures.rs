@@ -2,9 +2,9 @@
 
 mod common;
 
-use forge_ir::Format;
-use forge_kernels::spec::{DeltaRule, Epilogue, Function, KvSource, Prologue, Rows, Summed};
+use forge_kernels::spec::{Rows, mla_attention_heads};
 use forge_kernels::{KernelDecl, Spec, render};
+use forge_ops::{DeltaRule, Epilogue, Format, Function, KvSource, Prologue};
 
 /// Names of the planes of a weight, with `*` before written buffers.
 fn planes(weight: &str, format: Format) -> Vec<String> {
@@ -54,32 +54,32 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (names, "rows", grid(norm.parts.to_string(), "rows", "1"))
         }
         Spec::Project(project) => {
-            let mut names = planes("weight", project.format);
+            let mut names = planes("weight", project.op.format);
             let mut rest = |named: &str| names.extend(buffers(named));
-            if project.bias {
+            if project.op.bias {
                 rest("bias");
             }
             rest("x");
-            if project.own_norm.is_some_and(|norm| norm.gain) {
+            if project.op.own_norm.is_some_and(|norm| norm.gain) {
                 rest("x_gain");
             }
-            if project.norm.is_some() {
+            if project.op.norm.is_some() {
                 rest("squares");
             }
-            let multiplies = matches!(project.epilogue, Epilogue::Multiply { .. });
+            let multiplies = matches!(project.op.epilogue, Epilogue::Multiply { .. });
             if multiplies {
                 rest("factors");
             }
             rest("*y");
-            match project.epilogue {
+            match project.op.epilogue {
                 Epilogue::AddSquares(squares) if squares.gain => rest("gain *gained *squares_out"),
                 Epilogue::AddSquares(_) => rest("*squares_out"),
-                Epilogue::Best => rest("*candidates"),
+                Epilogue::Best { .. } => rest("*candidates"),
                 Epilogue::Store | Epilogue::Add | Epilogue::Multiply { .. } | Epilogue::Gate(_) => {}
             }
-            let knobs = project.knobs;
-            let groups = |each: usize| project.outputs.div_ceil(each).to_string();
-            let grid = match project.rows {
+            let knobs = project.layout.knobs;
+            let groups = |each: usize| project.op.outputs.div_ceil(each).to_string();
+            let grid = match project.layout.rows {
                 Rows::One | Rows::Few => {
                     grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
                 }
@@ -117,17 +117,17 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (names, scalars, grid(groups.to_string(), "rows", "1"))
         }
         Spec::AttendSplit(attend) => {
-            let grid = grid("splits".to_owned(), &attend.key_heads.to_string(), "rows");
-            let row = match &attend.prologue {
+            let grid = grid("splits".to_owned(), &attend.op.key_heads.to_string(), "rows");
+            let row = match &attend.op.prologue {
                 Some(Prologue { norm: Some(_), brings: KvSource::Nothing, .. }) => "q query_gain keys values",
                 Some(Prologue { brings: KvSource::Nothing, .. }) | None => "q keys values",
                 Some(Prologue { norm: Some(_), .. }) => "qkv query_gain key_gain *keys *values",
                 Some(Prologue { norm: None, .. }) => "qkv *keys *values",
             };
-            let sinks = if attend.sinks { " sinks" } else { "" };
-            let gates = if attend.gates.is_some() { " gates" } else { "" };
+            let sinks = if attend.op.sinks { " sinks" } else { "" };
+            let gates = if attend.op.gates.is_some() { " gates" } else { "" };
             let names = buffers(&format!("{row}{sinks}{gates} slots positions *partials *heads"));
-            let scalars = with_ring(attend.ring, "rows context capacity splits", "rows context splits");
+            let scalars = with_ring(attend.op.ring, "rows context capacity splits", "rows context splits");
             (names, scalars, grid)
         }
         Spec::AttendJoin(join) => {
@@ -139,31 +139,39 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             )
         }
         Spec::AttendTiled(attend) => {
-            let group = attend.query_heads / attend.key_heads;
-            let [rows, heads] = if attend.knobs.lines == 8 { [8, 1] } else { [64 / group, group] };
-            let grid = grid(format!("rows.div_ceil({rows})"), &(attend.query_heads / heads).to_string(), "1");
-            let sinks = if attend.sinks { " sinks" } else { "" };
-            let scalars = with_ring(attend.ring, "rows context capacity", "rows context");
-            let gates = if attend.gates.is_some() { " gates" } else { "" };
+            let group = attend.op.query_heads / attend.op.key_heads;
+            let [rows, heads] = if attend.layout.knobs.lines == 8 { [8, 1] } else { [64 / group, group] };
+            let grid =
+                grid(format!("rows.div_ceil({rows})"), &(attend.op.query_heads / heads).to_string(), "1");
+            let sinks = if attend.op.sinks { " sinks" } else { "" };
+            let scalars = with_ring(attend.op.ring, "rows context capacity", "rows context");
+            let gates = if attend.op.gates.is_some() { " gates" } else { "" };
             (buffers(&format!("q keys values{sinks}{gates} slots positions *heads")), scalars, grid)
         }
         Spec::EachHead(each) => {
-            let mut names = planes("weight", each.format);
+            let mut names = planes("weight", each.op.format);
             names.extend(buffers("x *y"));
-            let columns = match each.format.name() {
+            let columns = match each.op.format.name() {
                 "f32" => 4,
                 "f16" | "bf16" => 8,
                 name if name == "q8_0" || name.starts_with("affine8") => 16,
                 _ => 32,
             };
-            let packets = each.columns.div_ceil(columns);
-            let groups = match each.turned {
-                true => packets.div_ceil(each.each),
+            let packets = each.op.columns.div_ceil(columns);
+            let groups = match each.op.turned {
+                true => packets.div_ceil(each.layout.each),
                 // Two simdgroups, of lanes that share a row.
-                false => each.rows.div_ceil(2 * (32 / packets.next_power_of_two().clamp(4, 32)) * each.each),
+                false => each
+                    .op
+                    .rows
+                    .div_ceil(2 * (32 / packets.next_power_of_two().clamp(4, 32)) * each.layout.each),
             };
-            let rows = if each.together > 1 { format!("rows.div_ceil({})", each.together) } else { rows() };
-            (names, "rows", grid(groups.to_string(), &each.heads.to_string(), &rows))
+            let rows = if each.layout.together > 1 {
+                format!("rows.div_ceil({})", each.layout.together)
+            } else {
+                rows()
+            };
+            (names, "rows", grid(groups.to_string(), &each.op.heads.to_string(), &rows))
         }
         Spec::LatentAppend(append) => match &append.prepare {
             None => {
@@ -183,7 +191,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 None => "q turned latents",
             };
             let names = buffers(&format!("{row} slots positions *partials *heads"));
-            let [_, _, groups] = attend.layout();
+            let [_, _, groups] = mla_attention_heads(attend);
             (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
         }
         Spec::LatentShare(share) => {
@@ -192,7 +200,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::AttendUnfolded(attend) => {
             let names = buffers("q turned keys turned_keys values positions *heads *carried");
-            let grid = grid("rows.div_ceil(8)".to_owned(), &attend.heads.to_string(), "1");
+            let grid = grid("rows.div_ceil(8)".to_owned(), &attend.op.heads.to_string(), "1");
             (names, "rows begin end", grid)
         }
         Spec::Convolve(convolve) => {
@@ -208,11 +216,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (buffers(names), "rows", grid(rule.heads.to_string(), "1", "1"))
         }
         Spec::DeltaChunks(chunks) => {
-            let names = match chunks.rule.gated {
+            let names = match chunks.op.rule.gated {
                 None => "query key value time strength rate bias slots positions *memory *heads",
                 Some(_) => "convolved inputs rate bias slots positions *memory *heads",
             };
-            let DeltaRule { heads, values, .. } = chunks.rule;
+            let DeltaRule { heads, values, .. } = chunks.op.rule;
             let of_group = if values > 16 { 32 } else { 16 };
             (buffers(names), "rows", grid(values.div_ceil(of_group).to_string(), &heads.to_string(), "1"))
         }
@@ -227,7 +235,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (buffers(&format!("logits{correction}{scale} *routes")), "rows", grid(rows(), "1", "1"))
         }
         Spec::ExpertsInner(inner) => {
-            let routes = match &inner.route {
+            let routes = match &inner.op.route {
                 None => "routes".to_owned(),
                 Some(route) => {
                     let correction = if route.correction { " correction" } else { "" };
@@ -235,33 +243,33 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                     format!("logits{correction}{scale} *routes")
                 }
             };
-            let squares = if inner.norm.is_some() { " squares" } else { "" };
-            let groups = inner.outputs.div_ceil(inner.rows_per_simdgroup * inner.simdgroups);
-            let mut names = planes("weight", inner.format);
-            let bias = if inner.bias { " bias" } else { "" };
+            let squares = if inner.op.norm.is_some() { " squares" } else { "" };
+            let groups = inner.op.outputs.div_ceil(inner.layout.rows_per_simdgroup * inner.layout.simdgroups);
+            let mut names = planes("weight", inner.op.format);
+            let bias = if inner.op.bias { " bias" } else { "" };
             names.extend(buffers(&format!("seats {routes} x{bias}{squares} *y")));
-            (names, "rows", grid(groups.to_string(), &inner.chosen.to_string(), "rows"))
+            (names, "rows", grid(groups.to_string(), &inner.op.chosen.to_string(), "rows"))
         }
         Spec::ExpertsSum(sum) => {
-            let left = match sum.ending {
-                Summed::AddSquares(squares) if squares.gain => " gain *gained *squares_out",
-                Summed::AddSquares(_) => " *squares_out",
-                Summed::Store | Summed::Add => "",
+            let left = match sum.op.epilogue {
+                Epilogue::AddSquares(squares) if squares.gain => " gain *gained *squares_out",
+                Epilogue::AddSquares(_) => " *squares_out",
+                _ => "",
             };
-            let groups = sum.outputs.div_ceil(sum.rows_per_simdgroup * sum.simdgroups);
-            let mut names = planes("weight", sum.format);
-            let bias = if sum.bias { " bias" } else { "" };
+            let groups = sum.op.outputs.div_ceil(sum.layout.rows_per_simdgroup * sum.layout.simdgroups);
+            let mut names = planes("weight", sum.op.format);
+            let bias = if sum.op.bias { " bias" } else { "" };
             names.extend(buffers(&format!("seats routes x{bias} *y{left}")));
             (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
         Spec::ExpertsGroup(_) => (buffers("routes *pairs *tiles"), "rows", grid("1".to_owned(), "1", "1")),
         Spec::ExpertsTiles(tiles) => {
-            let bias = if tiles.bias { " bias" } else { "" };
-            let mut names = planes("weight", tiles.format);
+            let bias = if tiles.op.bias { " bias" } else { "" };
+            let mut names = planes("weight", tiles.op.format);
             names.extend(buffers(&format!("seats pairs tiles x{bias} *y")));
-            let free = (tiles.experts - 1) * (tiles.tile_rows - 1);
-            let pairs = format!("(rows * {} + {free}).div_ceil({})", tiles.chosen, tiles.tile_rows);
-            let outputs = tiles.outputs.div_ceil(tiles.tile_outputs).to_string();
+            let free = (tiles.op.experts - 1) * (tiles.op.tile_rows - 1);
+            let pairs = format!("(rows * {} + {free}).div_ceil({})", tiles.op.chosen, tiles.op.tile_rows);
+            let outputs = tiles.op.outputs.div_ceil(tiles.layout.tile_outputs).to_string();
             (names, "rows", grid(pairs, &outputs, "1"))
         }
         Spec::ExpertsJoin(join) => {
@@ -297,8 +305,8 @@ fn signatures_are_those_documented() {
         // Kernels that share data of 64 query rows or eight heads may use so much threadgroup memory that only one threadgroup fits a core:
         // NVIDIA GPUs have enough.
         let shared_by_many = match &spec {
-            Spec::AttendTiled(attend) => attend.knobs.lines == 64,
-            Spec::AttendSplit(attend) => attend.knobs.units,
+            Spec::AttendTiled(attend) => attend.layout.knobs.lines == 64,
+            Spec::AttendSplit(attend) => attend.layout.knobs.units,
             _ => false,
         };
         let fits = shared_by_many || !decl.is_crowded();

@@ -2,16 +2,20 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Gating, Groups, Pairing, Record, Rotation, Scores};
+use forge_ir::Record;
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, CausalConv, DeferredNorm, DeltaChunks, DeltaRule,
-    DeltaStep, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, GatedRmsNorm, Gates, HeadNorm, InlineNorm, Knobs, KvSource, LatentAppend,
-    LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear, MlaAttentionExpanded, MlaLoadLatents,
-    NormAdd, Operand, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, SliceColumns,
-    Squares, Summed, UnaryOp,
+    ChunkLayout, ExpertsLayout, ExpertsTileLayout, Kernel, Knobs, LinearKernel, LinearLayout,
+    MlaExpandedLayout, Operand, PerHeadLayout, Rows,
 };
 use forge_kernels::{Spec, assemble, render};
+use forge_ops::{
+    Activation, Append, Argmax, ArgmaxJoin, Attend, AttendJoin, CausalConv, DeferredNorm, DeltaChunks,
+    DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
+    ExpertsTiles, Format, Function, GatedRmsNorm, Gates, Gating, Groups, HeadNorm, InlineNorm, KvSource,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear, MlaAttentionExpanded,
+    MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Rotation, Route, Sample,
+    Scores, SliceColumns, Squares, UnaryOp,
+};
 
 fn snapshot(name: &str, spec: Spec) {
     let instance = render(name, &spec).unwrap_or_else(|error| panic!("{error}"));
@@ -85,7 +89,7 @@ fn norms() {
 }
 
 /// A projection in another format.
-fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> Linear {
+fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> LinearKernel {
     let format = Format::from_name(format).unwrap_or_else(|| panic!("{format}"));
     common::project(rows, format, outputs, inputs, epilogue)
 }
@@ -93,51 +97,69 @@ fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Ep
 #[test]
 fn projections_of_one_row() {
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
-    let gate = Epilogue::Gate(Activation::Silu);
-    let qkv = Linear { norm, bias: true, ..project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store) };
+    let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
+    let qkv = project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store).with_op(|op| Linear {
+        norm,
+        bias: true,
+        ..op
+    });
     snapshot("qkv_one", Spec::Project(qkv));
     snapshot(
         "gate_up_one",
-        Spec::Project(Linear { norm, ..project(Rows::One, "affine4", 6144, 1024, gate) }),
+        Spec::Project(project(Rows::One, "affine4", 6144, 1024, gate).with_op(|op| Linear { norm, ..op })),
     );
     let squares = Epilogue::AddSquares(Squares { partials: 128, gain: true });
     let output = project(Rows::One, "q4_0", 1024, 4096, squares);
-    let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.knobs };
-    snapshot("output_one", Spec::Project(Linear { knobs, ..output }));
+    let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.layout.knobs };
+    snapshot("output_one", Spec::Project(output.with_knobs(knobs)));
     snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
     let by_codes = project(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
-    let codes =
-        Knobs { rows_per_simdgroup: 16, simdgroups: 4, split: 2, packets: 2, codes: true, ..by_codes.knobs };
-    snapshot("by_codes_one", Spec::Project(Linear { norm, knobs: codes, ..by_codes }));
+    let codes = Knobs {
+        rows_per_simdgroup: 16,
+        simdgroups: 4,
+        split: 2,
+        packets: 2,
+        codes: true,
+        ..by_codes.layout.knobs
+    };
+    snapshot("by_codes_one", Spec::Project(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
     let with_offsets = project(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
-    snapshot("by_codes_with_offsets_one", Spec::Project(Linear { knobs: codes, ..with_offsets }));
+    snapshot("by_codes_with_offsets_one", Spec::Project(with_offsets.with_knobs(codes)));
     let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(
         "input_gate_one",
-        Spec::Project(Linear {
+        Spec::Project(input_gate.with_op(|op| Linear {
             each: Some(UnaryOp::Activate(Activation::GeluTanh)),
             bias: true,
-            ..input_gate
-        }),
+            ..op
+        })),
     );
-    let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best);
+    let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best { candidates: 1 << 16 });
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
-    snapshot("head_one", Spec::Project(Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..head }));
+    snapshot(
+        "head_one",
+        Spec::Project(head.with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..op })),
+    );
 }
 
 #[test]
 fn projections_of_more_rows() {
-    let gate = Epilogue::Gate(Activation::Silu);
+    let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
     snapshot("down_few", Spec::Project(project(Rows::Few, "f16", 64, 56, Epilogue::Add)));
     let odd = project(Rows::Few, "affine4", 50, 200, gate);
-    snapshot("gate_up_few", Spec::Project(Linear { bias: true, ..odd }));
+    snapshot("gate_up_few", Spec::Project(odd.with_op(|op| Linear { bias: true, ..op })));
     snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
-    let halves = |plain| Spec::Project(Linear { operand: Operand::F16, ..plain });
+    let halves = |plain: LinearKernel| {
+        Spec::Project(plain.clone().with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
+    };
     snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
     snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
     snapshot("down_many", halves(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
     let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
-    snapshot("output_many", halves(Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..odd }));
+    snapshot(
+        "output_many",
+        halves(odd.with_op(|op| Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..op })),
+    );
 }
 
 #[test]
@@ -150,47 +172,53 @@ fn attention() {
     snapshot("rotate_append", Spec::RotateAppend(interleaved));
     snapshot("rotate_append_part", Spec::RotateAppend(part.clone()));
     snapshot("rotate_append_norm", Spec::RotateAppend(RotateAppend { norm, ..part.clone() }));
-    snapshot(
-        "rotate",
-        Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation.clone(), pairing: Pairing::Half }),
-    );
+    snapshot("rotate", Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation.clone() }));
     snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
-    snapshot("attend_split", Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+    snapshot("attend_split", Spec::AttendSplit(split.clone().with_op(|op| Attend { prologue, ..op })));
     let gates = Some(Gates { pitch: 48, first: 32 });
     snapshot("attend_join_gated", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 4, gates }));
     let rotation = Rotation::none();
-    let still = RotateAppend { pairing: rotation.pairing, rotation, ..part.clone() };
+    let still = RotateAppend { rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: true });
     let keys = RotateAppend { norm, brings: KvSource::Keys, ..part };
     let of_keys = |brings| {
         let prologue = Some(common::prologue(&RotateAppend { brings, ..keys.clone() }));
-        Spec::AttendSplit(Attend { prologue, ..common::attend(4, 2, 20, Format::F32) })
+        Spec::AttendSplit(common::attend(4, 2, 20, Format::F32).with_op(|op| Attend { prologue, ..op }))
     };
     snapshot("attend_split_keys", of_keys(KvSource::Keys));
     snapshot("attend_split_queries", of_keys(KvSource::Nothing));
     snapshot("rotate_append_keys", Spec::RotateAppend(keys));
     snapshot("attend_split_few", Spec::AttendSplit(split));
     snapshot("attend_split_units", common::few_on_a_card(common::attend(32, 8, 128, cache)));
-    let odd = Attend {
+    let odd = common::attend(10, 2, 6, Format::F32).with_op(|op| Attend {
         window: Some(40),
         softcap: Some(50.0),
         sinks: true,
-        ..common::attend(10, 2, 6, Format::F32)
-    };
+        ..op
+    });
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
     snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads: 16, width: 80, gates: None }));
     snapshot("attend_tiled", Spec::AttendTiled(common::attend(16, 8, 128, cache)));
-    let odd =
-        Attend { window: Some(40), softcap: Some(50.0), sinks: true, ..common::attend(9, 1, 6, Format::F32) };
+    let odd = common::attend(9, 1, 6, Format::F32).with_op(|op| Attend {
+        window: Some(40),
+        softcap: Some(50.0),
+        sinks: true,
+        ..op
+    });
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
     snapshot("attend_grouped", common::on_a_card(common::attend(16, 8, 128, cache)));
     let odd = common::attend(9, 3, 20, Format::F32);
     snapshot(
         "attend_grouped_odd",
-        common::on_a_card(Attend { window: Some(40), softcap: Some(50.0), sinks: true, ..odd }),
+        common::on_a_card(odd.with_op(|op| Attend {
+            window: Some(40),
+            softcap: Some(50.0),
+            sinks: true,
+            ..op
+        })),
     );
 }
 
@@ -201,9 +229,9 @@ fn rings() {
     let rotate = common::rotate(4, 2, 32, cache, 16, Pairing::Half);
     snapshot("rotate_append_ring", Spec::RotateAppend(RotateAppend { ring, ..rotate.clone() }));
     let prologue = Some(common::prologue(&rotate));
-    let split = Attend { prologue, window, ring, ..common::attend(4, 2, 32, cache) };
+    let split = common::attend(4, 2, 32, cache).with_op(|op| Attend { prologue, window, ring, ..op });
     snapshot("attend_split_ring", Spec::AttendSplit(split));
-    let tiled = Attend { window, ring, ..common::attend(4, 2, 32, cache) };
+    let tiled = common::attend(4, 2, 32, cache).with_op(|op| Attend { window, ring, ..op });
     snapshot("attend_tiled_ring", Spec::AttendTiled(tiled));
 }
 
@@ -214,7 +242,10 @@ fn codes() {
     let rotate = common::rotate(4, 2, 128, cache, 64, Pairing::Half);
     snapshot("rotate_append_q8_0", Spec::RotateAppend(rotate.clone()));
     let prologue = Some(common::prologue(&rotate));
-    snapshot("attend_split_q8_0", Spec::AttendSplit(Attend { prologue, ..common::attend(4, 2, 128, cache) }));
+    snapshot(
+        "attend_split_q8_0",
+        Spec::AttendSplit(common::attend(4, 2, 128, cache).with_op(|op| Attend { prologue, ..op })),
+    );
     snapshot("attend_tiled_q8_0", Spec::AttendTiled(common::attend(4, 2, 96, cache)));
 }
 
@@ -234,9 +265,15 @@ fn convolutions_and_delta_rules() {
     let gated = Some(1e-6);
     let rule = DeltaRule { key_heads: 16, heads: 32, keys: 128, values: 128, scale, epsilon, gated };
     snapshot("delta_rule", Spec::DeltaRule(rule.clone()));
-    snapshot("delta_chunks", Spec::DeltaChunks(DeltaChunks { rule: rule.clone(), rows: 8 }));
+    snapshot(
+        "delta_chunks",
+        Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: rule.clone() }, layout: ChunkLayout { rows: 8 } }),
+    );
     let odd = DeltaRule { key_heads: 3, heads: 3, keys: 10, values: 20, scale, epsilon, gated: None };
-    snapshot("delta_chunks_odd", Spec::DeltaChunks(DeltaChunks { rule: odd, rows: 16 }));
+    snapshot(
+        "delta_chunks_odd",
+        Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: odd }, layout: ChunkLayout { rows: 16 } }),
+    );
     let (pitch, first) = (rule.inputs(), rule.channels());
     snapshot("let_through", Spec::LetThrough(GatedRmsNorm { heads: 32, values: 128, pitch, first, epsilon }));
     snapshot("delta_step", Spec::DeltaStep(DeltaStep { rule, taps: 4 }));
@@ -307,64 +344,85 @@ fn experts() {
         gated: false,
     };
     let record = Record::of(&[(Format::Q4_0, [1536, 2048]), (Format::Q8_0, [2048, 768])]).bytes;
-    let inner = ExpertsInner {
-        format: Format::Q4_0,
-        experts: 128,
-        chosen: 8,
-        shared: 0,
-        outputs: 1536,
-        inputs: 2048,
-        record,
-        norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
-        bias: false,
-        gating: Gating::Plain(Activation::Silu),
-        route: Some(route.clone()),
-        rows_per_simdgroup: 8,
-        simdgroups: 2,
+    let inner = Kernel {
+        op: ExpertsInner {
+            format: Format::Q4_0,
+            experts: 128,
+            chosen: 8,
+            shared: 0,
+            outputs: 1536,
+            inputs: 2048,
+            record,
+            norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
+            bias: false,
+            gating: Gating::Plain(Activation::Silu),
+            route: Some(route.clone()),
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 8, simdgroups: 2 },
     };
     snapshot("experts_inner_one", Spec::ExpertsInner(inner.clone()));
-    snapshot("experts_inner", Spec::ExpertsInner(ExpertsInner { norm: None, route: None, ..inner.clone() }));
-    let clamped = ExpertsInner {
+    snapshot(
+        "experts_inner",
+        Spec::ExpertsInner(inner.clone().with_op(|op| ExpertsInner { norm: None, route: None, ..op })),
+    );
+    let clamped = inner.clone().with_op(|op| ExpertsInner {
         format: Format::Mxfp4,
         bias: true,
         gating: Gating::Clamped { limit: 7.0, sharpness: 1.702 },
-        ..inner.clone()
-    };
+        ..op
+    });
     snapshot("experts_inner_clamped", Spec::ExpertsInner(clamped));
-    let ending = Summed::AddSquares(Squares { partials: 128, gain: false });
-    let sum = ExpertsSum {
-        format: Format::Q8_0,
-        experts: 128,
-        chosen: 8,
-        shared: 0,
-        outputs: 2048,
-        inputs: 768,
-        record,
-        bias: false,
-        ending,
-        rows_per_simdgroup: 4,
-        simdgroups: 4,
+    let epilogue = Epilogue::AddSquares(Squares { partials: 128, gain: false });
+    let sum = Kernel {
+        op: ExpertsSum {
+            format: Format::Q8_0,
+            experts: 128,
+            chosen: 8,
+            shared: 0,
+            outputs: 2048,
+            inputs: 768,
+            record,
+            bias: false,
+            epilogue,
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 4 },
     };
     snapshot("experts_sum_one", Spec::ExpertsSum(sum.clone()));
-    snapshot("experts_sum", Spec::ExpertsSum(ExpertsSum { ending: Summed::Store, ..sum.clone() }));
-    snapshot("experts_sum_biased", Spec::ExpertsSum(ExpertsSum { bias: true, ..sum }));
-    let tiles = ExpertsTiles {
-        format: Format::Q4_0,
-        experts: 128,
-        chosen: 8,
-        shared: 0,
-        outputs: 1536,
-        inputs: 2048,
-        record,
-        bias: false,
-        gating: Some(Gating::Plain(Activation::Silu)),
-        operand: Operand::F16,
-        tile_rows: 32,
-        tile_outputs: 64,
+    snapshot(
+        "experts_sum",
+        Spec::ExpertsSum(sum.clone().with_op(|op| ExpertsSum { epilogue: Epilogue::Store, ..op })),
+    );
+    snapshot(
+        "experts_sum_biased",
+        Spec::ExpertsSum(sum.clone().with_op(|op| ExpertsSum { bias: true, ..op })),
+    );
+    let tiles = Kernel {
+        op: ExpertsTiles {
+            format: Format::Q4_0,
+            experts: 128,
+            chosen: 8,
+            shared: 0,
+            outputs: 1536,
+            inputs: 2048,
+            record,
+            bias: false,
+            gating: Some(Gating::Plain(Activation::Silu)),
+            tile_rows: 32,
+        },
+        layout: ExpertsTileLayout { operand: Operand::F16, tile_outputs: 64 },
     };
     snapshot("experts_tiles_gated", Spec::ExpertsTiles(tiles.clone()));
-    let down = ExpertsTiles { outputs: 2000, inputs: 768, bias: true, gating: None, ..tiles };
-    snapshot("experts_tiles", Spec::ExpertsTiles(ExpertsTiles { operand: Operand::F32, ..down }));
+    let down = tiles.clone().with_op(|op| ExpertsTiles {
+        outputs: 2000,
+        inputs: 768,
+        bias: true,
+        gating: None,
+        ..op
+    });
+    snapshot(
+        "experts_tiles",
+        Spec::ExpertsTiles(down.with_layout(|layout| ExpertsTileLayout { operand: Operand::F32, ..layout })),
+    );
     snapshot("experts_group", Spec::ExpertsGroup(ExpertsGroup { experts: 128, chosen: 8, tile_rows: 32 }));
     snapshot("experts_join", Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width: 2048, adds: true }));
     snapshot("route", Spec::Route(route.clone()));
@@ -380,27 +438,40 @@ fn experts() {
     snapshot("route_groups", Spec::Route(of_groups.clone()));
     snapshot("route_gated", Spec::Route(Route { experts: 60, chosen: 4, shared: 4, gated: true, ..route }));
     let route = Some(Route { shared: 1, ..of_groups });
-    let shared = ExpertsInner { experts: 257, chosen: 9, shared: 1, route, ..inner };
+    let shared = inner.clone().with_op(|op| ExpertsInner { experts: 257, chosen: 9, shared: 1, route, ..op });
     snapshot("experts_inner_shared", Spec::ExpertsInner(shared));
 }
 
 #[test]
 fn latents() {
-    let each = PerHeadLinear {
-        format: Format::Q4_0,
-        heads: 128,
-        rows: 128,
-        columns: 512,
-        turned: true,
-        pitch: 128 * 192,
-        together: 1,
-        each: 8,
+    let each = Kernel {
+        op: PerHeadLinear {
+            format: Format::Q4_0,
+            heads: 128,
+            rows: 128,
+            columns: 512,
+            turned: true,
+            pitch: 128 * 192,
+        },
+        layout: PerHeadLayout { together: 1, each: 8 },
     };
     snapshot("absorb_one", Spec::EachHead(each.clone()));
-    snapshot("absorb", Spec::EachHead(PerHeadLinear { together: 2, ..each.clone() }));
-    let plain = PerHeadLinear { turned: false, pitch: 128 * 512, each: 4, ..each };
+    snapshot(
+        "absorb",
+        Spec::EachHead(each.clone().with_layout(|layout| PerHeadLayout { together: 2, ..layout })),
+    );
+    let plain = each
+        .with_op(|op| PerHeadLinear { turned: false, pitch: 128 * 512, ..op })
+        .with_layout(|layout| PerHeadLayout { each: 4, ..layout });
     snapshot("values_one", Spec::EachHead(plain.clone()));
-    snapshot("values_odd", Spec::EachHead(PerHeadLinear { together: 4, rows: 21, columns: 50, ..plain }));
+    snapshot(
+        "values_odd",
+        Spec::EachHead(
+            plain
+                .with_op(|op| PerHeadLinear { rows: 21, columns: 50, ..op })
+                .with_layout(|layout| PerHeadLayout { together: 4, ..layout }),
+        ),
+    );
     let (width, turned, cache) = (512, 64, Format::F16);
     let rotation = common::rotate(1, 1, turned, cache, 32, Pairing::Interleaved).rotation;
     let columns = LatentColumns {
@@ -411,8 +482,7 @@ fn latents() {
         key_pitch: 1536 + 576,
         key_first: 2048,
     };
-    let pairing = rotation.pairing;
-    let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rotation, pairing };
+    let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rotation };
     let append = LatentAppend { width, turned, cache, prepare: Some(prepare.clone()) };
     snapshot("latent_append", Spec::LatentAppend(append.clone()));
     snapshot("latent_append_plain", Spec::LatentAppend(LatentAppend { prepare: None, ..append }));
@@ -420,30 +490,31 @@ fn latents() {
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
     snapshot("latent_share", Spec::LatentShare(MlaLoadLatents { width, turned, cache }));
-    let unfolded = MlaAttentionExpanded {
-        heads: 128,
-        keys: 128,
-        turned,
-        values: 128,
-        queries_pitch: 128 * 192,
-        scale: 0.1,
-        operand: Operand::Ranged,
-        tile: 16,
+    let unfolded = Kernel {
+        op: MlaAttentionExpanded {
+            heads: 128,
+            keys: 128,
+            turned,
+            values: 128,
+            queries_pitch: 128 * 192,
+            scale: 0.1,
+        },
+        layout: MlaExpandedLayout { operand: Operand::Ranged, tile: 16 },
     };
     snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded.clone()));
-    let odd = MlaAttentionExpanded {
-        heads: 5,
-        keys: 9,
-        turned: 4,
-        values: 18,
-        queries_pitch: 66,
-        operand: Operand::F32,
-        tile: 32,
-        ..unfolded
-    };
+    let odd = unfolded
+        .with_op(|op| MlaAttentionExpanded {
+            heads: 5,
+            keys: 9,
+            turned: 4,
+            values: 18,
+            queries_pitch: 66,
+            ..op
+        })
+        .with_layout(|_| MlaExpandedLayout { operand: Operand::F32, tile: 32 });
     snapshot("attend_unfolded_odd", Spec::AttendUnfolded(odd));
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
-    let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.knobs };
-    snapshot("queries_one", Spec::Project(Linear { own_norm, knobs, ..queries }));
+    let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.layout.knobs };
+    snapshot("queries_one", Spec::Project(queries.with_op(|op| Linear { own_norm, ..op }).with_knobs(knobs)));
 }

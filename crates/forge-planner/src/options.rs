@@ -4,7 +4,7 @@ use crate::formats::Override;
 use crate::fuse::rules::Fusion;
 use crate::layout::tuned::Tuned;
 use crate::predict::chips::Chip;
-use forge_ir::Format;
+use forge_ops::Format;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 

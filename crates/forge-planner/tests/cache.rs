@@ -4,7 +4,8 @@
 #[allow(dead_code)]
 mod support;
 
-use forge_ir::{Diagnostic, Format};
+use forge_ir::Diagnostic;
+use forge_ops::Format;
 use forge_planner::{Options, Plan, Quant, plan};
 use support::{ONE, Shape, graph};
 

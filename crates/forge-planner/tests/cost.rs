@@ -2,7 +2,7 @@
 
 mod support;
 
-use forge_ir::Format;
+use forge_ops::Format;
 use forge_planner::{
     Chip, Cost, Forecast, Limit, Plan, Time, Workload, chip_table, pass_cost, predict, predict_prompt,
     step_cost,

@@ -2,9 +2,9 @@
 
 mod support;
 
-use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{AttentionKnobs, Knobs, Linear, Rows};
+use forge_kernels::spec::{AttentionKnobs, Knobs, LinearKernel, Rows};
+use forge_ops::Format;
 use forge_planner::{Layout, LinearKey, Options, Plan, Quant, Tuned, TuningKey, TuningProblem, plan};
 use serde_json::{Value, json};
 use support::{EIGHT, ONE, graph, planned};
@@ -20,7 +20,7 @@ fn by_rule() -> Plan {
     planned(&ONE, Format::Q8_0)
 }
 
-fn projects(plan: &Plan) -> impl Iterator<Item = &Linear> {
+fn projects(plan: &Plan) -> impl Iterator<Item = &LinearKernel> {
     plan.kernels.iter().filter_map(|kernel| match &kernel.spec {
         Spec::Project(project) => Some(project),
         _ => None,
@@ -92,8 +92,8 @@ fn stand_ins_leave_no_more_than_there_is_room_for() {
         let groups = |knobs: &Knobs| product.outputs.div_ceil(knobs.outputs_of_group());
         let is_head = product.outputs == ONE.vocabulary;
         let most = projects(&plan)
-            .filter(|project| LinearKey::of(project).leaves && project.outputs != ONE.vocabulary)
-            .map(|project| project.outputs.div_ceil(project.knobs.outputs_of_group()))
+            .filter(|project| LinearKey::of(project).leaves && project.op.outputs != ONE.vocabulary)
+            .map(|project| project.op.outputs.div_ceil(project.layout.knobs.outputs_of_group()))
             .max();
         for other in &choice.others {
             let Layout::Projection(knobs) = &other.layout else { panic!("{other:?} is of a projection") };

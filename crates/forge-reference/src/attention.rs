@@ -123,7 +123,7 @@ mod tests {
         // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
         let turned = |pairing, magnitude| {
             let rotation =
-                Rotation { frequencies: vec![quarter, 2.0 * quarter], pairing, magnitude, long: None };
+                Rotation { frequencies: vec![quarter, 2.0 * quarter].into(), pairing, magnitude, long: None };
             let y = rotate(&x, &rows, 2, 6, &rotation);
             y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };

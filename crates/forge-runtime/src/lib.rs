@@ -8,6 +8,7 @@
 //!
 //! Modules, from the bottom up:
 //!
+//! - [`ops`] declares the operations.
 //! - [`weights`] maps the weight file.
 //! - [`device`] defines the device interface; [`cpu`] and [`gpu`] implement it. The devices in [`measure`]
 //!   capture, record and time the passes of another device.
@@ -41,4 +42,5 @@ pub mod session;
 pub mod text;
 pub mod weights;
 
+pub use forge_ops as ops;
 pub use half::f16;

@@ -273,7 +273,7 @@ pub fn finish_background_work(device: &mut dyn Device) -> Result<(), Error> {
     /// Time between progress updates.
     const STEP: Duration = Duration::from_millis(100);
     let mut progress = Progress::new("copying weights, MB");
-    while let Some([done, all]) = device.settle(STEP).map_err(Error::from)? {
+    while let Some([done, all]) = device.finish_background_work(STEP).map_err(Error::from)? {
         progress.at(done / 1_000_000, all / 1_000_000);
     }
     Ok(())

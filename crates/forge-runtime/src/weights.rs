@@ -93,7 +93,7 @@ impl WeightFile {
     }
 
     /// Offsets of all tensors, ascending.
-    pub fn starts(&self) -> Vec<usize> {
+    pub fn tensor_offsets(&self) -> Vec<usize> {
         let mut starts: Vec<usize> = self.tensors.values().map(|tensor| tensor.offset).collect();
         starts.sort_unstable();
         starts

@@ -4,18 +4,19 @@
 #[macro_use]
 mod support;
 
-use forge_runtime::cpu::{
-    self, Format, LatentColumns, LatentPrepare, MlaAppend, MlaAttention, MlaAttentionExpanded,
-    MlaLoadLatents, Pairing, PerHeadLinear, Rotation,
-};
+use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
+use forge_runtime::ops::{
+    Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
+    Pairing, PerHeadLinear, Rotation, Scales,
+};
 use support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
+    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
     run_kernel_as,
 };
 
-fn each(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, PerHeadLinear)) {
-    match format {
+fn each(call: &cpu::KernelArgs<'_>, shape: &PerHeadLinear) {
+    match shape.format {
         Format::F32 => cpu::each_head::<cpu::F32>(call, shape),
         Format::Q4_0 => cpu::each_head::<cpu::Q4_0>(call, shape),
         Format::Q6K => cpu::each_head::<cpu::Q6K>(call, shape),
@@ -25,16 +26,16 @@ fn each(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, PerHeadLinear)) {
 
 #[test]
 fn every_head_multiplies_its_own_part() {
-    kernel_under_test!(SHAPE, (Format, PerHeadLinear), each);
+    kernel_under_test!(SHAPE, PerHeadLinear, each);
     let mut random = Random(21);
-    let affine = Format::Affine { bits: 4, group: 64, bf16: true };
+    let affine = affine(4, 64, Scales::Bf16);
     for format in [Format::F32, Format::Q4_0, Format::Q6K, affine] {
         for (heads, of_matrix, columns) in [(3, 7, 30), (2, 70, 90), (1, 5, 300)] {
             for (turned, wider) in [(false, 0), (false, 5), (true, 0), (true, 5)] {
                 let weights = matrix(&mut random, format, heads * of_matrix, columns, 1.0);
                 let (takes, gives) = if turned { (of_matrix, columns) } else { (columns, of_matrix) };
                 let pitch = heads * takes + wider;
-                let shape = PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch };
+                let shape = PerHeadLinear { format, heads, rows: of_matrix, columns, turned, pitch };
                 for rows in [1, 2, 7] {
                     let x = random.numbers(rows * pitch);
                     let product = |at: usize| {
@@ -62,7 +63,7 @@ fn every_head_multiplies_its_own_part() {
                         Argument::Output(NAN.repeat(rows * heads * gives)),
                     ]);
                     let kernel = kernel("each_head", buffers, run);
-                    *SHAPE.write().unwrap() = Some((format, shape));
+                    *SHAPE.write().unwrap() = Some(shape);
                     each_level(|level, threads| {
                         let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                         let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
@@ -94,8 +95,7 @@ const ROWS: [(u32, u32); 2] = [(1, 5), (0, 131)];
 
 fn rotation(pairs: usize) -> Rotation {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
-    let frequencies = Box::leak(frequencies.into_boxed_slice());
-    Rotation { frequencies, pairing: Pairing::Interleaved, magnitude: 1.25, long: None }
+    Rotation { frequencies: frequencies.into(), pairing: Pairing::Interleaved, magnitude: 1.25, long: None }
 }
 
 /// An input row: latent, RoPE key, and RoPE queries in one buffer.
@@ -117,7 +117,7 @@ fn wide(numbers: &[f32]) -> Vec<f64> {
 }
 
 fn turned(head: &[f64], position: u32) -> Vec<f64> {
-    let pairs = head.chunks_exact(2).zip(rotation(head.len() / 2).frequencies);
+    let pairs = head.chunks_exact(2).zip(rotation(head.len() / 2).frequencies.into_owned());
     pairs
         .flat_map(|(pair, frequency)| {
             let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
@@ -159,7 +159,7 @@ fn place((slot, position): (u32, u32), record: usize) -> usize {
 /// Rows are appended to the latent cache, and other entries do not change.
 #[test]
 fn lines_are_appended_as_they_are_or_prepared() {
-    kernel_under_test!(SHAPE, MlaAppend, cpu::latent_append);
+    kernel_under_test!(SHAPE, LatentAppend, cpu::latent_append);
     let mut random = Random(22);
     for sizes @ [heads, width, of_turned] in SHAPES {
         let record = width + of_turned;
@@ -172,7 +172,7 @@ fn lines_are_appended_as_they_are_or_prepared() {
             }
             compare(&format!("{sizes:?}"), &numbers_of(found), &near(&wanted));
         };
-        let append = |prepare| MlaAppend { width, turned: of_turned, cache: Format::F32, prepare };
+        let append = |prepare| LatentAppend { width, turned: of_turned, cache: Format::F32, prepare };
         let (latent, key) = (random.numbers(2 * width), random.numbers(2 * of_turned));
         let lines: Vec<Vec<f64>> = latent
             .chunks_exact(width)
@@ -222,7 +222,7 @@ fn lines_are_appended_as_they_are_or_prepared() {
 
 #[test]
 fn heads_share_latents() {
-    kernel_under_test!(SHAPE, MlaAttention, cpu::latent_attend);
+    kernel_under_test!(SHAPE, LatentAttend, cpu::latent_attend);
     let mut random = Random(23);
     for sizes @ [heads, width, of_turned] in SHAPES {
         let record = width + of_turned;
@@ -262,7 +262,7 @@ fn heads_share_latents() {
                 wanted.extend(sums);
             }
         }
-        let attend = |prologue| MlaAttention {
+        let attend = |prologue| LatentAttend {
             heads,
             width,
             turned: of_turned,

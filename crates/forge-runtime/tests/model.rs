@@ -192,7 +192,7 @@ fn slots_do_not_see_each_other() {
     assert_eq!(next.len(), 5);
     let logits = engine.run_batch(&rows, &wanted, OutputKind::Logits).unwrap().logits;
     for (next, logits) in next.iter().zip(&logits) {
-        assert_eq!(*next as usize, runtime::engine::golden::largest(logits));
+        assert_eq!(*next as usize, runtime::engine::golden::argmax(logits));
     }
     // Slot 0 from an earlier position on.
     engine.truncate(0, 2);
@@ -314,7 +314,7 @@ struct Counter {
 }
 
 impl Pass for Counter {
-    fn cores(&self) -> u32 {
+    fn gpu_cores(&self) -> u32 {
         0
     }
 
@@ -334,7 +334,7 @@ fn a_recording_has_all_device_commands() {
     let tiny = Tiny::load(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
     tiny.forward(&mut counter, &tiny.layout().rows(Schedule::Decode, 1, 1));
-    tiny.head(&mut counter, Schedule::Decode, &tiny.layout().heads(1, false));
+    tiny.head(&mut counter, Schedule::Decode, &tiny.layout().logit_rows(1, false));
     let cost = model::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 

@@ -7,6 +7,7 @@ mod support;
 mod mixer;
 
 use forge_runtime::cpu;
+use forge_runtime::ops;
 use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
 
 /// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on.
@@ -29,7 +30,7 @@ fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
 
 #[test]
 fn convolutions_see_the_last_rows_of_their_slot() {
-    kernel_under_test!(SHAPE, cpu::CausalConv, cpu::convolve);
+    kernel_under_test!(SHAPE, ops::CausalConv, cpu::convolve);
     let mut random = Random(11);
     for (width, count) in [(300, 4), (1, 2), (50, 5)] {
         let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
@@ -58,7 +59,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
             Argument::Output(NAN.repeat(ROWS.len() * width)),
         ];
         *SHAPE.write().unwrap() =
-            Some(cpu::CausalConv { width, taps: count, pitch: width, activation: None });
+            Some(ops::CausalConv { width, taps: count, pitch: width, activation: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
             compare(&format!("tail {level:?} {width}"), &numbers_of(&left[0]), &tail);
@@ -69,7 +70,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
 
 #[test]
 fn the_state_is_updated_row_by_row() {
-    kernel_under_test!(SHAPE, cpu::DeltaRule, cpu::delta_rule);
+    kernel_under_test!(SHAPE, ops::DeltaRule, cpu::delta_rule);
     let mut random = Random(12);
     for (key_heads, heads, keys, values) in [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11)] {
         let (scale, epsilon, rows) = (0.25, 1e-6, ROWS.len());
@@ -124,7 +125,7 @@ fn the_state_is_updated_row_by_row() {
         let arguments: Vec<Argument> =
             inputs.into_iter().chain([column(|row| row.0), column(|row| row.1)]).chain(outputs).collect();
         *SHAPE.write().unwrap() =
-            Some(cpu::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: None });
+            Some(ops::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
             compare(&format!("memory {level:?} {keys}"), &numbers_of(&left[0]), &near(&memory));
@@ -150,14 +151,14 @@ fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
     }
 }
 
-fn rule(shape: &mixer::Shape) -> cpu::DeltaRule {
+fn rule(shape: &mixer::Shape) -> ops::DeltaRule {
     let mixer::Shape { key_heads, heads, keys, values, scale, epsilon, norm_epsilon, .. } = *shape;
-    cpu::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: Some(norm_epsilon) }
+    ops::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: Some(norm_epsilon) }
 }
 
 #[test]
 fn mixers_convolve_update_and_gate() {
-    kernel_under_test!(CONVOLVE, cpu::CausalConv, cpu::convolve);
+    kernel_under_test!(CONVOLVE, ops::CausalConv, cpu::convolve);
     let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
     let mut random = Random(13);
     for shape in mixers() {
@@ -179,11 +180,11 @@ fn mixers_convolve_update_and_gate() {
         }
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
 
-        *CONVOLVE.write().unwrap() = Some(cpu::CausalConv {
+        *CONVOLVE.write().unwrap() = Some(ops::CausalConv {
             width: shape.channels(),
             taps: shape.taps,
             pitch: shape.inputs(),
-            activation: Some(cpu::Activation::Silu),
+            activation: Some(ops::Activation::Silu),
         });
         let arguments = [
             Argument::Numbers(inputs.clone()),
@@ -209,7 +210,7 @@ fn learns(
     [convolved, inputs, before]: [Vec<f32>; 3],
     [memory, said]: [&[f64]; 2],
 ) {
-    kernel_under_test!(SHAPE, cpu::DeltaRule, cpu::delta_rule);
+    kernel_under_test!(SHAPE, ops::DeltaRule, cpu::delta_rule);
     let names = ["convolved", "inputs", "rate", "bias", "gain", "slots", "positions", "memory", "heads"];
     let kernel = kernel("delta_rule", names.to_vec(), run);
     let [rate, bias, gain] =
@@ -235,7 +236,7 @@ fn learns(
 
 #[test]
 fn a_row_of_a_slot_takes_one_step() {
-    kernel_under_test!(SHAPE, cpu::DeltaStep, cpu::delta_step);
+    kernel_under_test!(SHAPE, ops::DeltaStep, cpu::delta_step);
     let names = ["inputs", "taps", "rate", "bias", "gain", "slots", "positions", "tail", "memory", "heads"];
     let kernel = kernel("delta_step", names.to_vec(), run);
     let mut random = Random(14);
@@ -261,7 +262,7 @@ fn a_row_of_a_slot_takes_one_step() {
             let outputs = [bytes_of(&before_tail), bytes_of(&before), NAN.repeat(said.len())];
             let arguments: Vec<Argument> =
                 numbers.into_iter().chain(words).chain(outputs.map(Argument::Output)).collect();
-            *SHAPE.write().unwrap() = Some(cpu::DeltaStep { rule: rule(&shape), taps: shape.taps });
+            *SHAPE.write().unwrap() = Some(ops::DeltaStep { rule: rule(&shape), taps: shape.taps });
             each_level(|level, threads| {
                 let left = run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads);
                 for (bytes, wanted) in left.iter().zip([&tail, &memory, &said]) {

@@ -1,11 +1,13 @@
 //! The kernels of the tiny model: what is made from each kernel's signature, and a typed function to dispatch it.
 
 use crate::model::{RING, WINDOW};
-use crate::runtime::cpu::{self, Activation, Epilogue, Format, KvSource, Pairing, Rotation};
+use crate::runtime::cpu;
 use crate::runtime::device::kernel_cost::KernelCost;
 use crate::runtime::device::{Kernel, Pass, Span};
+use crate::runtime::ops::{self, Activation, Epilogue, Format, Gating, KvSource, Pairing, Rotation};
 use crate::runtime::weights::{Q4_0, Q8_0};
 use half::f16;
+use std::borrow::Cow;
 
 pub static ALL: &[&Kernel] = &[
     &EMBED,
@@ -30,11 +32,18 @@ pub static EMBED: Kernel = Kernel {
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
     strips: None,
-    work: KernelCost::NONE,
+    cost: KernelCost::NONE,
     cpu: |call| {
         cpu::embed::<cpu::Q8_0>(
             call,
-            &cpu::Embed { vocabulary: 50, width: 40, scale: 1.0, adds: false, squares: None },
+            &ops::Embed {
+                format: Format::Q8_0,
+                vocabulary: 50,
+                width: 40,
+                scale: 1.0,
+                adds: false,
+                squares: None,
+            },
         )
     },
 };
@@ -49,11 +58,11 @@ pub static NORM: Kernel = Kernel {
     buffers: &["x", "gain", "y"],
     threads: 64,
     strips: None,
-    work: KernelCost::NONE,
+    cost: KernelCost::NONE,
     cpu: |call| {
         cpu::rms_norm(
             call,
-            &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: false, pitch: None },
+            &ops::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: false, pitch: None },
         )
     },
 };
@@ -67,11 +76,11 @@ pub static FINAL_NORM: Kernel = Kernel {
     buffers: &["x", "gain", "wanted", "y"],
     threads: 64,
     strips: None,
-    work: KernelCost::NONE,
+    cost: KernelCost::NONE,
     cpu: |call| {
         cpu::rms_norm(
             call,
-            &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: true, pitch: None },
+            &ops::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: true, pitch: None },
         )
     },
 };
@@ -95,11 +104,12 @@ macro_rules! project {
             buffers: &["weight_codes", "weight_scales", "x", "y"],
             threads: 64,
             strips: None,
-            work: KernelCost::NONE,
+            cost: KernelCost::NONE,
             cpu: |call| {
                 cpu::project::<cpu::$format>(
                     call,
-                    &cpu::Linear {
+                    &ops::Linear {
+                        format: Format::$format,
                         outputs: $outputs,
                         inputs: $inputs,
                         norm: None,
@@ -122,7 +132,7 @@ macro_rules! project {
 
 project!(qkv, QKV, Q4_0, Q4_0, 80, 40, Epilogue::Store);
 project!(output, OUTPUT, Q8_0, Q8_0, 40, 40, Epilogue::Add);
-project!(gate_up, GATE_UP, Q8_0, Q8_0, 48, 40, Epilogue::Gate(Activation::Silu));
+project!(gate_up, GATE_UP, Q8_0, Q8_0, 48, 40, Epilogue::Gate(Gating::Plain(Activation::Silu)));
 project!(down, DOWN, Q8_0, Q8_0, 40, 24, Epilogue::Add);
 project!(head, HEAD, Q8_0, Q8_0, 50, 40, Epilogue::Store);
 
@@ -135,11 +145,11 @@ macro_rules! rotate_append {
             buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
             threads: 64,
             strips: None,
-            work: KernelCost::NONE,
+            cost: KernelCost::NONE,
             cpu: |call| {
                 cpu::rotate_append(
                     call,
-                    &cpu::RotateAppend {
+                    &ops::RotateAppend {
                         query_heads: 4,
                         key_heads: 2,
                         width: 10,
@@ -148,7 +158,7 @@ macro_rules! rotate_append {
                         brings: KvSource::KeysAndValues,
                         norm: None,
                         rotation: Rotation {
-                            frequencies: &FREQUENCIES,
+                            frequencies: Cow::Borrowed(&FREQUENCIES),
                             pairing: Pairing::Half,
                             magnitude: 1.0,
                             long: None,
@@ -188,10 +198,10 @@ macro_rules! attend_split {
             buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
             threads: 64,
             strips: None,
-            work: KernelCost::NONE,
+            cost: KernelCost::NONE,
             cpu: |call| {
                 let scale = 0.316_227_76;
-                let shape = cpu::Attend {
+                let shape = ops::Attend {
                     gates: None,
                     query_heads: 4,
                     key_heads: 2,
@@ -218,8 +228,8 @@ pub static ATTEND_JOIN: Kernel = Kernel {
     buffers: &["partials", "heads"],
     threads: 64,
     strips: None,
-    work: KernelCost::NONE,
-    cpu: |call| cpu::attend_join(call, &cpu::AttendJoin { query_heads: 4, width: 10 }),
+    cost: KernelCost::NONE,
+    cpu: |call| cpu::attend_join(call, &ops::AttendJoin { query_heads: 4, width: 10, gates: None }),
 };
 
 pub fn attend(
@@ -256,8 +266,8 @@ pub static ARGMAX: Kernel = Kernel {
     buffers: &["logits", "ids"],
     threads: 64,
     strips: None,
-    work: KernelCost::NONE,
-    cpu: |call| cpu::argmax(call, &cpu::Argmax { vocabulary: 50 }),
+    cost: KernelCost::NONE,
+    cpu: |call| cpu::argmax(call, &ops::Argmax { vocabulary: 50 }),
 };
 
 pub fn argmax(pass: &mut dyn Pass, logits: Span<f32>, ids: Span<u32>, rows: u32) {
@@ -269,8 +279,8 @@ pub static SAMPLE: Kernel = Kernel {
     buffers: &["logits", "draws", "ids"],
     threads: 64,
     strips: None,
-    work: KernelCost::NONE,
-    cpu: |call| cpu::sample(call, &cpu::Sample { vocabulary: 50 }),
+    cost: KernelCost::NONE,
+    cpu: |call| cpu::sample(call, &ops::Sample { vocabulary: 50 }),
 };
 
 pub fn sample(pass: &mut dyn Pass, logits: Span<f32>, draws: Span<u32>, ids: Span<u32>, rows: u32) {

@@ -67,7 +67,7 @@ pub(crate) static INFO: ModelInfo = ModelInfo {
     hidden: HIDDEN as u32,
     layers: LAYERS as u32,
     context: 64,
-    chunk: CHUNK as u32,
+    prefill_chunk: CHUNK as u32,
     head_rows: HEAD_ROWS as u32,
     bos: Some(1),
     eos: &[2],

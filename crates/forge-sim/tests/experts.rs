@@ -1,8 +1,12 @@
 //! Expert kernels in the kernel checker, compared with plain arithmetic.
 
-use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
-use forge_kernels::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
+use forge_ir::Record;
+use forge_kernels::spec::{ExpertsLayout, Kernel};
 use forge_kernels::{Spec, assemble, render};
+use forge_ops::{
+    Activation, DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Gating, Groups, Route, Scores,
+    Squares,
+};
 use forge_sim::{BufferId, Program, Sim};
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -181,20 +185,21 @@ fn rows_of_logits(of_row: usize, seed: usize) -> Vec<f32> {
 /// that they name.
 #[test]
 fn experts_that_choose_find_the_same_words() {
-    let inner = |route: &Route| ExpertsInner {
-        format: Format::F32,
-        experts: route.experts + route.shared,
-        chosen: route.routes(),
-        shared: route.shared,
-        outputs: 2,
-        inputs: 1,
-        record: 256,
-        norm: None,
-        bias: false,
-        gating: Gating::Plain(Activation::Relu),
-        route: Some(route.clone()),
-        rows_per_simdgroup: 2,
-        simdgroups: 1,
+    let inner = |route: &Route| Kernel {
+        op: ExpertsInner {
+            format: Format::F32,
+            experts: route.experts + route.shared,
+            chosen: route.routes(),
+            shared: route.shared,
+            outputs: 2,
+            inputs: 1,
+            record: 256,
+            norm: None,
+            bias: false,
+            gating: Gating::Plain(Activation::Relu),
+            route: Some(route.clone()),
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 2, simdgroups: 1 },
     };
     for (index, route) in ways().iter().enumerate() {
         let program = program(&[Spec::Route(route.clone()), Spec::ExpertsInner(inner(route))]);
@@ -268,39 +273,41 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let (rows, experts, chosen, width, inner) = (2, 7, 3, 45, 22);
     let shared = route.shared;
     let record = Record::of(&[(Format::F32, [2 * inner, width]), (Format::F32, [width, inner])]).bytes;
-    let part = |norm, route| ExpertsInner {
-        format: Format::F32,
-        experts,
-        chosen,
-        shared,
-        outputs: 2 * inner,
-        inputs: width,
-        record,
-        norm,
-        bias,
-        gating,
-        route,
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let part = |norm, route| Kernel {
+        op: ExpertsInner {
+            format: Format::F32,
+            experts,
+            chosen,
+            shared,
+            outputs: 2 * inner,
+            inputs: width,
+            record,
+            norm,
+            bias,
+            gating,
+            route,
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
-    let sum = |ending| ExpertsSum {
-        format: Format::F32,
-        experts,
-        chosen,
-        shared,
-        outputs: width,
-        inputs: inner,
-        record,
-        bias,
-        ending,
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let sum = |epilogue| Kernel {
+        op: ExpertsSum {
+            format: Format::F32,
+            experts,
+            chosen,
+            shared,
+            outputs: width,
+            inputs: inner,
+            record,
+            bias,
+            epilogue,
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
-    let squares = Summed::AddSquares(Squares { partials: 8, gain: true });
+    let squares = Epilogue::AddSquares(Squares { partials: 8, gain: true });
     let norm = Some(DeferredNorm { partials: 8, epsilon: 1e-5 });
     let program = program(&[
         Spec::ExpertsInner(part(None, None)),
-        Spec::ExpertsSum(sum(Summed::Add)),
+        Spec::ExpertsSum(sum(Epilogue::Add)),
         Spec::ExpertsInner(part(norm, Some(route.clone()))),
         Spec::ExpertsSum(sum(squares)),
     ]);

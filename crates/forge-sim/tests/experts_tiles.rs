@@ -1,9 +1,10 @@
 //! Expert kernels for prefill in the kernel checker, compared with plain arithmetic: grouping by expert, tiled products and their
 //! sums.
 
-use forge_ir::{Activation, Format, Gating, Record};
-use forge_kernels::spec::{ExpertsGroup, ExpertsJoin, ExpertsTiles, Operand};
+use forge_ir::Record;
+use forge_kernels::spec::{ExpertsTileLayout, Kernel, Operand};
 use forge_kernels::{Spec, assemble, render};
+use forge_ops::{Activation, ExpertsGroup, ExpertsJoin, ExpertsTiles, Format, Gating};
 use forge_sim::{BufferId, Program, Sim};
 
 /// A layer's sizes, and whether it has biases and clamped gates.
@@ -75,19 +76,20 @@ impl Layer {
     }
 
     fn tiles(&self, [outputs, inputs]: [usize; 2], gating: Option<Gating>) -> Spec {
-        Spec::ExpertsTiles(ExpertsTiles {
-            format: Format::F32,
-            experts: self.experts,
-            chosen: self.chosen,
-            shared: 0,
-            outputs,
-            inputs,
-            record: self.record(),
-            bias: self.biased,
-            gating,
-            operand: Operand::F32,
-            tile_rows: self.tile_rows,
-            tile_outputs: 32,
+        Spec::ExpertsTiles(Kernel {
+            op: ExpertsTiles {
+                format: Format::F32,
+                experts: self.experts,
+                chosen: self.chosen,
+                shared: 0,
+                outputs,
+                inputs,
+                record: self.record(),
+                bias: self.biased,
+                gating,
+                tile_rows: self.tile_rows,
+            },
+            layout: ExpertsTileLayout { operand: Operand::F32, tile_outputs: 32 },
         })
     }
 

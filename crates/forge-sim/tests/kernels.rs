@@ -5,15 +5,18 @@ mod cases;
 
 use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, grouped};
 use cases::{Case, Launch, rows_for, script};
-use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttentionKnobs, CausalConv, DeferredNorm, DeltaChunks,
-    DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, Function, GatedRmsNorm, Gates, HeadNorm, InlineNorm,
-    Knobs, KvSource, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear,
-    MlaAttentionExpanded, MlaLoadLatents, NormAdd, Operand, PerHeadLinear, Prologue, RmsNorm, Rotate,
-    RotateAppend, Rows, Sample, SliceColumns, Squares, UnaryOp,
+    AttendKernel, AttentionKnobs, AttentionLayout, ChunkLayout, Kernel, Knobs, LinearKernel, LinearLayout,
+    MlaExpandedLayout, Operand, PerHeadLayout, Rows,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
+use forge_ops::{
+    Activation, Append, Argmax, ArgmaxJoin, Attend, AttendJoin, CausalConv, DeferredNorm, DeltaChunks,
+    DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, Format, Function, GatedRmsNorm, Gates, Gating,
+    HeadNorm, InlineNorm, KvSource, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm,
+    Linear, MlaAttentionExpanded, MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rotation, Sample, SliceColumns, Squares, UnaryOp,
+};
 use forge_sim::mutants::{self, MutantOutcome};
 use forge_sim::{Program, Replay, Samples, Weights};
 
@@ -21,19 +24,9 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
     let bias = outputs == 50;
     let (norm, own_norm, each, operand) = (None, None, None, Operand::F32);
-    let spec = Spec::Project(Linear {
-        rows,
-        format,
-        outputs,
-        inputs,
-        norm,
-        own_norm,
-        bias,
-        each,
-        epilogue,
-        operand,
-        chooses: false,
-        knobs,
+    let spec = Spec::Project(Kernel {
+        op: Linear { format, outputs, inputs, norm, own_norm, bias, each, epilogue, chooses: false },
+        layout: LinearLayout { rows, operand, knobs },
     });
     Case { spec, launches: rows_for(rows) }
 }
@@ -42,7 +35,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
 fn shared(format: Format, epilogue: Epilogue) -> Case {
     let mut case = project(Rows::One, format, 50, 96, epilogue);
     if let Spec::Project(project) = &mut case.spec {
-        project.knobs = Knobs { simdgroups: 4, split: 2, ..project.knobs };
+        project.layout.knobs = Knobs { simdgroups: 4, split: 2, ..project.layout.knobs };
     }
     case
 }
@@ -75,7 +68,6 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
-    let pairing = rotation.pairing;
     let brings = match (keys_alone, gated) {
         (true, _) => KvSource::Keys,
         (false, true) => KvSource::KeysValuesAndGates,
@@ -83,31 +75,34 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     };
     let pitch = brings.row_heads(query_heads, key_heads) * width;
     let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
-    let prologue = Prologue { brings, norm, rotation: rotation.clone(), pairing };
-    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation, pairing };
-    let attend = Attend {
-        query_heads,
-        key_heads,
-        width,
-        cache,
-        ring,
-        scale,
-        window,
-        softcap,
-        sinks,
-        gates,
-        prologue: None,
-        knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache),
+    let prologue = Prologue { brings, norm, rotation: rotation.clone() };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation };
+    let attend = Kernel {
+        op: Attend {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+            gates,
+            prologue: None,
+        },
+        layout: AttentionLayout { knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache) },
     };
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
-    let grouped = Attend { knobs, ..attend.clone() };
-    let queries = Attend {
+    let grouped = attend.clone().with_layout(|_| AttentionLayout { knobs });
+    let queries = attend.clone().with_op(|op| Attend {
         prologue: Some(Prologue { brings: KvSource::Nothing, ..prologue.clone() }),
-        ..attend.clone()
-    };
-    let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
+        ..op
+    });
+    let prepared = attend.clone().with_op(|op| Attend { prologue: Some(prologue), ..op });
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
-    let on_a_card = |attend: &Attend| Spec::AttendSplit(Attend { knobs, ..attend.clone() });
+    let on_a_card =
+        |attend: &AttendKernel| Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }));
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
         Launch::rows(1, 71),
@@ -172,7 +167,7 @@ fn others() -> Vec<Case> {
         once(norm(1030, 1, true, true)),
         once(norm(20, 3, false, false)),
         once(norm(136, 2, true, true)),
-        once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing), pairing })),
+        once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing) })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(0.5)), width: 300 })),
@@ -210,7 +205,10 @@ fn memories() -> Vec<Case> {
 fn chunks() -> Vec<Case> {
     let launches = || vec![Launch::rows(19, 18), Launch::rows(21, 60).mixed(9), Launch::rows(1, 9)];
     let chunks = |sizes, gated, rows| Case {
-        spec: Spec::DeltaChunks(DeltaChunks { rule: delta_rule(sizes, gated), rows }),
+        spec: Spec::DeltaChunks(Kernel {
+            op: DeltaChunks { rule: delta_rule(sizes, gated) },
+            layout: ChunkLayout { rows },
+        }),
         launches: launches(),
     };
     let (heads, values, epsilon) = (3, 40, 1e-5);
@@ -252,7 +250,10 @@ fn unfolded() -> Vec<Case> {
     };
     let attend = |[heads, keys, turned, values]: [usize; 4], operand, tile| {
         let (queries_pitch, scale) = (heads * keys + 3, 0.3);
-        let shape = MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale, operand, tile };
+        let shape = Kernel {
+            op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+            layout: MlaExpandedLayout { operand, tile },
+        };
         let launches =
             vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
         Case { spec: Spec::AttendUnfolded(shape), launches }
@@ -272,11 +273,13 @@ fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) ->
     let each = |turned, together, each| {
         let (rows, columns) = (21, 50);
         let pitch = heads * if turned { rows } else { columns } + 3;
-        let spec = PerHeadLinear { format, heads, rows, columns, turned, pitch, together, each };
+        let spec = Kernel {
+            op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+            layout: PerHeadLayout { together, each },
+        };
         Case { spec: Spec::EachHead(spec), launches: several() }
     };
     let rotation = rotation(turned, Pairing::Interleaved);
-    let pairing = rotation.pairing;
     let columns = LatentColumns {
         queries_pitch: heads * turned + 2,
         turned_first: 2,
@@ -285,7 +288,7 @@ fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) ->
         key_pitch: width + turned,
         key_first: width,
     };
-    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing });
+    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
     let append = |prepare| Case {
         spec: Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }),
         launches: several(),
@@ -304,9 +307,9 @@ fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) ->
     let own_norm = |gain, split| {
         let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);
         if let Spec::Project(project) = &mut case.spec {
-            project.own_norm = Some(InlineNorm { gain, epsilon: 1e-6 });
-            project.knobs =
-                Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.knobs };
+            project.op.own_norm = Some(InlineNorm { gain, epsilon: 1e-6 });
+            project.layout.knobs =
+                Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.layout.knobs };
         }
         case
     };
@@ -363,29 +366,42 @@ fn planted_projections() -> Vec<Case> {
     let few = |format, outputs, inputs, epilogue| plain(Rows::Few, format, outputs, inputs, epilogue);
     let many = |format, outputs, inputs, epilogue| plain(Rows::Many, format, outputs, inputs, epilogue);
     let projects = [
-        Linear { norm: norm(12), knobs: knobs(4, 2, 1, 2), ..one("affine4", 14, 1300, GATE) },
-        Linear { norm: norm(9), knobs: knobs(2, 2, 1, 1), bias: true, ..one("q8_0", 7, 50, Epilogue::Store) },
-        Linear { knobs: knobs(4, 4, 2, 2), ..one("affine8_32", 27, 1040, squares(6, true)) },
-        Linear { norm: norm(140), knobs: knobs(2, 4, 1, 1), ..one("f16", 21, 31, Epilogue::Best) },
-        Linear {
+        one("affine4", 14, 1300, GATE)
+            .with_op(|op| Linear { norm: norm(12), ..op })
+            .with_knobs(knobs(4, 2, 1, 2)),
+        one("q8_0", 7, 50, Epilogue::Store)
+            .with_op(|op| Linear { norm: norm(9), bias: true, ..op })
+            .with_knobs(knobs(2, 2, 1, 1)),
+        one("affine8_32", 27, 1040, squares(6, true)).with_knobs(knobs(4, 4, 2, 2)),
+        one("f16", 21, 31, Epilogue::Best { candidates: 1 << 16 })
+            .with_op(|op| Linear { norm: norm(140), ..op })
+            .with_knobs(knobs(2, 4, 1, 1)),
+        few("affine8_32", 13, 35, Epilogue::Add).with_layout(|layout| LinearLayout {
             knobs: knobs(8, 2, 1, 1),
             operand: Operand::Ranged,
-            ..few("affine8_32", 13, 35, Epilogue::Add)
-        },
-        Linear { knobs: knobs(16, 2, 2, 1), bias: true, ..few("f32", 38, 64, GATE) },
-        Linear { knobs: knobs(1, 4, 2, 1), operand: Operand::F16, ..many("affine4_32", 22, 66, GATE) },
-        Linear {
+            ..layout
+        }),
+        few("f32", 38, 64, GATE).with_op(|op| Linear { bias: true, ..op }).with_knobs(knobs(16, 2, 2, 1)),
+        many("affine4_32", 22, 66, GATE).with_layout(|layout| LinearLayout {
+            knobs: knobs(1, 4, 2, 1),
+            operand: Operand::F16,
+            ..layout
+        }),
+        many("q8_0", 50, 32, Epilogue::Store).with_layout(|layout| LinearLayout {
             knobs: Knobs { tile_rows: 64, tile_outputs: 64, ..knobs(1, 1, 1, 1) },
             operand: Operand::F16,
-            ..many("q8_0", 50, 32, Epilogue::Store)
-        },
+            ..layout
+        }),
     ];
     let launches = |rows| match rows {
         Rows::One => vec![Launch::rows(1, 0)],
         Rows::Few => [1, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
         Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
     };
-    let case = |project: Linear| Case { launches: launches(project.rows), spec: Spec::Project(project) };
+    let case = |project: LinearKernel| Case {
+        launches: launches(project.layout.rows),
+        spec: Spec::Project(project),
+    };
     let embed = |width, squares| {
         let format = stored("affine4");
         Case {
@@ -403,7 +419,7 @@ fn planted_projections() -> Vec<Case> {
     cases
 }
 
-const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
+const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu));
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 fn formats() -> Vec<Format> {
@@ -510,7 +526,7 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
     // Matrix units, two simdgroups of which share positions.
-    let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.knobs.units);
+    let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.units);
     cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
     cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
     // Several positions at once, and lanes that have no channels.
@@ -525,7 +541,7 @@ fn planted_faults_are_caught() {
     let of_keys = Extras { values: true, keys_alone: true, ..all };
     let prepares = |case: &Case| match &case.spec {
         Spec::RotateAppend(_) => true,
-        Spec::AttendSplit(attend) => attend.prologue.is_some(),
+        Spec::AttendSplit(attend) => attend.op.prologue.is_some(),
         _ => false,
     };
     cases.extend(attention(20, 13, 1, Format::F16, of_keys).into_iter().filter(prepares));

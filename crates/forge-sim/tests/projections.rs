@@ -4,11 +4,12 @@
 mod each_head;
 mod plain;
 
-use forge_ir::{Activation, Format};
-use forge_kernels::spec::{
-    ArgmaxJoin, DeferredNorm, Embed, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows, Squares, UnaryOp,
-};
+use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
+use forge_ops::{
+    Activation, ArgmaxJoin, DeferredNorm, Embed, Epilogue, Format, Gating, InlineNorm, Linear, Squares,
+    UnaryOp,
+};
 use forge_sim::Exactness;
 use plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
 
@@ -18,7 +19,7 @@ const SINGLES: f64 = 1e-6;
 /// The tolerance with f16 factors: both are rounded to 11 bits.
 const HALVES: f64 = 1e-3;
 
-const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
+const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu));
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 fn formats() -> Vec<Format> {
@@ -32,20 +33,24 @@ fn named(name: &str) -> Format {
     Format::from_name(name).unwrap_or_else(|| panic!("{name}"))
 }
 
-fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Linear {
-    Linear {
-        rows,
-        format,
-        outputs,
-        inputs,
-        norm: None,
-        own_norm: None,
-        bias: false,
-        each: None,
-        epilogue,
-        chooses: false,
-        operand: Operand::F32,
-        knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false),
+fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> LinearKernel {
+    Kernel {
+        op: Linear {
+            format,
+            outputs,
+            inputs,
+            norm: None,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue,
+            chooses: false,
+        },
+        layout: LinearLayout {
+            rows,
+            operand: Operand::F32,
+            knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false),
+        },
     }
 }
 
@@ -63,7 +68,7 @@ fn key(number: f32) -> u32 {
 
 /// Results before the epilogue, and how far they may be off.
 fn products(
-    it: &Linear,
+    it: &LinearKernel,
     rows: usize,
     weights: &[f32],
     x: &[f32],
@@ -72,45 +77,48 @@ fn products(
 ) -> Vec<Wanted> {
     let own = |_: &InlineNorm| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let left = || squares.iter().map(|&square| f64::from(square)).sum::<f64>();
-    let epsilon = it.norm.map(|norm| norm.epsilon).or(it.own_norm.map(|norm| norm.epsilon));
+    let epsilon = it.op.norm.map(|norm| norm.epsilon).or(it.op.own_norm.map(|norm| norm.epsilon));
     let factor = epsilon.map_or(1.0, |epsilon| {
-        let sum = it.own_norm.as_ref().map_or_else(left, own);
-        1.0 / (sum / it.inputs as f64 + f64::from(epsilon)).sqrt()
+        let sum = it.op.own_norm.as_ref().map_or_else(left, own);
+        1.0 / (sum / it.op.inputs as f64 + f64::from(epsilon)).sqrt()
     });
-    let has_gain = it.own_norm.is_some_and(|norm| norm.gain);
+    let has_gain = it.op.own_norm.is_some_and(|norm| norm.gain);
     let taken = |at: usize| x[at] * if has_gain { x_gain[at] } else { 1.0 };
     // The tolerance of a quantized activation: half a unit, where the largest of its block is at least 16,192 units.
     let rounding = |block: usize| {
-        let columns = 32 * block..(32 * (block + 1)).min(it.inputs);
+        let columns = 32 * block..(32 * (block + 1)).min(it.op.inputs);
         let largest = columns.map(|at| taken(at).abs()).fold(0.0, f32::max);
         f64::from(largest) / 16192.0 / 2.0
     };
-    let roundings: Vec<f64> =
-        if it.knobs.codes { (0..it.inputs.div_ceil(32)).map(rounding).collect() } else { Vec::new() };
+    let roundings: Vec<f64> = if it.layout.knobs.codes {
+        (0..it.op.inputs.div_ceil(32)).map(rounding).collect()
+    } else {
+        Vec::new()
+    };
     let mut all = Vec::new();
     for row in 0..rows {
-        for output in 0..it.outputs {
+        for output in 0..it.op.outputs {
             let (mut sum, mut size) = (0.0, 0.0);
-            for column in 0..it.inputs {
+            for column in 0..it.op.inputs {
                 let gain = if has_gain { f64::from(x_gain[column]) } else { 1.0 };
-                let (w, x) = (weights[output * it.inputs + column], x[row * it.inputs + column]);
+                let (w, x) = (weights[output * it.op.inputs + column], x[row * it.op.inputs + column]);
                 let x = f64::from(x) * gain;
                 sum += f64::from(w) * x;
                 size += (f64::from(w) * x).abs();
                 // Such a weight is the difference of its scaled code and its offset.
-                if it.format.has_offsets() {
+                if it.op.format.has_offsets() {
                     size += x.abs();
                 }
-                if it.knobs.codes {
+                if it.layout.knobs.codes {
                     size += f64::from(w).abs() * roundings[column / 32] / SINGLES;
                 }
             }
             (sum, size) = (sum * factor, size * factor);
-            if it.bias {
+            if it.op.bias {
                 sum += f64::from(bias[output]);
                 size += f64::from(bias[output]).abs();
             }
-            match it.each {
+            match it.op.each {
                 None => {}
                 Some(UnaryOp::Softcap(cap)) => {
                     let cap = f64::from(cap);
@@ -142,12 +150,12 @@ fn activated(activation: Activation, x: f64) -> f64 {
 }
 
 /// Runs every projection with each batch size.
-fn check(projections: &[Linear], rows: &[usize]) {
+fn check(projections: &[LinearKernel], rows: &[usize]) {
     let specs: Vec<Spec> = projections.iter().cloned().map(Spec::Project).collect();
     let bench = Bench::new(&specs);
     let mut random = Random(1);
     for (index, it) in projections.iter().enumerate() {
-        let weights = stored(&mut random, it.format, it.outputs, it.inputs);
+        let weights = stored(&mut random, it.op.format, it.op.outputs, it.op.inputs);
         for &rows in rows {
             check_one(&bench, index, it, rows, &weights, &mut random);
         }
@@ -157,21 +165,21 @@ fn check(projections: &[Linear], rows: &[usize]) {
 fn check_one(
     bench: &Bench,
     index: usize,
-    it: &Linear,
+    it: &LinearKernel,
     rows: usize,
     weights: &plain::Stored,
     random: &mut Random,
 ) {
     let what = format!("{rows} rows of {it:?}");
-    let x = random.numbers(rows * it.inputs);
-    let bias = random.numbers(it.outputs);
-    let gain = random.numbers(it.outputs);
-    let x_gain = random.numbers(it.inputs);
-    let partials = it.norm.map_or(0, |norm| norm.partials);
+    let x = random.numbers(rows * it.op.inputs);
+    let bias = random.numbers(it.op.outputs);
+    let gain = random.numbers(it.op.outputs);
+    let x_gain = random.numbers(it.op.inputs);
+    let partials = it.op.norm.map_or(0, |norm| norm.partials);
     let squares: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
-    let width = if matches!(it.epilogue, Epilogue::Gate(_)) { it.outputs / 2 } else { it.outputs };
+    let width = if matches!(it.op.epilogue, Epilogue::Gate(_)) { it.op.outputs / 2 } else { it.op.outputs };
     let before = random.numbers(rows * width);
-    let of = if let Epilogue::Multiply { of } = it.epilogue { of } else { 0 };
+    let of = if let Epilogue::Multiply { of } = it.op.epilogue { of } else { 0 };
     let factors = random.numbers(of);
     let left = bench.run(index, rows, |name| match name {
         "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
@@ -182,21 +190,21 @@ fn check_one(
         "factors" => Given::Numbers(factors.clone()),
         "squares" => Given::Numbers(squares.clone()),
         "gain" => Given::Numbers(gain.clone()),
-        "y" => match it.epilogue {
+        "y" => match it.op.epilogue {
             Epilogue::Add | Epilogue::AddSquares(_) => Given::Numbers(before.clone()),
             _ => Given::Unwritten(rows * width),
         },
         "gained" => Given::Unwritten(width),
-        "squares_out" => match it.epilogue {
+        "squares_out" => match it.op.epilogue {
             Epilogue::AddSquares(squares) => Given::Unwritten(squares.partials),
             _ => panic!("{what}"),
         },
-        "candidates" => Given::Unwritten(2 * it.outputs.div_ceil(outputs_of_a_threadgroup(it))),
+        "candidates" => Given::Unwritten(2 * it.op.outputs.div_ceil(outputs_of_a_threadgroup(it))),
         other => panic!("{what} has a buffer `{other}`"),
     });
     let results = products(it, rows, &weights.values, &x, (&squares, &x_gain), &bias);
-    let wanted: Vec<Wanted> = match it.epilogue {
-        Epilogue::Store | Epilogue::Best => results,
+    let wanted: Vec<Wanted> = match it.op.epilogue {
+        Epilogue::Store | Epilogue::Best { .. } => results,
         Epilogue::Add | Epilogue::AddSquares(_) => {
             let added = |(&(sum, size), &before): (&Wanted, &f32)| {
                 (sum + f64::from(before), size + f64::from(before).abs())
@@ -209,7 +217,8 @@ fn check_one(
             results.iter().zip(factors).map(times).collect()
         }
         // The effect of an error of the gate: the slope of an activation is at most 1.13.
-        Epilogue::Gate(activation) => results
+        Epilogue::Gate(Gating::Clamped { .. }) => panic!("{what}"),
+        Epilogue::Gate(Gating::Plain(activation)) => results
             .chunks(2)
             .map(|pair| {
                 let ((gate, a), (up, b)) = (pair[0], pair[1]);
@@ -218,14 +227,14 @@ fn check_one(
             })
             .collect(),
     };
-    let tolerance = match it.operand {
+    let tolerance = match it.layout.operand {
         Operand::F32 => SINGLES,
         Operand::F16 => HALVES,
         Operand::Ranged => Exactness::own().ranged_loss().unwrap_or(SINGLES),
     };
     let y = numbers_of(&left[0]);
     compare(&what, &y, &wanted, tolerance);
-    match it.epilogue {
+    match it.op.epilogue {
         Epilogue::AddSquares(leaves) => {
             if leaves.gain {
                 let product: Vec<f32> = y.iter().zip(&gain).map(|(y, gain)| y * gain).collect();
@@ -239,7 +248,7 @@ fn check_one(
             parts.resize(leaves.partials, (0.0, 0.0));
             compare(&what, &numbers_of(&left[left.len() - 1]), &parts, 1e-6);
         }
-        Epilogue::Best => {
+        Epilogue::Best { .. } => {
             let each = outputs_of_a_threadgroup(it);
             for (group, (part, candidate)) in y.chunks(each).zip(left[1].chunks(2)).enumerate() {
                 let best = part.iter().map(|&y| key(y)).max().unwrap_or(0);
@@ -251,8 +260,8 @@ fn check_one(
     }
 }
 
-fn outputs_of_a_threadgroup(it: &Linear) -> usize {
-    it.knobs.rows_per_simdgroup * it.knobs.simdgroups / it.knobs.split
+fn outputs_of_a_threadgroup(it: &LinearKernel) -> usize {
+    it.layout.knobs.rows_per_simdgroup * it.layout.knobs.simdgroups / it.layout.knobs.split
 }
 
 fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
@@ -269,48 +278,49 @@ fn one_row() {
     for format in formats() {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
-            Linear { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
-            Linear { own_norm: own(true), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
-            Linear {
-                own_norm: own(false),
-                knobs: knobs(2, 4, 2, 1),
-                bias: true,
-                ..one(21, 70, Epilogue::Store)
-            },
-            Linear { own_norm: own(true), knobs: knobs(4, 4, 2, 1), ..one(22, 90, GATE) },
-            Linear { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
-            Linear {
-                norm: norm(52),
-                knobs: knobs(4, 2, 1, 1),
-                each: Some(UnaryOp::Softcap(0.5)),
-                ..one(26, 64, GATE)
-            },
-            Linear { knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
-            Linear { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
-            Linear { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
-            Linear {
-                norm: norm(200),
-                knobs: knobs(8, 4, 1, 1),
-                each: Some(UnaryOp::Softcap(3.0)),
-                ..one(150, 32, Epilogue::Best)
-            },
-            Linear { knobs: knobs(1, 2, 1, 1), bias: true, ..one(5, 50, Epilogue::Add) },
-            Linear { knobs: knobs(2, 2, 1, 1), each: scale, bias: true, ..one(6, 50, Epilogue::Add) },
-            Linear { norm: norm(8), each: scale, knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
-            Linear { knobs: knobs(2, 2, 1, 1), each: gelu, bias: true, ..one(7, 50, Epilogue::Store) },
-            Linear { knobs: knobs(2, 2, 1, 1), ..one(6, 33, Epilogue::Gate(Activation::GeluTanh)) },
-            Linear {
-                knobs: knobs(2, 2, 1, 1),
-                each: scale,
-                bias: true,
-                ..one(7, 50, Epilogue::Multiply { of: 12 })
-            },
-            Linear {
-                norm: norm(8),
-                bias: true,
-                knobs: knobs(2, 4, 2, 1),
-                ..one(22, 96, Epilogue::Multiply { of: 40 })
-            },
+            one(18, 1100, Epilogue::Store)
+                .with_op(|op| Linear { norm: norm(128), ..op })
+                .with_knobs(knobs(4, 2, 1, 2)),
+            one(18, 1100, Epilogue::Store)
+                .with_op(|op| Linear { own_norm: own(true), ..op })
+                .with_knobs(knobs(4, 2, 1, 2)),
+            one(21, 70, Epilogue::Store)
+                .with_op(|op| Linear { own_norm: own(false), bias: true, ..op })
+                .with_knobs(knobs(2, 4, 2, 1)),
+            one(22, 90, GATE)
+                .with_op(|op| Linear { own_norm: own(true), ..op })
+                .with_knobs(knobs(4, 4, 2, 1)),
+            one(22, 70, GATE)
+                .with_op(|op| Linear { norm: norm(30), bias: true, ..op })
+                .with_knobs(knobs(2, 4, 2, 1)),
+            one(26, 64, GATE)
+                .with_op(|op| Linear { norm: norm(52), each: Some(UnaryOp::Softcap(0.5)), ..op })
+                .with_knobs(knobs(4, 2, 1, 1)),
+            one(22, 96, squares(11, true)).with_knobs(knobs(2, 4, 1, 1)),
+            one(64, 40, squares(2, true)).with_knobs(knobs(4, 8, 1, 1)),
+            one(37, 2100, squares(5, false))
+                .with_op(|op| Linear { bias: true, ..op })
+                .with_knobs(knobs(4, 4, 2, 2)),
+            one(150, 32, Epilogue::Best { candidates: 1 << 16 })
+                .with_op(|op| Linear { norm: norm(200), each: Some(UnaryOp::Softcap(3.0)), ..op })
+                .with_knobs(knobs(8, 4, 1, 1)),
+            one(5, 50, Epilogue::Add).with_op(|op| Linear { bias: true, ..op }).with_knobs(knobs(1, 2, 1, 1)),
+            one(6, 50, Epilogue::Add)
+                .with_op(|op| Linear { each: scale, bias: true, ..op })
+                .with_knobs(knobs(2, 2, 1, 1)),
+            one(22, 96, squares(11, true))
+                .with_op(|op| Linear { norm: norm(8), each: scale, ..op })
+                .with_knobs(knobs(2, 4, 1, 1)),
+            one(7, 50, Epilogue::Store)
+                .with_op(|op| Linear { each: gelu, bias: true, ..op })
+                .with_knobs(knobs(2, 2, 1, 1)),
+            one(6, 33, Epilogue::Gate(Gating::Plain(Activation::GeluTanh))).with_knobs(knobs(2, 2, 1, 1)),
+            one(7, 50, Epilogue::Multiply { of: 12 })
+                .with_op(|op| Linear { each: scale, bias: true, ..op })
+                .with_knobs(knobs(2, 2, 1, 1)),
+            one(22, 96, Epilogue::Multiply { of: 40 })
+                .with_op(|op| Linear { norm: norm(8), bias: true, ..op })
+                .with_knobs(knobs(2, 4, 2, 1)),
         ]);
     }
     check(&all, &[1]);
@@ -328,20 +338,25 @@ fn one_row_taken_as_codes() {
     for format in stored.map(named) {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
-            Linear { knobs: codes(16, 1, 1, 1), ..one(16, 128, Epilogue::Store) },
-            Linear { norm, knobs: codes(16, 2, 1, 2), ..one(50, 640, Epilogue::Store) },
-            Linear { own_norm: own(true), knobs: codes(32, 2, 2, 2), bias: true, ..one(64, 640, GATE) },
-            Linear { own_norm: own(false), knobs: codes(16, 8, 8, 1), ..one(37, 384, Epilogue::Add) },
-            Linear { knobs: codes(16, 4, 2, 2), bias: true, ..one(70, 896, squares(3, true)) },
-            Linear {
-                norm,
-                knobs: codes(16, 8, 4, 1),
-                each: Some(UnaryOp::Softcap(3.0)),
-                ..one(150, 512, Epilogue::Best)
-            },
-            Linear { knobs: codes(32, 1, 1, 1), ..one(33, 256, Epilogue::Multiply { of: 60 }) },
-            Linear { own_norm: own(true), knobs: codes(16, 4, 2, 2), ..one(18, 272, Epilogue::Store) },
-            Linear { knobs: codes(16, 2, 1, 1), ..one(18, 50, Epilogue::Store) },
+            one(16, 128, Epilogue::Store).with_knobs(codes(16, 1, 1, 1)),
+            one(50, 640, Epilogue::Store).with_op(|op| Linear { norm, ..op }).with_knobs(codes(16, 2, 1, 2)),
+            one(64, 640, GATE)
+                .with_op(|op| Linear { own_norm: own(true), bias: true, ..op })
+                .with_knobs(codes(32, 2, 2, 2)),
+            one(37, 384, Epilogue::Add)
+                .with_op(|op| Linear { own_norm: own(false), ..op })
+                .with_knobs(codes(16, 8, 8, 1)),
+            one(70, 896, squares(3, true))
+                .with_op(|op| Linear { bias: true, ..op })
+                .with_knobs(codes(16, 4, 2, 2)),
+            one(150, 512, Epilogue::Best { candidates: 1 << 16 })
+                .with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(3.0)), ..op })
+                .with_knobs(codes(16, 8, 4, 1)),
+            one(33, 256, Epilogue::Multiply { of: 60 }).with_knobs(codes(32, 1, 1, 1)),
+            one(18, 272, Epilogue::Store)
+                .with_op(|op| Linear { own_norm: own(true), ..op })
+                .with_knobs(codes(16, 4, 2, 2)),
+            one(18, 50, Epilogue::Store).with_knobs(codes(16, 2, 1, 1)),
         ]);
     }
     check(&all, &[1]);
@@ -353,19 +368,16 @@ fn few_rows() {
     for format in formats() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
         all.extend([
-            Linear { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
-            Linear {
-                knobs: knobs(16, 2, 2, 1),
-                each: Some(UnaryOp::Softcap(0.5)),
-                operand: Operand::Ranged,
-                ..few(22, 96, GATE)
-            },
-            Linear {
-                knobs: knobs(8, 4, 2, 1),
-                each: Some(UnaryOp::Scale(0.22)),
-                ..few(13, 130, Epilogue::Add)
-            },
-            Linear { knobs: knobs(8, 2, 2, 1), ..few(8, 640, Epilogue::Store) },
+            few(18, 70, Epilogue::Store)
+                .with_op(|op| Linear { bias: true, ..op })
+                .with_knobs(knobs(8, 2, 1, 1)),
+            few(22, 96, GATE).with_op(|op| Linear { each: Some(UnaryOp::Softcap(0.5)), ..op }).with_layout(
+                |layout| LinearLayout { knobs: knobs(16, 2, 2, 1), operand: Operand::Ranged, ..layout },
+            ),
+            few(13, 130, Epilogue::Add)
+                .with_op(|op| Linear { each: Some(UnaryOp::Scale(0.22)), ..op })
+                .with_knobs(knobs(8, 4, 2, 1)),
+            few(8, 640, Epilogue::Store).with_knobs(knobs(8, 2, 2, 1)),
         ]);
     }
     check(&all, &[1, 2, 11]);
@@ -380,23 +392,36 @@ fn many_rows() {
         let many = |outputs, inputs, epilogue| project(Rows::Many, format, outputs, inputs, epilogue);
         let halves = Operand::F16;
         all.extend([
-            Linear {
-                knobs: knobs(16, 32, 1),
-                bias: true,
-                each: Some(UnaryOp::Softcap(2.0)),
-                ..many(18, 70, Epilogue::Store)
-            },
-            Linear { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
-            Linear { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
-            Linear { knobs: knobs(48, 16, 1), operand: Operand::Ranged, ..many(16, 96, Epilogue::Store) },
-            Linear { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 288, GATE) },
+            many(18, 70, Epilogue::Store)
+                .with_op(|op| Linear { bias: true, each: Some(UnaryOp::Softcap(2.0)), ..op })
+                .with_knobs(knobs(16, 32, 1)),
+            many(70, 33, Epilogue::Add).with_layout(|layout| LinearLayout {
+                knobs: knobs(32, 64, 2),
+                operand: halves,
+                ..layout
+            }),
+            many(16, 128, GATE).with_op(|op| Linear { bias: true, ..op }).with_knobs(knobs(16, 16, 2)),
+            many(16, 96, Epilogue::Store).with_layout(|layout| LinearLayout {
+                knobs: knobs(48, 16, 1),
+                operand: Operand::Ranged,
+                ..layout
+            }),
+            many(22, 288, GATE).with_layout(|layout| LinearLayout {
+                knobs: knobs(32, 16, 1),
+                operand: halves,
+                ..layout
+            }),
         ]);
     }
     // Results in two parts.
     for (format, split) in [("q4_0", 1), ("affine8_32", 2)] {
         let format = Format::from_name(format).unwrap_or(Format::F16);
         let plain = project(Rows::Many, format, 64, 96, Epilogue::Add);
-        all.push(Linear { knobs: knobs(64, 64, split), operand: Operand::F16, ..plain });
+        all.push(plain.with_layout(|layout| LinearLayout {
+            knobs: knobs(64, 64, split),
+            operand: Operand::F16,
+            ..layout
+        }));
     }
     check(&all, &[17]);
 }

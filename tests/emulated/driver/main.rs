@@ -19,7 +19,7 @@ use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::engine::{Engine, Output};
 use forge_runtime::offload::{ExpertPlacement, ExpertCache};
 use forge_runtime::error::Error;
-use forge_runtime::engine::golden::largest;
+use forge_runtime::engine::golden::argmax;
 use forge_runtime::model::Layout;
 use forge_runtime::measure::capture::CapturingDevice;
 use forge_runtime::load::LoadOptions;
@@ -50,7 +50,7 @@ pub struct Job {
     metallib: bool,
     /// Where pipelines are kept.
     cache: Option<PathBuf>,
-    /// Bytes of the device's largest buffers, if they are to be few.
+    /// Bytes of the device's argmax buffers, if they are to be few.
     longest: Option<usize>,
     /// Bytes of memory for experts, where they are streamed from disk.
     experts: Option<u64>,
@@ -241,7 +241,7 @@ fn written(
     let mut draw = text.draw.map(DeviceSampling::of);
     let mut drawn = |logits: &[f32], draw: &mut Option<DeviceSampling>| match draw {
         Some(draw) => weights.draw(logits, &draw.advance()),
-        None => largest(logits) as u32,
+        None => argmax(logits) as u32,
     };
     if text.count > 0 {
         ids.push(if text.executed { drawn(&logits, &mut draw) } else { 0 });
@@ -275,6 +275,6 @@ fn written(
         let draws: Vec<DeviceSampling> = text.draws.iter().map(|words| DeviceSampling::of(*words)).collect();
         come.drawn = redraw(engine.device(), &draws)?;
     }
-    come.experts = engine.device().streamed().map(|counts| [counts.requests, counts.prefetch_hits]);
+    come.experts = engine.device().expert_cache_stats().map(|counts| [counts.requests, counts.prefetch_hits]);
     Ok(logits)
 }

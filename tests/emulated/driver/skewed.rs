@@ -97,15 +97,15 @@ impl Pass for Skew<'_> {
         }
     }
 
-    fn cores(&self) -> u32 {
-        self.pass.cores()
+    fn gpu_cores(&self) -> u32 {
+        self.pass.gpu_cores()
     }
 
     fn min_kv_split(&self, planned: u32) -> u32 {
         self.pass.min_kv_split(planned)
     }
 
-    fn unfolds_from(&self, planned: u32) -> Option<u32> {
-        self.pass.unfolds_from(planned)
+    fn mla_expand_min_rows(&self, planned: u32) -> Option<u32> {
+        self.pass.mla_expand_min_rows(planned)
     }
 }

@@ -38,15 +38,15 @@ impl Pass for Short<'_> {
         self.0.barrier();
     }
 
-    fn cores(&self) -> u32 {
-        self.0.cores()
+    fn gpu_cores(&self) -> u32 {
+        self.0.gpu_cores()
     }
 
     fn min_kv_split(&self, planned: u32) -> u32 {
         planned.min(32)
     }
 
-    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+    fn mla_expand_min_rows(&self, planned: u32) -> Option<u32> {
         Some(planned.min(MANY))
     }
 }

@@ -6,7 +6,7 @@
 use crate::report::svg::{Anchor, Canvas, fitted, spread};
 use forge_ir::{Apply, Body, Graph, Node, Op, ParamId, WeightId};
 use forge_kernels::Spec;
-use forge_kernels::spec::Epilogue;
+use forge_ops::Epilogue;
 use forge_planner::{Application, Condition, Operand, Plan, Schedule, Section, Step};
 
 /// Distance between two rows of boxes.
@@ -218,7 +218,7 @@ impl<'a> Bound<'a> {
             (Op::Rotate { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
             (Op::Rotate { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
             (Op::Route(_), Some(Spec::Route(_))) => true,
-            (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.route.is_some(),
+            (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.op.route.is_some(),
             (
                 Op::Experts(_),
                 Some(
@@ -238,11 +238,11 @@ impl<'a> Bound<'a> {
             ) => self.takes(step, *gain),
             (Op::Take { .. }, Some(Spec::Take(_))) => true,
             (Op::Take { .. }, Some(Spec::Project(project))) => {
-                matches!(project.epilogue, Epilogue::Multiply { .. })
+                matches!(project.op.epilogue, Epilogue::Multiply { .. })
             }
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
             (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,
-            (Op::Rotate { .. }, Some(Spec::AttendSplit(attend))) => attend.prologue.is_some(),
+            (Op::Rotate { .. }, Some(Spec::AttendSplit(attend))) => attend.op.prologue.is_some(),
             (
                 Op::Attention { .. },
                 Some(Spec::Append(_) | Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_)),

@@ -1,12 +1,13 @@
 //! Template contexts of attention kernels.
 
-use forge_ir::Format;
+use forge_ops::Format;
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
 use crate::attention::rope::Turn;
 use crate::context::Base;
-use crate::spec::{Attend, AttendJoin, AttentionKnobs, KvSource, Prologue};
+use crate::spec::{AttendKernel, AttentionKnobs};
+use forge_ops::{AttendJoin, KvSource, Prologue};
 
 /// Elements moved at once: 4 if it divides the width, otherwise 2. The width is even.
 pub(crate) fn step(width: usize) -> usize {
@@ -121,7 +122,7 @@ pub(crate) struct SplitContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Attend,
+    spec: &'a AttendKernel,
     #[serde(flatten)]
     turn: Option<Turn>,
     #[serde(flatten)]
@@ -183,19 +184,19 @@ pub(crate) struct SplitContext<'a> {
 }
 
 impl<'a> SplitContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a Attend) -> SplitContext<'a> {
-        let group = spec.query_heads / spec.key_heads;
-        let AttentionKnobs { simdgroups, heads_each, loads, .. } = spec.knobs;
+    pub(crate) fn of(base: Base<'a>, spec: &'a AttendKernel) -> SplitContext<'a> {
+        let group = spec.op.query_heads / spec.op.key_heads;
+        let AttentionKnobs { simdgroups, heads_each, loads, .. } = spec.layout.knobs;
         let head_parts = group.div_ceil(heads_each);
         let position_parts = (simdgroups / head_parts).max(1);
         let simdgroups = head_parts * position_parts;
-        let (_, bytes) = element(spec.cache);
-        let lanes = lanes(spec.width);
+        let (_, bytes) = element(spec.op.cache);
+        let lanes = lanes(spec.op.width);
         let at_once = 32 / lanes;
-        let pitch = query_pitch(spec.width);
-        let sums_pitch = sums_pitch(spec.width);
-        let staged = queries_fit(group, spec.width);
-        let brings = spec.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
+        let pitch = query_pitch(spec.op.width);
+        let sums_pitch = sums_pitch(spec.op.width);
+        let staged = queries_fit(group, spec.op.width);
+        let brings = spec.op.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
         let appends = brings != KvSource::Nothing;
         let heads = match (appends, staged) {
             (true, _) => group + 2,
@@ -203,28 +204,27 @@ impl<'a> SplitContext<'a> {
             (false, false) => 0,
         };
         // For f16 and for f32.
-        let (loads_of, bound) = if spec.width == channels(spec.width) * lanes {
+        let (loads_of, bound) = if spec.op.width == channels(spec.op.width) * lanes {
             (["half8_whole", "float8_whole"], String::new())
-        } else if spec.width.is_multiple_of(PACKET) {
-            (["half8_guarded", "float8_guarded"], format!(", {}u", spec.width))
+        } else if spec.op.width.is_multiple_of(PACKET) {
+            (["half8_guarded", "float8_guarded"], format!(", {}u", spec.op.width))
         } else {
-            (["half8_single", "float8_single"], format!(", {}u", spec.width))
+            (["half8_single", "float8_single"], format!(", {}u", spec.op.width))
         };
-        let most = if spec.knobs.units { UNIT_SUMS_MEMORY } else { SUMS_MEMORY };
+        let most = if spec.layout.knobs.units { UNIT_SUMS_MEMORY } else { SUMS_MEMORY };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= most;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
-        let turn =
-            |prologue: &Prologue| Turn::of(base.name, &prologue.rotation, prologue.pairing, spec.width);
+        let turn = |prologue: &Prologue| Turn::of(base.name, &prologue.rotation, spec.op.width);
         SplitContext {
-            turn: spec.prologue.as_ref().map(turn),
+            turn: spec.op.prologue.as_ref().map(turn),
             base,
             spec,
-            kept: Kept::of(spec.cache, spec.width),
-            width_float: spec.width as f32,
+            kept: Kept::of(spec.op.cache, spec.op.width),
+            width_float: spec.op.width as f32,
             base_2: LOG2_E,
-            scale_base_2: spec.scale * LOG2_E,
+            scale_base_2: spec.op.scale * LOG2_E,
             group,
-            row_heads: brings.row_heads(spec.query_heads, spec.key_heads),
+            row_heads: brings.row_heads(spec.op.query_heads, spec.op.key_heads),
             appends,
             values_are_keys: brings == KvSource::Keys,
             heads_each,
@@ -234,18 +234,18 @@ impl<'a> SplitContext<'a> {
             simdgroups,
             threads: 32 * simdgroups,
             lanes,
-            packets: (0..packets(spec.width)).map(|packet| [packet, packet * PACKET * lanes]).collect(),
+            packets: (0..packets(spec.op.width)).map(|packet| [packet, packet * PACKET * lanes]).collect(),
             at_once,
             loads,
             block: at_once * loads,
-            load: match spec.cache {
-                Format::Q8_0 => load_record(spec.width),
+            load: match spec.op.cache {
+                Format::Q8_0 => load_record(spec.op.width),
                 _ => loads_of[usize::from(bytes == 4)],
             },
             bound,
             staged,
             query_load: loads_of[1],
-            query_step: step(spec.width),
+            query_step: step(spec.op.width),
             pitch,
             joined,
             sums_pitch,
@@ -285,7 +285,7 @@ pub(crate) struct TiledContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Attend,
+    spec: &'a AttendKernel,
     #[serde(flatten)]
     kept: Kept,
     /// Support unit that loads four values of a q8_0 record.
@@ -315,22 +315,22 @@ pub(crate) struct TiledContext<'a> {
 }
 
 impl<'a> TiledContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a Attend) -> TiledContext<'a> {
-        let padded = spec.width.next_multiple_of(8);
-        let tile = spec.knobs.tile;
+    pub(crate) fn of(base: Base<'a>, spec: &'a AttendKernel) -> TiledContext<'a> {
+        let padded = spec.op.width.next_multiple_of(8);
+        let tile = spec.layout.knobs.tile;
         let matrices = padded / 8;
         let parts = 32 / tile;
         TiledContext {
             base,
             spec,
-            kept: Kept::of(spec.cache, spec.width),
-            load: (spec.cache == Format::Q8_0).then(|| load_record(spec.width)),
-            ranged: spec.cache != Format::F32,
-            group: spec.query_heads / spec.key_heads,
+            kept: Kept::of(spec.op.cache, spec.op.width),
+            load: (spec.op.cache == Format::Q8_0).then(|| load_record(spec.op.width)),
+            ranged: spec.op.cache != Format::F32,
+            group: spec.op.query_heads / spec.op.key_heads,
             tile,
             padded,
-            pitch: staged_pitch(spec.width),
-            step: step(spec.width),
+            pitch: staged_pitch(spec.op.width),
+            step: step(spec.op.width),
             matrices,
             value_matrices: matrices,
             parts,

@@ -1,12 +1,12 @@
 //! Template context of tiled GQA attention, whose threadgroups process all query heads of a KV head.
 
-use forge_ir::Format;
+use forge_ops::Format;
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
 use crate::attention::context::{Kept, load_record, step};
 use crate::context::Base;
-use crate::spec::Attend;
+use crate::spec::AttendKernel;
 
 /// Query rows (row and head pairs) of a threadgroup of `attend_grouped`.
 pub(crate) const LINES: usize = 64;
@@ -34,7 +34,7 @@ pub(crate) struct GroupedContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Attend,
+    spec: &'a AttendKernel,
     #[serde(flatten)]
     kept: Kept,
     /// Support unit that loads four values of a q8_0 record.
@@ -63,26 +63,26 @@ pub(crate) struct GroupedContext<'a> {
 }
 
 impl<'a> GroupedContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a Attend) -> GroupedContext<'a> {
-        let group = spec.query_heads / spec.key_heads;
+    pub(crate) fn of(base: Base<'a>, spec: &'a AttendKernel) -> GroupedContext<'a> {
+        let group = spec.op.query_heads / spec.op.key_heads;
         let heads_each = (1..=LINES).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1);
-        let padded = spec.width.next_multiple_of(16);
+        let padded = spec.op.width.next_multiple_of(16);
         GroupedContext {
             base,
             spec,
-            kept: Kept::of(spec.cache, spec.width),
-            load: (spec.cache == Format::Q8_0).then(|| load_record(spec.width)),
-            staged: if spec.cache == Format::F16 { "half" } else { "float" },
+            kept: Kept::of(spec.op.cache, spec.op.width),
+            load: (spec.op.cache == Format::Q8_0).then(|| load_record(spec.op.width)),
+            staged: if spec.op.cache == Format::F16 { "half" } else { "float" },
             base_2: LOG2_E,
-            scale_base_2: spec.scale * LOG2_E,
+            scale_base_2: spec.op.scale * LOG2_E,
             group,
             heads_each,
             rows_each: LINES / heads_each,
             lines: LINES,
-            tile: spec.knobs.tile,
+            tile: spec.layout.knobs.tile,
             padded,
-            pitch: grouped_pitch(spec.width, spec.cache),
-            step: step(spec.width),
+            pitch: grouped_pitch(spec.op.width, spec.op.cache),
+            step: step(spec.op.width),
             matrices: padded / 8,
         }
     }

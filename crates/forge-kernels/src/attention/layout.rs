@@ -10,7 +10,7 @@ use crate::context::{
 };
 use crate::layout::Family;
 use crate::spec::{AttentionKnobs, Rows};
-use forge_ir::Format;
+use forge_ops::Format;
 
 /// Maximum heads per simdgroup for small batches, limited by registers.
 const HEADS_EACH: usize = 4;

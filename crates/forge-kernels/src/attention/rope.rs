@@ -1,11 +1,11 @@
 //! Template contexts of RoPE and KV append.
 
-use forge_ir::{Format, LongContext, Pairing, Rotation};
+use forge_ops::{Format, LongContext, Pairing, Rotation};
 use serde::Serialize;
 
 use crate::attention::context::{Kept, step};
 use crate::context::{Base, literal};
-use crate::spec::{Append, KvSource, Rotate, RotateAppend};
+use forge_ops::{Append, KvSource, Rotate, RotateAppend};
 
 /// RoPE parameters, as template variables.
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ struct Stretched {
 }
 
 impl Turn {
-    pub(crate) fn of(name: &str, rotation: &Rotation, pairing: Pairing, width: usize) -> Turn {
+    pub(crate) fn of(name: &str, rotation: &Rotation, width: usize) -> Turn {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
         let own = match &rotation.long {
             Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
@@ -55,7 +55,7 @@ impl Turn {
         let table: Vec<String> = lists.iter().flatten().flat_map(|list| list.chunks(6).map(line)).collect();
         let (pairs, half) = (rotation.frequencies.len(), width / 2);
         // Channels without RoPE keep their index, whatever the pairing.
-        let (one, other) = match pairing {
+        let (one, other) = match rotation.pairing {
             Pairing::Interleaved => ("2u * k".to_owned(), "2u * k + 1u".to_owned()),
             Pairing::Half if pairs == half => ("k".to_owned(), format!("k + {pairs}u")),
             Pairing::Half => {
@@ -109,7 +109,7 @@ pub(crate) struct RotateContext<'a> {
 impl<'a> RotateContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &Rotate) -> RotateContext<'a> {
         RotateContext {
-            turn: Turn::of(base.name, &spec.rotation, spec.pairing, spec.width),
+            turn: Turn::of(base.name, &spec.rotation, spec.width),
             base,
             heads: spec.heads,
             width: spec.width,
@@ -192,7 +192,7 @@ impl<'a> RotateAppendContext<'a> {
         // The largest number that divides the heads.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
         RotateAppendContext {
-            turn: Turn::of(base.name, &spec.rotation, spec.pairing, spec.width),
+            turn: Turn::of(base.name, &spec.rotation, spec.width),
             base,
             query_heads: spec.query_heads,
             key_heads: spec.key_heads,

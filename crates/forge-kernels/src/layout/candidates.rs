@@ -2,7 +2,7 @@
 
 use crate::layout::packet_columns;
 use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
-use forge_ir::Format;
+use forge_ops::Format;
 
 impl Knobs {
     /// Candidate layouts of a linear layer with this many columns. `leaves`: the epilogue writes a partial

@@ -8,11 +8,11 @@
 pub(crate) mod candidates;
 pub(crate) mod nvidia;
 
-use forge_ir::Format;
+use forge_ops::Format;
 use serde::Serialize;
 
 use crate::context::packet_columns;
-use crate::spec::{ExpertsTiles, Knobs, PerHeadLinear, Rows};
+use crate::spec::{ExpertsTileLayout, Knobs, PerHeadLayout, Rows};
 
 /// GPU family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -137,7 +137,7 @@ impl Knobs {
     }
 }
 
-impl ExpertsTiles {
+impl ExpertsTileLayout {
     /// Rows and outputs of a grouped-GEMM tile. Derived: 64 outputs as in other tiles. Rows are what an
     /// expert has in a pass of `rows`, up to the 32 of other tiles: missing rows are computed too, and each
     /// further tile of an expert reloads its matrix.
@@ -146,7 +146,7 @@ impl ExpertsTiles {
     }
 }
 
-impl PerHeadLinear {
+impl PerHeadLayout {
     /// Rows of x that a threadgroup computes at once. Derived: registers hold 64 sums per lane, or those of 4
     /// weight rows.
     pub fn together(format: Format, turned: bool) -> usize {

@@ -10,7 +10,7 @@
 use crate::context::packet_columns;
 use crate::layout::Class;
 use crate::spec::{Knobs, Rows, STRETCH};
-use forge_ir::Format;
+use forge_ops::Format;
 
 /// Sufficient simdgroups per multiprocessor. Measured: with fewer than 16 kernels are slower; with 32 those
 /// of 4-bit weights are 2% faster and those of 8-bit weights 8% slower.

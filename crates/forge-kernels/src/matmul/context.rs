@@ -1,18 +1,19 @@
 //! Template context of linear layers.
 
-use forge_ir::BLOCK;
+use forge_ops::{BLOCK, Gating};
 use serde::Serialize;
 
 use crate::context::{Base, DEFAULT_MEMORY, Weight};
 use crate::norm::context::Applied;
-use crate::spec::{Epilogue, Linear, Operand, Rows, STRETCH, Squares};
+use crate::spec::{LinearKernel, Operand, Rows, STRETCH};
+use forge_ops::{Epilogue, Squares};
 
 #[derive(Serialize)]
 pub(crate) struct ProjectContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a Linear,
+    spec: &'a LinearKernel,
     #[serde(flatten)]
     weight: Weight,
     /// Support function that loads 4 columns of x.
@@ -66,36 +67,36 @@ pub(crate) struct ProjectContext<'a> {
 }
 
 impl<'a> ProjectContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a Linear) -> ProjectContext<'a> {
-        let weight = Weight::of(spec.format, spec.inputs);
-        let knobs = spec.knobs;
+    pub(crate) fn of(base: Base<'a>, spec: &'a LinearKernel) -> ProjectContext<'a> {
+        let weight = Weight::of(spec.op.format, spec.op.inputs);
+        let knobs = spec.layout.knobs;
         // At least a float4 of each half.
         let portion = weight.columns.max(8);
         let each = portion / weight.columns;
-        let strips = spec.inputs.div_ceil(4 * portion);
+        let strips = spec.op.inputs.div_ceil(4 * portion);
         // Columns of x loaded at once: of a packet, a step or a block.
-        let piece = match spec.rows {
+        let piece = match spec.layout.rows {
             Rows::One if knobs.codes => STRETCH,
             Rows::One => weight.columns,
             Rows::Few => 4 * portion,
             Rows::Many => BLOCK * knobs.split,
         };
-        let (load, bound) = if spec.inputs.is_multiple_of(piece) {
+        let (load, bound) = if spec.op.inputs.is_multiple_of(piece) {
             ("load4_whole", String::new())
-        } else if spec.inputs.is_multiple_of(4) {
-            ("load4_guarded", format!(", {}u", spec.inputs))
+        } else if spec.op.inputs.is_multiple_of(4) {
+            ("load4_guarded", format!(", {}u", spec.op.inputs))
         } else {
-            ("load4_single", format!(", {}u", spec.inputs))
+            ("load4_single", format!(", {}u", spec.op.inputs))
         };
         let group_outputs = group_outputs(spec);
         let nothing = Applied { before: String::new(), after: String::new() };
-        let Applied { before, after } = spec.each.map_or(nothing, Applied::of);
-        let leaves = match spec.epilogue {
+        let Applied { before, after } = spec.op.each.map_or(nothing, Applied::of);
+        let leaves = match spec.op.epilogue {
             Epilogue::AddSquares(squares) => Some(squares),
             _ => None,
         };
-        let best = spec.epilogue == Epilogue::Best;
-        let partials = spec.norm.map_or(0, |norm| norm.partials);
+        let best = matches!(spec.op.epilogue, Epilogue::Best { .. });
+        let partials = spec.op.norm.map_or(0, |norm| norm.partials);
         let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
             ("float4", "((device const float4*)squares)", partials / 4)
         } else {
@@ -106,40 +107,36 @@ impl<'a> ProjectContext<'a> {
             spec,
             load,
             bound,
-            activation: match spec.epilogue {
-                Epilogue::Gate(activation) => Some(activation.name()),
-                Epilogue::Store
-                | Epilogue::Add
-                | Epilogue::Multiply { .. }
-                | Epilogue::AddSquares(_)
-                | Epilogue::Best => None,
+            activation: match spec.op.epilogue {
+                Epilogue::Gate(Gating::Plain(activation)) => Some(activation.name()),
+                _ => None,
             },
             before,
             after,
             leaves,
             best,
-            factors: matches!(spec.epilogue, Epilogue::Multiply { .. }),
-            assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
+            factors: matches!(spec.op.epilogue, Epilogue::Multiply { .. }),
+            assign: if spec.op.epilogue == Epilogue::Add { "+=" } else { "=" },
             squares_vector,
             squares_source,
             squares_count,
-            inputs_float: spec.inputs as f32,
+            inputs_float: spec.op.inputs as f32,
             rows_per_simdgroup: knobs.rows_per_simdgroup,
             simdgroups: knobs.simdgroups,
             split: knobs.split,
             ahead: knobs.packets > 1,
             codes: knobs.codes,
-            tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.operand),
-            threads: 32 * if spec.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
+            tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.layout.operand),
+            threads: 32 * if spec.layout.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
             group_outputs,
-            grid: spec.outputs.div_ceil(group_outputs),
-            ragged: !spec.outputs.is_multiple_of(group_outputs),
+            grid: spec.op.outputs.div_ceil(group_outputs),
+            ragged: !spec.op.outputs.is_multiple_of(group_outputs),
             gather: knobs.codes || knobs.split > 1 || leaves.is_some() || best,
             portion,
             each,
             chunks: portion / 8,
             strips,
-            clamped: match spec.rows {
+            clamped: match spec.layout.rows {
                 Rows::One => false,
                 Rows::Few => 4 * strips * each > weight.stride,
                 Rows::Many => weight.blocks.next_multiple_of(knobs.split) * weight.per_block > weight.stride,
@@ -150,9 +147,9 @@ impl<'a> ProjectContext<'a> {
 }
 
 /// Outputs per threadgroup.
-pub(crate) fn group_outputs(project: &Linear) -> usize {
-    let knobs = project.knobs;
-    match project.rows {
+pub(crate) fn group_outputs(project: &LinearKernel) -> usize {
+    let knobs = project.layout.knobs;
+    match project.layout.rows {
         Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
         Rows::Many => knobs.tile_outputs,
     }

@@ -1,7 +1,7 @@
-//! Specs of linear layers: a matrix times rows.
+//! Layouts of linear kernels.
 
-use crate::spec::{Squares, UnaryOp};
-use forge_ir::{Activation, Bits, Format};
+use crate::spec::LinearKernel;
+use forge_ops::{Bits, Format};
 use serde::{Deserialize, Serialize};
 
 /// Batch-size class of a linear kernel.
@@ -16,49 +16,6 @@ pub enum Rows {
     Many,
 }
 
-/// Epilogue for the result v of output o of row r.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Epilogue {
-    /// `y[r][o] = v`
-    Store,
-    /// `y[r][o] += v`
-    Add,
-    /// Outputs alternate gate and up: `y[r][o / 2] = activation(gate) * up`
-    Gate(Activation),
-    /// `y[o] += v`, with outputs for a deferred norm of y. For [`Rows::One`].
-    AddSquares(Squares),
-    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the scalar `first` on. For
-    /// [`Rows::One`].
-    Multiply {
-        /// Elements of the row of factors.
-        of: usize,
-    },
-    /// `y[o] = v`, and each threadgroup's argmax in `candidates`: `[threadgroups, 2]`, an order-preserving
-    /// key of the value and the lowest output with that value. For [`Rows::One`].
-    Best,
-}
-
-/// Deferred norm of the input: x is already multiplied by the gain, and v is divided by `sqrt(sum(squares) /
-/// inputs + epsilon)` before the bias is added. For [`Rows::One`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct DeferredNorm {
-    /// Elements of `squares`.
-    pub partials: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-}
-
-/// Norm of the input, computed by the projection: x is multiplied by the optional gain as it is loaded, and v
-/// is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For [`Rows::One`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct InlineNorm {
-    /// Whether there is a gain (f32, `[inputs]`).
-    pub gain: bool,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-}
-
 /// Operand type of a tile's products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -69,40 +26,6 @@ pub enum Operand {
     Ranged,
     /// f16: half the threadgroup memory. For x within the range of f16.
     F16,
-}
-
-/// See [`crate::spec::Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\]
-/// y\[, gain, gained, squares_out\] \[, candidates\]. Grid: by knobs; see the kernel's own.
-///
-/// v is W x, then deferred norm, bias, unary function and epilogue, in this order. `gain` and `gained` exist
-/// if [`Squares::gain`] is set. A deferred norm reads `squares`; an epilogue with squares writes
-/// `squares_out`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Linear {
-    /// Batch-size class.
-    pub rows: Rows,
-    /// Format of the weight.
-    pub format: Format,
-    /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
-    pub outputs: usize,
-    /// Columns of the weight, and the width of x.
-    pub inputs: usize,
-    /// Deferred norm of x, if any.
-    pub norm: Option<DeferredNorm>,
-    /// Norm of x computed by this projection, if any. Excludes a deferred norm.
-    pub own_norm: Option<InlineNorm>,
-    /// Whether a bias (f32, `[outputs]`) is added.
-    pub bias: bool,
-    /// Unary function of v, before the epilogue.
-    pub each: Option<UnaryOp>,
-    /// Epilogue.
-    pub epilogue: Epilogue,
-    /// Operand type of a tile's products (small batch, many rows).
-    pub operand: Operand,
-    /// Whether the result selects experts. Its order matters, so the CPU does not quantize x.
-    pub chooses: bool,
-    /// Kernel layout.
-    pub knobs: Knobs,
 }
 
 /// Knobs of linear kernels. Which ones matter depends on [`Rows`].
@@ -140,7 +63,7 @@ impl Rows {
 }
 
 /// Columns per step with quantized activations: four blocks.
-pub(crate) const STRETCH: usize = 4 * forge_ir::BLOCK;
+pub(crate) const STRETCH: usize = 4 * forge_ops::BLOCK;
 
 impl Knobs {
     /// Whether activations can be quantized for weights in `format`.
@@ -166,5 +89,23 @@ impl Knobs {
     /// Outputs per threadgroup of a one-row kernel.
     pub fn outputs_of_group(&self) -> usize {
         self.rows_per_simdgroup * self.simdgroups / self.split
+    }
+}
+
+/// Layout of a linear kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LinearLayout {
+    /// Batch-size class.
+    pub rows: Rows,
+    /// Operand type of a tile's products (small batch, many rows).
+    pub operand: Operand,
+    /// Kernel layout.
+    pub knobs: Knobs,
+}
+
+impl LinearKernel {
+    /// The kernel with these knobs.
+    pub fn with_knobs(self, knobs: Knobs) -> LinearKernel {
+        self.with_layout(|layout| LinearLayout { knobs, ..layout })
     }
 }

@@ -1,13 +1,16 @@
 //! Template contexts of MLA kernels.
 
-use forge_ir::Format;
+use forge_ops::Format;
 use serde::Serialize;
 
 use crate::attention::context::{distances, element, staged_pitch};
 use crate::attention::rope::Turn;
 use crate::context::{Base, Weight};
 use crate::spec::{
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand,
+    MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, PerHeadLayout, mla_attention_heads,
+};
+use forge_ops::{
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
     PerHeadLinear,
 };
 
@@ -58,8 +61,9 @@ pub(crate) struct EachHeadContext<'a> {
 }
 
 impl<'a> EachHeadContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &PerHeadLinear) -> EachHeadContext<'a> {
-        let PerHeadLinear { format, heads, rows, columns: width, turned, pitch, together, each } = *spec;
+    pub(crate) fn of(base: Base<'a>, spec: &PerHeadKernel) -> EachHeadContext<'a> {
+        let PerHeadLinear { format, heads, rows, columns: width, turned, pitch } = spec.op;
+        let PerHeadLayout { together, each } = spec.layout;
         let weight = Weight::of(format, width);
         let lanes = weight.packets.next_power_of_two().clamp(FEWEST_LANES, 32);
         let at_once = 32 / lanes;
@@ -111,8 +115,8 @@ struct Prepared {
 
 impl Prepared {
     fn of(name: &str, prepare: &LatentPrepare, turned: usize) -> Prepared {
-        let LatentPrepare { columns, epsilon, rotation, pairing, .. } = prepare;
-        Prepared { turn: Turn::of(name, rotation, *pairing, turned), columns: *columns, epsilon: *epsilon }
+        let LatentPrepare { columns, epsilon, rotation, .. } = prepare;
+        Prepared { turn: Turn::of(name, rotation, turned), columns: *columns, epsilon: *epsilon }
     }
 }
 
@@ -199,7 +203,7 @@ const CHUNK: usize = 128;
 impl<'a> LatentAttendContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &LatentAttend) -> LatentAttendContext<'a> {
         let LatentAttend { heads, width, turned, cache, scale, ref prologue } = *spec;
-        let [heads_each, simdgroups, groups] = spec.layout();
+        let [heads_each, simdgroups, groups] = mla_attention_heads(spec);
         let record = width + turned;
         let chunks = record.div_ceil(CHUNK);
         let (element, bytes) = element(cache);
@@ -271,7 +275,7 @@ pub(crate) struct UnfoldedContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a MlaAttentionExpanded,
+    spec: &'a MlaExpandedKernel,
     /// Whether f32 is used for range only, so that products may be rounded.
     ranged: bool,
     /// MLA has no softcap.
@@ -297,8 +301,9 @@ pub(crate) struct UnfoldedContext<'a> {
 }
 
 impl<'a> UnfoldedContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a MlaAttentionExpanded) -> UnfoldedContext<'a> {
-        let MlaAttentionExpanded { keys, turned, values, queries_pitch, operand, tile, .. } = *spec;
+    pub(crate) fn of(base: Base<'a>, spec: &'a MlaExpandedKernel) -> UnfoldedContext<'a> {
+        let MlaAttentionExpanded { keys, turned, values, queries_pitch, .. } = spec.op;
+        let MlaExpandedLayout { operand, tile } = spec.layout;
         let (padded, value_padded) = ((keys + turned).next_multiple_of(8), values.next_multiple_of(8));
         let (matrices, value_matrices) = (padded / 8, value_padded / 8);
         let parts = 32 / tile;

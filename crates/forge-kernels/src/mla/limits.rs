@@ -3,10 +3,9 @@
 use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
 use crate::error::KernelError;
 use crate::limits::Limits;
-use crate::spec::{
-    LatentAppend, LatentAttend, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents, Operand, PerHeadLinear,
-};
-use forge_ir::Format;
+use crate::spec::{MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, mla_attention_heads};
+use forge_ops::Format;
+use forge_ops::{LatentAppend, LatentAttend, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents};
 
 /// Maximum length of a cache line (latent and RoPE key): a lane holds 4 of each 128 channels in registers.
 const LONGEST_LINE: usize = 1024;
@@ -15,24 +14,30 @@ const LONGEST_LINE: usize = 1024;
 const MOST_TOGETHER: usize = 8;
 
 impl Limits<'_> {
-    pub(crate) fn each_head(&self, each: &PerHeadLinear) -> Result<(), KernelError> {
-        self.positive("the number of heads", each.heads)?;
-        self.positive("the number of rows of a head's matrix", each.rows)?;
-        self.positive("the number of columns of a head's matrix", each.columns)?;
-        let all = each.heads.saturating_mul(each.rows);
-        self.indexable("the number of rows of all heads", all, each.columns, each.format)?;
-        let of_head = if each.turned { each.rows } else { each.columns };
-        let taken = each.heads.saturating_mul(of_head);
-        self.holds("a row of x", each.pitch, each.pitch >= taken, || {
+    pub(crate) fn each_head(&self, each: &PerHeadKernel) -> Result<(), KernelError> {
+        self.positive("the number of heads", each.op.heads)?;
+        self.positive("the number of rows of a head's matrix", each.op.rows)?;
+        self.positive("the number of columns of a head's matrix", each.op.columns)?;
+        let all = each.op.heads.saturating_mul(each.op.rows);
+        self.indexable("the number of rows of all heads", all, each.op.columns, each.op.format)?;
+        let of_head = if each.op.turned { each.op.rows } else { each.op.columns };
+        let taken = each.op.heads.saturating_mul(of_head);
+        self.holds("a row of x", each.op.pitch, each.op.pitch >= taken, || {
             format!("at least as wide as the inputs of all heads, {taken}")
         })?;
-        self.holds("the rows of x", each.together, (1..=MOST_TOGETHER).contains(&each.together), || {
-            format!("1 to {MOST_TOGETHER} at once, limited by registers")
-        })?;
-        let most = if each.turned { 32 } else { 4 };
-        self.holds("each", each.each, each.each.is_power_of_two() && each.each <= most, || {
-            format!("a power of two, at most {most}")
-        })
+        self.holds(
+            "the rows of x",
+            each.layout.together,
+            (1..=MOST_TOGETHER).contains(&each.layout.together),
+            || format!("1 to {MOST_TOGETHER} at once, limited by registers"),
+        )?;
+        let most = if each.op.turned { 32 } else { 4 };
+        self.holds(
+            "each",
+            each.layout.each,
+            each.layout.each.is_power_of_two() && each.layout.each <= most,
+            || format!("a power of two, at most {most}"),
+        )
     }
 
     pub(crate) fn latent_append(&self, append: &LatentAppend) -> Result<(), KernelError> {
@@ -65,9 +70,9 @@ impl Limits<'_> {
         self.line(share.width, share.turned, share.cache)
     }
 
-    pub(crate) fn attend_unfolded(&self, attend: &MlaAttentionExpanded) -> Result<(), KernelError> {
-        let MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale, operand, tile } =
-            *attend;
+    pub(crate) fn attend_unfolded(&self, attend: &MlaExpandedKernel) -> Result<(), KernelError> {
+        let MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale } = attend.op;
+        let MlaExpandedLayout { operand, tile } = attend.layout;
         self.positive("the number of heads", heads)?;
         self.positive("the width of a key", keys)?;
         self.positive("the width of a RoPE key", turned)?;
@@ -122,7 +127,7 @@ impl Limits<'_> {
 
 /// Whether decode attention can prepare its own queries and cache line: they fit in threadgroup memory.
 pub fn prologue_fits(attend: &LatentAttend) -> bool {
-    let [each, simdgroups, _] = attend.layout();
+    let [each, simdgroups, _] = mla_attention_heads(attend);
     let line = (attend.width + attend.turned).next_multiple_of(128);
     (each * simdgroups * attend.turned + line + simdgroups) * 4 <= DEFAULT_MEMORY
 }

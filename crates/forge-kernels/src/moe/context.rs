@@ -1,10 +1,11 @@
 //! Template contexts of expert kernels.
 
-use forge_ir::{Gating, Scores};
+use forge_ops::{Epilogue, Gating, Scores};
 use serde::Serialize;
 
 use crate::context::{Base, Weight};
-use crate::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
+use crate::spec::{ExpertsInnerKernel, ExpertsSumKernel};
+use forge_ops::{DeferredNorm, Route, Squares};
 
 /// Added to the sum of sigmoids before division, so that all-zero weights stay zero.
 const NO_SUM: f32 = 1e-20;
@@ -143,12 +144,12 @@ pub(crate) struct InnerContext<'a> {
 }
 
 impl<'a> InnerContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsInner) -> InnerContext<'a> {
-        let weight = Weight::of(spec.format, spec.inputs);
-        let group_outputs = spec.rows_per_simdgroup * spec.simdgroups;
-        let (load, bound) = load(&weight, spec.inputs);
-        let partials = spec.norm.map_or(0, |norm| norm.partials);
-        let clamp = match spec.gating {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsInnerKernel) -> InnerContext<'a> {
+        let weight = Weight::of(spec.op.format, spec.op.inputs);
+        let group_outputs = spec.layout.rows_per_simdgroup * spec.layout.simdgroups;
+        let (load, bound) = load(&weight, spec.op.inputs);
+        let partials = spec.op.norm.map_or(0, |norm| norm.partials);
+        let clamp = match spec.op.gating {
             Gating::Plain(_) => None,
             Gating::Clamped { limit, sharpness } => Some((limit, sharpness)),
         };
@@ -163,28 +164,28 @@ impl<'a> InnerContext<'a> {
                 weight,
                 load,
                 bound,
-                experts: spec.experts,
-                chosen: spec.chosen,
-                outputs: spec.outputs,
-                inputs: spec.inputs,
-                record: spec.record,
-                rows_per_simdgroup: spec.rows_per_simdgroup,
+                experts: spec.op.experts,
+                chosen: spec.op.chosen,
+                outputs: spec.op.outputs,
+                inputs: spec.op.inputs,
+                record: spec.op.record,
+                rows_per_simdgroup: spec.layout.rows_per_simdgroup,
                 group_outputs,
-                ragged: !spec.outputs.is_multiple_of(group_outputs),
-                threads: 32 * spec.simdgroups,
+                ragged: !spec.op.outputs.is_multiple_of(group_outputs),
+                threads: 32 * spec.layout.simdgroups,
                 times: "",
             },
-            choice: spec.route.as_ref().map(Choice::of),
-            routing: spec.route.is_some(),
-            norm: spec.norm,
-            bias: spec.bias,
-            gating: gating(spec.gating),
+            choice: spec.op.route.as_ref().map(Choice::of),
+            routing: spec.op.route.is_some(),
+            norm: spec.op.norm,
+            bias: spec.op.bias,
+            gating: gating(spec.op.gating),
             limit: clamp.map(|(limit, _)| limit),
             sharpness: clamp.map_or(0.0, |(_, sharpness)| sharpness),
             squares_vector,
             squares_source,
             squares_count,
-            inputs_float: spec.inputs as f32,
+            inputs_float: spec.op.inputs as f32,
         }
     }
 }
@@ -205,34 +206,34 @@ pub(crate) struct SumContext<'a> {
 }
 
 impl<'a> SumContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsSum) -> SumContext<'a> {
-        let weight = Weight::of(spec.format, spec.inputs);
-        let group_outputs = spec.rows_per_simdgroup * spec.simdgroups;
-        let (load, bound) = load(&weight, spec.inputs);
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsSumKernel) -> SumContext<'a> {
+        let weight = Weight::of(spec.op.format, spec.op.inputs);
+        let group_outputs = spec.layout.rows_per_simdgroup * spec.layout.simdgroups;
+        let (load, bound) = load(&weight, spec.op.inputs);
         SumContext {
             base,
             products: Products {
                 weight,
                 load,
                 bound,
-                experts: spec.experts,
-                chosen: spec.chosen,
-                outputs: spec.outputs,
-                inputs: spec.inputs,
-                record: spec.record,
-                rows_per_simdgroup: spec.rows_per_simdgroup,
+                experts: spec.op.experts,
+                chosen: spec.op.chosen,
+                outputs: spec.op.outputs,
+                inputs: spec.op.inputs,
+                record: spec.op.record,
+                rows_per_simdgroup: spec.layout.rows_per_simdgroup,
                 group_outputs,
-                ragged: !spec.outputs.is_multiple_of(group_outputs),
-                threads: 32 * spec.simdgroups,
+                ragged: !spec.op.outputs.is_multiple_of(group_outputs),
+                threads: 32 * spec.layout.simdgroups,
                 times: "weight * ",
             },
-            bias: spec.bias,
-            assign: if spec.ending == Summed::Store { "=" } else { "+=" },
-            leaves: match spec.ending {
-                Summed::AddSquares(squares) => Some(squares),
-                Summed::Store | Summed::Add => None,
+            bias: spec.op.bias,
+            assign: if spec.op.epilogue == Epilogue::Store { "=" } else { "+=" },
+            leaves: match spec.op.epilogue {
+                Epilogue::AddSquares(squares) => Some(squares),
+                _ => None,
             },
-            grid: spec.outputs.div_ceil(group_outputs),
+            grid: spec.op.outputs.div_ceil(group_outputs),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Template contexts of the grouped expert GEMM.
 
-use forge_ir::{BLOCK, Gating};
+use forge_ops::{BLOCK, Gating};
 use serde::Serialize;
 
 use crate::context::{Base, Tile, Weight};
 use crate::moe::context::gating;
-use crate::spec::{ExpertsGroup, ExpertsJoin, ExpertsTiles};
+use crate::spec::ExpertsTilesKernel;
+use forge_ops::{ExpertsGroup, ExpertsJoin};
 
 #[derive(Serialize)]
 pub(crate) struct GroupContext<'a> {
@@ -53,35 +54,35 @@ pub(crate) struct TilesContext<'a> {
 }
 
 impl<'a> TilesContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsTiles) -> TilesContext<'a> {
-        let (load, bound) = if spec.inputs.is_multiple_of(BLOCK) {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsTilesKernel) -> TilesContext<'a> {
+        let (load, bound) = if spec.op.inputs.is_multiple_of(BLOCK) {
             ("load4_whole", String::new())
-        } else if spec.inputs.is_multiple_of(4) {
-            ("load4_guarded", format!(", {}u", spec.inputs))
+        } else if spec.op.inputs.is_multiple_of(4) {
+            ("load4_guarded", format!(", {}u", spec.op.inputs))
         } else {
-            ("load4_single", format!(", {}u", spec.inputs))
+            ("load4_single", format!(", {}u", spec.op.inputs))
         };
-        let clamp = match spec.gating {
+        let clamp = match spec.op.gating {
             Some(Gating::Clamped { limit, sharpness }) => Some((limit, sharpness)),
             Some(Gating::Plain(_)) | None => None,
         };
         TilesContext {
             base,
-            weight: Weight::of(spec.format, spec.inputs),
-            tile: Tile::of([spec.tile_rows, spec.tile_outputs], 1, spec.operand),
-            experts: spec.experts,
-            chosen: spec.chosen,
-            outputs: spec.outputs,
-            inputs: spec.inputs,
-            record: spec.record,
-            bias: spec.bias,
-            operand: spec.operand,
-            gating: spec.gating.map(gating),
+            weight: Weight::of(spec.op.format, spec.op.inputs),
+            tile: Tile::of([spec.op.tile_rows, spec.layout.tile_outputs], 1, spec.layout.operand),
+            experts: spec.op.experts,
+            chosen: spec.op.chosen,
+            outputs: spec.op.outputs,
+            inputs: spec.op.inputs,
+            record: spec.op.record,
+            bias: spec.op.bias,
+            operand: spec.layout.operand,
+            gating: spec.op.gating.map(gating),
             limit: clamp.map(|(limit, _)| limit),
             sharpness: clamp.map_or(0.0, |(_, sharpness)| sharpness),
             load,
             bound,
-            ragged: !spec.outputs.is_multiple_of(spec.tile_outputs),
+            ragged: !spec.op.outputs.is_multiple_of(spec.layout.tile_outputs),
         }
     }
 }

@@ -3,9 +3,11 @@
 use crate::context::{DEFAULT_MEMORY, Tile};
 use crate::error::KernelError;
 use crate::limits::{Limits, fits_word};
-use crate::spec::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
+use crate::spec::{ExpertsInnerKernel, ExpertsSumKernel, ExpertsTilesKernel};
 use crate::spec::{MOST_CHOSEN, MOST_EXPERTS};
-use forge_ir::{Format, Gating, Record};
+use forge_ir::Record;
+use forge_ops::{Epilogue, ExpertsGroup, ExpertsJoin, Route};
+use forge_ops::{Format, Gating};
 
 impl Limits<'_> {
     pub(crate) fn route(&self, route: &Route) -> Result<(), KernelError> {
@@ -72,28 +74,29 @@ impl Limits<'_> {
         self.holds("simdgroups", simdgroups, simdgroups <= 32, || "at most 32".to_owned())
     }
 
-    pub(crate) fn experts_inner(&self, inner: &ExpertsInner) -> Result<(), KernelError> {
-        self.choice(inner.experts, inner.chosen)?;
-        self.shared(inner.shared, inner.chosen)?;
-        self.positive("the number of outputs", inner.outputs)?;
-        self.positive("the number of inputs", inner.inputs)?;
-        self.indexable("the number of outputs", inner.outputs, inner.inputs, inner.format)?;
-        self.record(inner.record, (inner.format, inner.outputs, inner.inputs))?;
+    pub(crate) fn experts_inner(&self, inner: &ExpertsInnerKernel) -> Result<(), KernelError> {
+        self.choice(inner.op.experts, inner.op.chosen)?;
+        self.shared(inner.op.shared, inner.op.chosen)?;
+        self.positive("the number of outputs", inner.op.outputs)?;
+        self.positive("the number of inputs", inner.op.inputs)?;
+        self.indexable("the number of outputs", inner.op.outputs, inner.op.inputs, inner.op.format)?;
+        self.record(inner.op.record, (inner.op.format, inner.op.outputs, inner.op.inputs))?;
         let even = || "even: gate and up rows alternate".to_owned();
-        self.gated(inner.outputs, inner.gating)?;
-        self.few_simdgroups(inner.simdgroups)?;
-        let rows = inner.rows_per_simdgroup;
+        self.gated(inner.op.outputs, inner.op.gating)?;
+        self.few_simdgroups(inner.layout.simdgroups)?;
+        let rows = inner.layout.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows > 0 && rows.is_multiple_of(2) && rows <= 64, even)?;
-        if let Some(norm) = inner.norm {
+        if let Some(norm) = inner.op.norm {
             self.positive("the number of partial sums of squares", norm.partials)?;
             self.finite("epsilon", norm.epsilon)?;
         }
-        let Some(route) = &inner.route else { return Ok(()) };
+        let Some(route) = &inner.op.route else { return Ok(()) };
         self.route(route)?;
         let routed = (route.experts.saturating_add(route.shared), route.routes(), route.shared);
-        let same = routed == (inner.experts, inner.chosen, inner.shared);
+        let same = routed == (inner.op.experts, inner.op.chosen, inner.op.shared);
         self.holds("the number of routed experts", route.experts, same, || {
-            let (own, chosen, shared) = (inner.experts - inner.shared, inner.chosen, inner.shared);
+            let (own, chosen, shared) =
+                (inner.op.experts - inner.op.shared, inner.op.chosen, inner.op.shared);
             format!("{own}, with {chosen} experts per row of which {shared} are shared")
         })
     }
@@ -111,21 +114,21 @@ impl Limits<'_> {
         self.side("tile_rows", group.tile_rows)
     }
 
-    pub(crate) fn experts_tiles(&self, tiles: &ExpertsTiles) -> Result<(), KernelError> {
-        self.choice(tiles.experts, tiles.chosen)?;
-        self.shared(tiles.shared, tiles.chosen)?;
-        self.positive("the number of outputs", tiles.outputs)?;
-        self.positive("the number of inputs", tiles.inputs)?;
-        self.indexable("the number of outputs", tiles.outputs, tiles.inputs, tiles.format)?;
-        self.record(tiles.record, (tiles.format, tiles.outputs, tiles.inputs))?;
-        if let Some(gating) = tiles.gating {
-            self.gated(tiles.outputs, gating)?;
+    pub(crate) fn experts_tiles(&self, tiles: &ExpertsTilesKernel) -> Result<(), KernelError> {
+        self.choice(tiles.op.experts, tiles.op.chosen)?;
+        self.shared(tiles.op.shared, tiles.op.chosen)?;
+        self.positive("the number of outputs", tiles.op.outputs)?;
+        self.positive("the number of inputs", tiles.op.inputs)?;
+        self.indexable("the number of outputs", tiles.op.outputs, tiles.op.inputs, tiles.op.format)?;
+        self.record(tiles.op.record, (tiles.op.format, tiles.op.outputs, tiles.op.inputs))?;
+        if let Some(gating) = tiles.op.gating {
+            self.gated(tiles.op.outputs, gating)?;
         }
-        self.side("tile_rows", tiles.tile_rows)?;
-        self.side("tile_outputs", tiles.tile_outputs)?;
-        let tile = Tile::of([tiles.tile_rows, tiles.tile_outputs], 1, tiles.operand);
+        self.side("tile_rows", tiles.op.tile_rows)?;
+        self.side("tile_outputs", tiles.layout.tile_outputs)?;
+        let tile = Tile::of([tiles.op.tile_rows, tiles.layout.tile_outputs], 1, tiles.layout.operand);
         // All results replace the tile at once.
-        let bytes = tile.bytes().max(4 * tiles.tile_rows * (tiles.tile_outputs + 4));
+        let bytes = tile.bytes().max(4 * tiles.op.tile_rows * (tiles.layout.tile_outputs + 4));
         let fits = bytes <= DEFAULT_MEMORY;
         self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, fits, || {
             format!("at most {DEFAULT_MEMORY} bytes: use a smaller tile")
@@ -141,28 +144,34 @@ impl Limits<'_> {
         })
     }
 
-    pub(crate) fn experts_sum(&self, sum: &ExpertsSum) -> Result<(), KernelError> {
-        self.choice(sum.experts, sum.chosen)?;
-        self.shared(sum.shared, sum.chosen)?;
-        self.positive("the number of outputs", sum.outputs)?;
-        self.positive("the number of inputs", sum.inputs)?;
-        self.indexable("the number of outputs", sum.outputs, sum.inputs, sum.format)?;
-        self.record(sum.record, (sum.format, sum.outputs, sum.inputs))?;
-        let inputs = sum.chosen.saturating_mul(sum.inputs);
-        self.holds("the number of inputs", sum.inputs, fits_word(inputs), || {
+    pub(crate) fn experts_sum(&self, sum: &ExpertsSumKernel) -> Result<(), KernelError> {
+        self.choice(sum.op.experts, sum.op.chosen)?;
+        self.shared(sum.op.shared, sum.op.chosen)?;
+        self.positive("the number of outputs", sum.op.outputs)?;
+        self.positive("the number of inputs", sum.op.inputs)?;
+        self.indexable("the number of outputs", sum.op.outputs, sum.op.inputs, sum.op.format)?;
+        self.record(sum.op.record, (sum.op.format, sum.op.outputs, sum.op.inputs))?;
+        let inputs = sum.op.chosen.saturating_mul(sum.op.inputs);
+        self.holds("the number of inputs", sum.op.inputs, fits_word(inputs), || {
             "small enough that the inputs of all experts of a row are indexed in 32 bits".to_owned()
         })?;
-        self.few_simdgroups(sum.simdgroups)?;
-        let rows = sum.rows_per_simdgroup;
+        self.few_simdgroups(sum.layout.simdgroups)?;
+        let rows = sum.layout.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, (1..=32).contains(&rows), || {
             "at most 32: each lane writes one row".to_owned()
         })?;
-        let Summed::AddSquares(squares) = sum.ending else { return Ok(()) };
-        let finished = rows * sum.simdgroups;
+        let squares = match sum.op.epilogue {
+            Epilogue::AddSquares(squares) => squares,
+            Epilogue::Store | Epilogue::Add => return Ok(()),
+            Epilogue::Gate(_) | Epilogue::Multiply { .. } | Epilogue::Best { .. } => {
+                return self.holds("the epilogue of a sum over experts", 1, false, || "a sum".to_owned());
+            }
+        };
+        let finished = rows * sum.layout.simdgroups;
         self.holds("the number of outputs of a threadgroup", finished, finished <= 32, || {
             "at most 32, which one simdgroup writes: use fewer simdgroups".to_owned()
         })?;
-        let groups = sum.outputs.div_ceil(finished);
+        let groups = sum.op.outputs.div_ceil(finished);
         self.holds(
             "the number of partial sums of squares",
             squares.partials,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::context::{Base, literal};
-use crate::spec::{Elementwise, Function, LayerNorm, NormAdd, RmsNorm, SliceColumns, UnaryOp};
+use forge_ops::{Elementwise, Function, LayerNorm, NormAdd, RmsNorm, SliceColumns, UnaryOp};
 
 #[derive(Serialize)]
 pub(crate) struct RmsNormContext<'a> {

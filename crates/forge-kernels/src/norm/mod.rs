@@ -1,4 +1,3 @@
 //! Norms and other kernels that work row by row.
 
 pub(crate) mod context;
-pub(crate) mod spec;

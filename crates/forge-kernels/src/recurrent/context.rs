@@ -3,7 +3,8 @@
 use crate::attention::context::distances;
 use crate::context::Base;
 use crate::norm::context::Applied;
-use crate::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm, UnaryOp};
+use crate::spec::DeltaChunksKernel;
+use forge_ops::{CausalConv, DeltaRule, DeltaStep, GatedRmsNorm, UnaryOp};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -127,8 +128,8 @@ pub(crate) struct DeltaChunksContext<'a> {
 }
 
 impl<'a> DeltaChunksContext<'a> {
-    pub(crate) fn of(base: Base<'a>, chunks: &'a DeltaChunks) -> DeltaChunksContext<'a> {
-        let (spec, rows, simdgroups) = (&chunks.rule, chunks.rows, chunks.simdgroups());
+    pub(crate) fn of(base: Base<'a>, chunks: &'a DeltaChunksKernel) -> DeltaChunksContext<'a> {
+        let (spec, rows, simdgroups) = (&chunks.op.rule, chunks.layout.rows, chunks.simdgroups());
         let (vector, step) = loaded(spec);
         let padded = spec.keys.next_multiple_of(8);
         let row_threads = 32 * simdgroups / rows;

@@ -5,7 +5,8 @@ use crate::context::WIDEST_HEAD;
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::limits::Limits;
-use crate::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
+use crate::spec::DeltaChunksKernel;
+use forge_ops::{CausalConv, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// Maximum number of taps.
 const MOST_TAPS: usize = 16;
@@ -43,9 +44,9 @@ impl Limits<'_> {
         self.finite("epsilon of the heads' norm", rule.gated.unwrap_or(0.0))
     }
 
-    pub(crate) fn delta_chunks(&self, chunks: &DeltaChunks) -> Result<(), KernelError> {
-        self.delta_rule(&chunks.rule)?;
-        self.holds("rows at once", chunks.rows, matches!(chunks.rows, 8 | 16 | 32), || {
+    pub(crate) fn delta_chunks(&self, chunks: &DeltaChunksKernel) -> Result<(), KernelError> {
+        self.delta_rule(&chunks.op.rule)?;
+        self.holds("rows at once", chunks.layout.rows, matches!(chunks.layout.rows, 8 | 16 | 32), || {
             "8, 16 or 32".to_owned()
         })?;
         let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;

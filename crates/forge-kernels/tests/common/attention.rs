@@ -1,49 +1,51 @@
 //! Specs of attention and of the kernels that prepare its inputs.
 
-use forge_ir::{Format, LongContext, Pairing, Rotation};
-use forge_kernels::spec::{
-    Append, Attend, AttendJoin, AttentionKnobs, Gates, HeadNorm, KvSource, Prologue, Rotate, RotateAppend,
-    Rows,
-};
+use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
 use forge_kernels::{Family, Spec, prologue_fits};
+use forge_ops::{
+    Append, Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, Rotate,
+    RotateAppend, Rotation,
+};
 
 /// Attention, plain.
-pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> Attend {
+pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendKernel {
     let scale = 1.0 / (width as f32).sqrt();
-    Attend {
-        query_heads,
-        key_heads,
-        width,
-        cache,
-        ring: None,
-        scale,
-        window: None,
-        softcap: None,
-        sinks: false,
-        gates: None,
-        prologue: None,
-        knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache),
+    Kernel {
+        op: Attend {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring: None,
+            scale,
+            window: None,
+            softcap: None,
+            sinks: false,
+            gates: None,
+            prologue: None,
+        },
+        layout: AttentionLayout { knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache) },
     }
 }
 
 /// Attention of many rows as it is laid out for a card.
-pub(crate) fn on_a_card(attend: Attend) -> Spec {
-    let Attend { query_heads, key_heads, width, cache, .. } = attend;
+pub(crate) fn on_a_card(attend: AttendKernel) -> Spec {
+    let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
-    Spec::AttendTiled(Attend { knobs, ..attend })
+    Spec::AttendTiled(attend.clone().with_layout(|_| AttentionLayout { knobs }))
 }
 
 /// Attention of few rows as it is laid out for a card.
-pub(crate) fn few_on_a_card(attend: Attend) -> Spec {
-    let Attend { query_heads, key_heads, width, cache, .. } = attend;
+pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
+    let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
-    Spec::AttendSplit(Attend { knobs, ..attend })
+    Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }))
 }
 
 /// Attention with a fused `rotate_append`.
 pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
-    let RotateAppend { brings, norm, ref rotation, pairing, .. } = *rotate;
-    Prologue { brings, norm, rotation: rotation.clone(), pairing }
+    let RotateAppend { brings, norm, ref rotation, .. } = *rotate;
+    Prologue { brings, norm, rotation: rotation.clone() }
 }
 
 /// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
@@ -56,11 +58,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let coded = (width % 32 == 0).then_some(Format::Q8_0);
             for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
                 let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
-                let still = RotateAppend {
-                    rotation: Rotation::none(),
-                    pairing: Pairing::Interleaved,
-                    ..plain.clone()
-                };
+                let still = RotateAppend { rotation: Rotation::none(), ..plain.clone() };
                 specs.push(Spec::RotateAppend(still.clone()));
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
@@ -69,71 +67,84 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 let gates = Some(Gates { pitch, first: pitch - query_heads * width });
                 let beside = RotateAppend { brings, ..plain.clone() };
                 specs.push(Spec::RotateAppend(beside.clone()));
-                specs.push(Spec::AttendSplit(Attend { gates, ..split.clone() }));
-                specs.push(Spec::AttendTiled(Attend { gates, ..split.clone() }));
+                specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { gates, ..op })));
+                specs.push(Spec::AttendTiled(split.clone().with_op(|op| Attend { gates, ..op })));
                 specs.push(Spec::AttendJoin(AttendJoin { query_heads, width, gates }));
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));
-                    specs.push(Spec::AttendSplit(Attend { gates, prologue, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend {
+                        gates,
+                        prologue,
+                        ..op
+                    })));
                 }
                 let tiled = attend(query_heads, key_heads, width, cache);
-                specs.push(Spec::AttendSplit(Attend { window: Some(40), ..split.clone() }));
+                specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { window: Some(40), ..op })));
                 let (window, ring) = (Some(40), Some(320));
-                specs.push(Spec::AttendSplit(Attend { window, ring, ..split.clone() }));
-                specs.push(Spec::AttendTiled(Attend { window, ring, ..tiled.clone() }));
+                specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { window, ring, ..op })));
+                specs.push(Spec::AttendTiled(tiled.clone().with_op(|op| Attend { window, ring, ..op })));
                 specs.push(Spec::RotateAppend(RotateAppend { ring, ..plain.clone() }));
                 specs.push(Spec::RotateAppend(RotateAppend { ring, norm, ..plain.clone() }));
-                specs.push(Spec::AttendSplit(Attend { softcap: Some(50.0), ..split.clone() }));
-                specs.push(Spec::AttendSplit(Attend { sinks: true, ..split.clone() }));
+                specs.push(Spec::AttendSplit(
+                    split.clone().with_op(|op| Attend { softcap: Some(50.0), ..op }),
+                ));
+                specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { sinks: true, ..op })));
                 if prologue_fits(query_heads, key_heads, width) {
                     let whole = Some(prologue(&plain));
                     let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
                     let part = Some(prologue(&RotateAppend { norm, ..part }));
                     for norm in [None, norm] {
                         let prologue = Some(prologue(&RotateAppend { norm, ..still.clone() }));
-                        specs.push(Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+                        specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { prologue, ..op })));
                     }
                     let prologue = whole.clone();
-                    specs.push(Spec::AttendSplit(Attend { prologue, window, ring, ..split.clone() }));
-                    specs.push(Spec::AttendSplit(Attend { prologue: whole, ..split.clone() }));
-                    specs.push(Spec::AttendSplit(Attend {
+                    specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend {
+                        prologue,
+                        window,
+                        ring,
+                        ..op
+                    })));
+                    specs.push(Spec::AttendSplit(
+                        split.clone().with_op(|op| Attend { prologue: whole, ..op }),
+                    ));
+                    specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend {
                         window: Some(40),
                         softcap: Some(50.0),
                         sinks: true,
                         prologue: part,
-                        ..split.clone()
-                    }));
+                        ..op
+                    })));
                 }
-                specs.push(Spec::AttendTiled(Attend {
+                specs.push(Spec::AttendTiled(tiled.clone().with_op(|op| Attend {
                     window: Some(40),
                     softcap: Some(50.0),
                     sinks: true,
-                    ..tiled.clone()
-                }));
+                    ..op
+                })));
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
                 specs.push(Spec::RotateAppend(plain));
                 specs.push(few_on_a_card(split.clone()));
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));
-                    specs.push(few_on_a_card(Attend {
+                    specs.push(few_on_a_card(split.clone().with_op(|op| Attend {
                         window,
                         ring,
                         softcap: Some(50.0),
                         sinks: true,
                         gates,
                         prologue,
-                        ..split.clone()
-                    }));
+                        ..op
+                    })));
                 }
                 specs.push(Spec::AttendSplit(split));
                 specs.push(on_a_card(tiled.clone()));
-                specs.push(on_a_card(Attend {
+                specs.push(on_a_card(tiled.clone().with_op(|op| Attend {
                     window: Some(40),
                     softcap: Some(50.0),
                     sinks: true,
                     gates,
-                    ..tiled.clone()
-                }));
+                    ..op
+                })));
                 specs.push(Spec::AttendTiled(tiled));
             }
         }
@@ -141,7 +152,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
             for pairing in [Pairing::Half, Pairing::Interleaved] {
                 for pairs in [width / 2, width / 2 - 1] {
                     let RotateAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
-                    specs.push(Spec::Rotate(Rotate { heads, width, rotation, pairing }));
+                    specs.push(Spec::Rotate(Rotate { heads, width, rotation }));
                 }
             }
             for ring in [None, Some(320)] {
@@ -157,9 +168,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
             let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
-            let with = |rotate: &RotateAppend| Attend {
-                prologue: Some(prologue(rotate)),
-                ..attend(4, 2, 64, rotate.cache)
+            let with = |rotate: &RotateAppend| {
+                attend(4, 2, 64, rotate.cache).with_op(|op| Attend { prologue: Some(prologue(rotate)), ..op })
             };
             specs.push(Spec::AttendSplit(with(&plain)));
             specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
@@ -174,8 +184,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
             stretched.rotation.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
             for rotate in [turned, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rotate)));
-                let RotateAppend { width, ref rotation, pairing, .. } = rotate;
-                specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone(), pairing }));
+                let RotateAppend { width, ref rotation, .. } = rotate;
+                specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone() }));
                 specs.push(Spec::RotateAppend(rotate));
             }
         }
@@ -188,8 +198,12 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 let mut rotate = RotateAppend { brings, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
                 rotate.rotation.magnitude = 1.0;
                 let (window, ring) = (Some(40), Some(320));
-                let attend =
-                    Attend { prologue: Some(prologue(&rotate)), window, ring, ..attend(9, 3, 96, cache) };
+                let attend = attend(9, 3, 96, cache).with_op(|op| Attend {
+                    prologue: Some(prologue(&rotate)),
+                    window,
+                    ring,
+                    ..op
+                });
                 specs.push(Spec::AttendSplit(attend));
                 if brings != KvSource::Nothing {
                     specs.push(Spec::RotateAppend(rotate));
@@ -221,6 +235,5 @@ pub(crate) fn rotate(
         brings: KvSource::KeysAndValues,
         norm: None,
         rotation,
-        pairing,
     }
 }

@@ -1,10 +1,11 @@
 //! Specs of routing and of expert kernels.
 
-use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
+use forge_ir::Record;
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    DeferredNorm, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Operand, Route, Squares,
-    Summed,
+use forge_kernels::spec::{ExpertsLayout, ExpertsTileLayout, Kernel, Operand};
+use forge_ops::{
+    Activation, DeferredNorm, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles,
+    Format, Gating, Groups, Route, Scores, Squares,
 };
 
 /// Ways of choosing experts.
@@ -57,7 +58,7 @@ fn record(format: Format, matrix: [usize; 2]) -> usize {
 /// Every kernel of experts.
 pub(super) fn experts() -> Vec<Spec> {
     let mut specs: Vec<Spec> = routes().into_iter().map(Spec::Route).collect();
-    let squares = |gain| Summed::AddSquares(Squares { partials: 64, gain });
+    let squares = |gain| Epilogue::AddSquares(Squares { partials: 64, gain });
     for format in Format::ALL.into_iter().filter(|format| format.takes(768)) {
         let plain = Gating::Plain(Activation::Silu);
         let clamped = Gating::Clamped { limit: 7.0, sharpness: 1.702 };
@@ -78,37 +79,39 @@ pub(super) fn experts() -> Vec<Spec> {
             let shared = route.as_ref().map_or(0, |route| route.shared);
             let (experts, chosen) =
                 route.as_ref().map_or((128, 8), |route| (route.experts + shared, route.routes()));
-            specs.push(Spec::ExpertsInner(ExpertsInner {
-                format,
-                experts,
-                chosen,
-                shared,
-                outputs: 100,
-                inputs: 768,
-                record: record(format, [100, 768]),
-                norm,
-                bias,
-                gating,
-                route,
-                rows_per_simdgroup: 4,
-                simdgroups: 2,
+            specs.push(Spec::ExpertsInner(Kernel {
+                op: ExpertsInner {
+                    format,
+                    experts,
+                    chosen,
+                    shared,
+                    outputs: 100,
+                    inputs: 768,
+                    record: record(format, [100, 768]),
+                    norm,
+                    bias,
+                    gating,
+                    route,
+                },
+                layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
             }));
         }
-        for (ending, bias) in
-            [(Summed::Store, false), (Summed::Add, true), (squares(true), true), (squares(false), false)]
+        for (epilogue, bias) in
+            [(Epilogue::Store, false), (Epilogue::Add, true), (squares(true), true), (squares(false), false)]
         {
-            specs.push(Spec::ExpertsSum(ExpertsSum {
-                format,
-                experts: 128,
-                chosen: 8,
-                shared: 0,
-                outputs: 100,
-                inputs: 768,
-                record: record(format, [100, 768]),
-                bias,
-                ending,
-                rows_per_simdgroup: 4,
-                simdgroups: 2,
+            specs.push(Spec::ExpertsSum(Kernel {
+                op: ExpertsSum {
+                    format,
+                    experts: 128,
+                    chosen: 8,
+                    shared: 0,
+                    outputs: 100,
+                    inputs: 768,
+                    record: record(format, [100, 768]),
+                    bias,
+                    epilogue,
+                },
+                layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
             }));
         }
         for (outputs, gating, operand) in [
@@ -117,19 +120,20 @@ pub(super) fn experts() -> Vec<Spec> {
             (100, None, Operand::F32),
             (64, None, Operand::F16),
         ] {
-            specs.push(Spec::ExpertsTiles(ExpertsTiles {
-                format,
-                experts: 128,
-                chosen: 8,
-                shared: 0,
-                outputs,
-                inputs: 768,
-                record: record(format, [outputs, 768]),
-                bias: outputs == 100,
-                gating,
-                operand,
-                tile_rows: 32,
-                tile_outputs: 64,
+            specs.push(Spec::ExpertsTiles(Kernel {
+                op: ExpertsTiles {
+                    format,
+                    experts: 128,
+                    chosen: 8,
+                    shared: 0,
+                    outputs,
+                    inputs: 768,
+                    record: record(format, [outputs, 768]),
+                    bias: outputs == 100,
+                    gating,
+                    tile_rows: 32,
+                },
+                layout: ExpertsTileLayout { operand, tile_outputs: 64 },
             }));
         }
     }

@@ -1,11 +1,11 @@
 //! Specs of multi-head latent attention (MLA).
 
 use super::{formats, rotate};
-use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    AttendJoin, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
-    MlaLoadLatents, Operand, PerHeadLinear,
+use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
+use forge_ops::{
+    AttendJoin, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LongContext,
+    MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, Rotation,
 };
 
 /// Attention over latents: matrices of heads both ways and in every format, and each size of a line.
@@ -17,15 +17,9 @@ pub(crate) fn latents() -> Vec<Spec> {
                 let of_heads = heads * if turned { rows } else { columns };
                 for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
                 {
-                    specs.push(Spec::EachHead(PerHeadLinear {
-                        format,
-                        heads,
-                        rows,
-                        columns,
-                        turned,
-                        pitch,
-                        together,
-                        each,
+                    specs.push(Spec::EachHead(Kernel {
+                        op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+                        layout: PerHeadLayout { together, each },
                     }));
                 }
             }
@@ -53,17 +47,11 @@ pub(crate) fn latents() -> Vec<Spec> {
     }
     for (heads, keys, turned, values) in [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)] {
         for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
-            let tile = MlaAttentionExpanded::tile_for(keys, turned, values).expect("there is room");
+            let tile = MlaExpandedLayout::tile_for(keys, turned, values).expect("there is room");
             let (queries_pitch, scale) = (heads * keys + more, 0.1);
-            specs.push(Spec::AttendUnfolded(MlaAttentionExpanded {
-                heads,
-                keys,
-                turned,
-                values,
-                queries_pitch,
-                scale,
-                operand,
-                tile,
+            specs.push(Spec::AttendUnfolded(Kernel {
+                op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+                layout: MlaExpandedLayout { operand, tile },
             }));
         }
     }
@@ -89,10 +77,8 @@ fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepa
         key_pitch: all + width + turned,
         key_first: all + width,
     };
-    let prepare = |columns, rotation: Rotation| {
-        let pairing = rotation.pairing;
-        Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing })
-    };
+    let prepare =
+        |columns, rotation: Rotation| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
     let turns = |pairs, pairing| rotate(1, 1, turned, Format::F16, pairs, pairing).rotation;
     let mut long = turns(turned / 2, Pairing::Interleaved);
     long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });

@@ -12,11 +12,11 @@ pub(crate) use latents::latents;
 pub(crate) use projections::{project, projections};
 
 use experts::experts;
-use forge_ir::{Activation, Format};
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    Argmax, ArgmaxJoin, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Elementwise, Embed, Function,
-    GatedRmsNorm, LayerNorm, NormAdd, RmsNorm, Sample, SliceColumns, Squares, UnaryOp,
+use forge_kernels::spec::{ChunkLayout, DeltaChunksKernel, Kernel};
+use forge_ops::{
+    Activation, Argmax, ArgmaxJoin, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Elementwise, Embed,
+    Format, Function, GatedRmsNorm, LayerNorm, NormAdd, RmsNorm, Sample, SliceColumns, Squares, UnaryOp,
 };
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
@@ -97,8 +97,11 @@ pub(crate) fn others() -> Vec<Spec> {
         for gated in [None, Some(1e-5)] {
             let rule = DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
             specs.push(Spec::DeltaRule(rule.clone()));
-            specs.extend(DeltaChunks::of(rule.clone()).map(Spec::DeltaChunks));
-            specs.push(Spec::DeltaChunks(DeltaChunks { rule: rule.clone(), rows: 8 }));
+            specs.extend(DeltaChunksKernel::of(rule).map(Spec::DeltaChunks));
+            specs.push(Spec::DeltaChunks(Kernel {
+                op: DeltaChunks { rule },
+                layout: ChunkLayout { rows: 8 },
+            }));
             specs.extend(gated.map(|_| Spec::DeltaStep(DeltaStep { rule, taps: 4 })));
         }
     }

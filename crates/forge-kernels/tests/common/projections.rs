@@ -1,11 +1,9 @@
 //! Specs of projections, in every format, with every epilogue and batch size.
 
 use super::formats;
-use forge_ir::{Activation, Format};
-use forge_kernels::spec::{
-    DeferredNorm, Epilogue, InlineNorm, Knobs, Linear, Operand, Rows, Squares, UnaryOp,
-};
+use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
+use forge_ops::{Activation, DeferredNorm, Epilogue, Format, Gating, InlineNorm, Linear, Squares, UnaryOp};
 
 /// A projection with the knobs of an M4.
 pub(crate) fn project(
@@ -14,22 +12,22 @@ pub(crate) fn project(
     outputs: usize,
     inputs: usize,
     epilogue: Epilogue,
-) -> Linear {
-    let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+) -> LinearKernel {
+    let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], leaves, false);
-    Linear {
-        rows,
-        format,
-        outputs,
-        inputs,
-        norm: None,
-        own_norm: None,
-        bias: false,
-        each: None,
-        epilogue,
-        operand: Operand::F32,
-        chooses: false,
-        knobs,
+    Kernel {
+        op: Linear {
+            format,
+            outputs,
+            inputs,
+            norm: None,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue,
+            chooses: false,
+        },
+        layout: LinearLayout { rows, operand: Operand::F32, knobs },
     }
 }
 
@@ -38,30 +36,42 @@ pub(crate) fn projections() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in formats() {
         for rows in [Rows::One, Rows::Few, Rows::Many] {
-            for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Activation::Silu)] {
+            for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Gating::Plain(Activation::Silu))]
+            {
                 for (outputs, inputs, bias) in
                     [(64, 128, false), (50, 56, true), (112, 30, false), (7, 64, true)]
                 {
                     if outputs % 2 == 1 && matches!(epilogue, Epilogue::Gate(_)) {
                         continue;
                     }
-                    let plain = Linear { bias, ..project(rows, format, outputs, inputs, epilogue) };
+                    let plain =
+                        project(rows, format, outputs, inputs, epilogue).with_op(|op| Linear { bias, ..op });
                     specs.push(Spec::Project(plain.clone()));
-                    let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
+                    let knobs = Knobs { simdgroups: 4, split: 2, ..plain.layout.knobs };
                     let each = bias.then_some(if inputs == 56 {
                         UnaryOp::Softcap(30.0)
                     } else {
                         UnaryOp::Scale(0.22)
                     });
-                    specs.push(Spec::Project(Linear { knobs, each, operand: Operand::F16, ..plain }));
+                    specs.push(Spec::Project(
+                        plain.with_op(|op| Linear { each, ..op }).with_layout(|layout| LinearLayout {
+                            knobs,
+                            operand: Operand::F16,
+                            ..layout
+                        }),
+                    ));
                 }
             }
         }
     }
     for (tile_rows, split) in [(64, 1), (16, 2)] {
         let plain = project(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
-        let knobs = Knobs { tile_rows, split, ..plain.knobs };
-        specs.push(Spec::Project(Linear { knobs, operand: Operand::F16, ..plain }));
+        let knobs = Knobs { tile_rows, split, ..plain.layout.knobs };
+        specs.push(Spec::Project(plain.with_layout(|layout| LinearLayout {
+            knobs,
+            operand: Operand::F16,
+            ..layout
+        })));
     }
     specs.extend(deferred());
     specs.extend(of_codes());
@@ -74,8 +84,9 @@ fn of_codes() -> impl Iterator<Item = Spec> {
         [(16, 2), (32, 1)].map(|(rows_per_simdgroup, packets)| {
             let plain = project(Rows::One, format, 70, 560, Epilogue::Store);
             let (simdgroups, split) = (2, 2);
-            let knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, codes: true, ..plain.knobs };
-            Spec::Project(Linear { knobs, ..plain })
+            let knobs =
+                Knobs { rows_per_simdgroup, simdgroups, split, packets, codes: true, ..plain.layout.knobs };
+            Spec::Project(plain.with_knobs(knobs))
         })
     })
 }
@@ -87,10 +98,10 @@ fn deferred() -> Vec<Spec> {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let epilogues = [
         Epilogue::Store,
-        Epilogue::Gate(Activation::Silu),
+        Epilogue::Gate(Gating::Plain(Activation::Silu)),
         squares(128, true),
         squares(25, false),
-        Epilogue::Best,
+        Epilogue::Best { candidates: 1 << 16 },
         Epilogue::Multiply { of: 60 },
     ];
     let knobs = [(1, 2, 1), (2, 2, 2), (4, 8, 1), (8, 8, 4), (2, 2, 1), (8, 8, 2)];
@@ -104,14 +115,15 @@ fn deferred() -> Vec<Spec> {
                 }
                 let packets = if split == 1 && inputs > 1024 { 2 } else { 1 };
                 let mut plain = project(Rows::One, format, outputs, inputs, epilogue);
-                plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
-                plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
-                plain.bias = turn % 2 == 1;
-                plain.each = (turn % 5 == 0).then_some(UnaryOp::Softcap(30.0));
+                plain.layout.knobs =
+                    Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.layout.knobs };
+                plain.op.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
+                plain.op.bias = turn % 2 == 1;
+                plain.op.each = (turn % 5 == 0).then_some(UnaryOp::Softcap(30.0));
                 // Every other one that norms its x does all of it.
-                if plain.norm.is_some() && turn % 2 == 0 {
-                    plain.norm = None;
-                    plain.own_norm = Some(InlineNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
+                if plain.op.norm.is_some() && turn % 2 == 0 {
+                    plain.op.norm = None;
+                    plain.op.own_norm = Some(InlineNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
                 }
                 let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
                 if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {

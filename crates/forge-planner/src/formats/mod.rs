@@ -16,9 +16,8 @@
 pub(crate) mod budget;
 
 use crate::options::{Options, Quant};
-use forge_ir::{
-    Apply, Body, BodyId, Diagnostic, Draft, Format, Graph, Node, Op, ParamId, SUPERBLOCK, Weight, WeightId,
-};
+use forge_ir::{Apply, Body, BodyId, Diagnostic, Draft, Graph, Node, Op, ParamId, Weight, WeightId};
+use forge_ops::{Format, SUPERBLOCK};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;

@@ -5,9 +5,10 @@ use crate::fuse::list::{CombineInput, Epilogue, ExpertsSum, Kind, Linear};
 use crate::layout::tuning_key::{ExpertMatrix, ExpertsProduct, Layout, LinearKey, TuningKey};
 use crate::lower::select::{Select, places};
 use crate::predict::chips::Chip;
-use forge_ir::{Apply, Body, Format, WeightId};
+use forge_ir::{Apply, Body, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
+use forge_ops::Format;
 
 impl Select<'_> {
     /// Number of partial sums of the producer with the most threadgroups, rounded up to whole vectors. Other
@@ -105,7 +106,7 @@ impl Select<'_> {
     /// Outputs that a per-head matmul kernel computes at once.
     pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
         let chip = self.chip();
-        spec::PerHeadLinear::each_for(chip.cores as usize, format, shape, turned)
+        spec::PerHeadLayout::each_for(chip.cores as usize, format, shape, turned)
     }
 
     /// Rows per simdgroup and simdgroups per threadgroup of an expert kernel with this many outputs and

@@ -11,8 +11,9 @@
 
 use crate::layout::tuning_key::{Layout, TuningKey};
 use crate::plan::Plan;
-use forge_kernels::spec::{Epilogue, Rows};
+use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};
+use forge_ops::Epilogue;
 
 /// A tuning key, and the alternative layouts of its kernels.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,8 +86,8 @@ fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
 /// Outputs per argmax candidate, if the kernel writes any.
 fn candidates_of(spec: &Spec) -> Option<usize> {
     match spec {
-        Spec::Project(project) if project.epilogue == Epilogue::Best => {
-            Some(project.knobs.outputs_of_group())
+        Spec::Project(project) if matches!(project.op.epilogue, Epilogue::Best { .. }) => {
+            Some(project.layout.knobs.outputs_of_group())
         }
         _ => None,
     }

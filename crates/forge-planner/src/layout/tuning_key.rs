@@ -5,12 +5,12 @@
 //! There are keys for linear layers, for expert matrices and for attention. All other kernels have a single
 //! layout.
 
-use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Attend, AttentionKnobs, Epilogue, ExpertsInner, ExpertsKnobs, ExpertsSum, ExpertsTiles, Knobs, Linear,
-    Rows, Summed,
+    AttentionKnobs, AttentionLayout, ExpertsKnobs, ExpertsLayout, ExpertsTileLayout, Kernel, Knobs,
+    LinearKernel, LinearLayout, Rows,
 };
+use forge_ops::{Attend, Epilogue, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Linear};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// All properties that a layout is chosen by.
@@ -113,9 +113,9 @@ fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
 
 impl LinearKey {
     /// Key of a linear layer.
-    pub fn of(project: &Linear) -> LinearKey {
-        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-        let Linear { rows, format, outputs, inputs, .. } = *project;
+    pub fn of(project: &LinearKernel) -> LinearKey {
+        let leaves = matches!(project.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        let (Linear { format, outputs, inputs, .. }, rows) = (project.op, project.layout.rows);
         LinearKey { rows, format, outputs, inputs, leaves }
     }
 }
@@ -130,7 +130,7 @@ impl ExpertsProduct {
 
     fn of_sum(sum: &ExpertsSum) -> ExpertsProduct {
         let ExpertsSum { format, experts, chosen, outputs, inputs, .. } = *sum;
-        let leaves = matches!(sum.ending, Summed::AddSquares(_));
+        let leaves = matches!(sum.epilogue, Epilogue::AddSquares(_));
         let (product, rows) = (ExpertMatrix::Down, if leaves { Rows::One } else { Rows::Few });
         ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves }
     }
@@ -155,30 +155,37 @@ impl TuningKey {
     pub fn of(spec: &Spec) -> Option<(TuningKey, Layout)> {
         Some(match spec {
             Spec::Project(project) => {
-                (TuningKey::Projection(LinearKey::of(project)), Layout::Projection(project.knobs))
+                (TuningKey::Projection(LinearKey::of(project)), Layout::Projection(project.layout.knobs))
             }
             Spec::ExpertsInner(inner) => {
-                let ExpertsInner { rows_per_simdgroup, simdgroups, .. } = *inner;
+                let ExpertsLayout { rows_per_simdgroup, simdgroups } = inner.layout;
                 let knobs = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
-                (TuningKey::Experts(ExpertsProduct::of_inner(inner)), Layout::Experts(knobs))
+                (TuningKey::Experts(ExpertsProduct::of_inner(&inner.op)), Layout::Experts(knobs))
             }
             Spec::ExpertsSum(sum) => {
-                let ExpertsSum { rows_per_simdgroup, simdgroups, .. } = *sum;
+                let ExpertsLayout { rows_per_simdgroup, simdgroups } = sum.layout;
                 let knobs = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
-                (TuningKey::Experts(ExpertsProduct::of_sum(sum)), Layout::Experts(knobs))
+                (TuningKey::Experts(ExpertsProduct::of_sum(&sum.op)), Layout::Experts(knobs))
             }
             Spec::ExpertsTiles(tiles) => {
-                let knobs =
-                    ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs: tiles.tile_outputs };
-                (TuningKey::Experts(ExpertsProduct::of_tiles(tiles)), Layout::Experts(knobs))
+                let knobs = ExpertsKnobs {
+                    rows_per_simdgroup: 1,
+                    simdgroups: 4,
+                    tile_outputs: tiles.layout.tile_outputs,
+                };
+                (TuningKey::Experts(ExpertsProduct::of_tiles(&tiles.op)), Layout::Experts(knobs))
             }
             Spec::AttendSplit(attend) => {
-                let rows = if attend.prologue.is_some() { Rows::One } else { Rows::Few };
-                (TuningKey::Attention(Attention::of(attend, rows)), Layout::Attention(attend.knobs))
+                let rows = if attend.op.prologue.is_some() { Rows::One } else { Rows::Few };
+                (
+                    TuningKey::Attention(Attention::of(&attend.op, rows)),
+                    Layout::Attention(attend.layout.knobs),
+                )
             }
-            Spec::AttendTiled(attend) => {
-                (TuningKey::Attention(Attention::of(attend, Rows::Many)), Layout::Attention(attend.knobs))
-            }
+            Spec::AttendTiled(attend) => (
+                TuningKey::Attention(Attention::of(&attend.op, Rows::Many)),
+                Layout::Attention(attend.layout.knobs),
+            ),
             _ => return None,
         })
     }
@@ -238,28 +245,38 @@ impl Layout {
     /// The kernel with this layout; `None` if the layout is for another kind of kernel.
     pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
-            (Layout::Projection(knobs), Spec::Project(project)) => {
-                Spec::Project(Linear { knobs: *knobs, ..project.clone() })
-            }
+            (Layout::Projection(knobs), Spec::Project(project)) => Spec::Project(Kernel {
+                op: project.op.clone(),
+                layout: LinearLayout { knobs: *knobs, ..project.layout },
+            }),
             (
                 Layout::Experts(ExpertsKnobs { rows_per_simdgroup, simdgroups, .. }),
                 Spec::ExpertsInner(inner),
             ) => {
                 let (rows_per_simdgroup, simdgroups) = (*rows_per_simdgroup, *simdgroups);
-                Spec::ExpertsInner(ExpertsInner { rows_per_simdgroup, simdgroups, ..inner.clone() })
+                Spec::ExpertsInner(Kernel {
+                    op: inner.op.clone(),
+                    layout: ExpertsLayout { rows_per_simdgroup, simdgroups },
+                })
             }
             (Layout::Experts(ExpertsKnobs { rows_per_simdgroup, simdgroups, .. }), Spec::ExpertsSum(sum)) => {
                 let (rows_per_simdgroup, simdgroups) = (*rows_per_simdgroup, *simdgroups);
-                Spec::ExpertsSum(ExpertsSum { rows_per_simdgroup, simdgroups, ..sum.clone() })
+                Spec::ExpertsSum(Kernel {
+                    op: sum.op.clone(),
+                    layout: ExpertsLayout { rows_per_simdgroup, simdgroups },
+                })
             }
             (Layout::Experts(ExpertsKnobs { tile_outputs, .. }), Spec::ExpertsTiles(tiles)) => {
-                Spec::ExpertsTiles(ExpertsTiles { tile_outputs: *tile_outputs, ..tiles.clone() })
+                Spec::ExpertsTiles(Kernel {
+                    op: tiles.op.clone(),
+                    layout: ExpertsTileLayout { tile_outputs: *tile_outputs, ..tiles.layout },
+                })
             }
             (Layout::Attention(knobs), Spec::AttendSplit(attend)) => {
-                Spec::AttendSplit(Attend { knobs: *knobs, ..attend.clone() })
+                Spec::AttendSplit(Kernel { op: attend.op.clone(), layout: AttentionLayout { knobs: *knobs } })
             }
             (Layout::Attention(knobs), Spec::AttendTiled(attend)) => {
-                Spec::AttendTiled(Attend { knobs: *knobs, ..attend.clone() })
+                Spec::AttendTiled(Kernel { op: attend.op.clone(), layout: AttentionLayout { knobs: *knobs } })
             }
             _ => return None,
         })

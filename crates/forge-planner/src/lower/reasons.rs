@@ -8,7 +8,7 @@
 
 use crate::fuse::list::{Epilogue, Function, Fused, Kind, Operation, UnaryOp, Value};
 use crate::fuse::rules::Fusion;
-use forge_ir::Format;
+use forge_ops::Format;
 use std::collections::BTreeSet;
 
 /// Reason of the step that combines KV splits.

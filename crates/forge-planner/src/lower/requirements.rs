@@ -3,7 +3,8 @@
 use crate::formats::Formats;
 use crate::options::Options;
 use crate::plan::regime::MAX_SHARES;
-use forge_ir::{Apply, BLOCK, Diagnostic, Format, Graph, Op, State, StateId};
+use forge_ir::{Apply, Diagnostic, Graph, Op, State, StateId};
+use forge_ops::{BLOCK, Format};
 
 /// Errors for layers that share a KV cache but have different sliding windows, and for shared caches in a
 /// model with recurrent layers.

@@ -4,7 +4,8 @@ use crate::fuse::list::{Kind, Value};
 use crate::lower::section::{Place, Source, role};
 use crate::lower::select::Select;
 use crate::plan::{Application, Field, FieldKind};
-use forge_ir::{Apply, Format, Layout, Packed, ParamId, Records, State, StateId, WeightId};
+use forge_ir::{Apply, Layout, Packed, ParamId, Records, State, StateId, WeightId};
+use forge_ops::Format;
 
 /// Tensor name of a layer's expert records.
 const RECORDS: &str = "experts";

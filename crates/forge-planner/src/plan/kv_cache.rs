@@ -6,7 +6,7 @@
 //! position instead.
 
 use crate::plan::{Plan, State};
-use forge_ir::Format;
+use forge_ops::Format;
 use serde::Serialize;
 
 /// Ring capacity is a multiple of this: CPU kernels read this many consecutive positions as one block.

@@ -8,8 +8,9 @@ pub(crate) mod workload;
 use crate::lower::mla_expand::MlaExpand;
 use crate::plan::kv_cache::Ring;
 use crate::plan::regime::{Regime, Schedule};
-use forge_ir::{Format, Model, Packed};
+use forge_ir::{Model, Packed};
 use forge_kernels::Instance;
+use forge_ops::Format;
 use serde::Serialize;
 
 /// A complete plan: all that the generated program executes.

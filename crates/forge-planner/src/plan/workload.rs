@@ -2,9 +2,9 @@
 
 use crate::plan::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
-use forge_ir::Format;
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
+use forge_ops::Format;
 use serde::Serialize;
 use std::ops::Range;
 
@@ -138,7 +138,7 @@ impl Plan {
     pub fn splits(&self, load: Workload, cores: u32) -> u64 {
         // MLA: threadgroups that share the heads of a row.
         let groups = self.kernels.iter().find_map(|kernel| match &kernel.spec {
-            Spec::LatentAttend(attend) => Some(attend.layout()[2]),
+            Spec::LatentAttend(attend) => Some(forge_kernels::spec::mla_attention_heads(attend)[2]),
             _ => None,
         });
         let heads = self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads);
@@ -153,7 +153,7 @@ impl Plan {
     /// Threadgroups of small-batch attention per core in one wave. One more would start only when these end.
     pub fn shares_at_once(&self) -> u64 {
         let of_kernel = self.kernels.iter().filter_map(|kernel| match &kernel.spec {
-            Spec::AttendSplit(attend) => Some(attend.knobs.at_once(attend.width)),
+            Spec::AttendSplit(attend) => Some(attend.layout.knobs.at_once(attend.op.width)),
             Spec::LatentAttend(_) => Some(AT_ONCE),
             _ => None,
         });

@@ -6,12 +6,12 @@
 
 use crate::plan::workload::Workload;
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, Plan, Section, State, Step};
-use forge_ir::{BLOCK, Format, PlaneElement};
-use forge_kernels::spec::{
-    DeltaChunks, DeltaRule, ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Prologue,
-    Rows,
-};
+use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};
+use forge_ops::{
+    BLOCK, DeltaRule, ExpertsGroup, ExpertsTiles, Format, LatentAppend, LatentAttend, LatentPrepare,
+    PlaneElement, Prologue,
+};
 use serde::Serialize;
 use std::ops::{AddAssign, Range};
 
@@ -176,7 +176,7 @@ impl Amounts {
 /// Sliding window of an attention kernel; `None`: all positions so far.
 pub(crate) fn window(spec: &Spec) -> Option<usize> {
     match spec {
-        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.window,
+        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.op.window,
         _ => None,
     }
 }
@@ -192,9 +192,9 @@ pub(crate) struct Experts {
 /// The experts of a kernel that reads any.
 pub(crate) fn experts(spec: &Spec) -> Option<Experts> {
     let (experts, chosen, shared) = match spec {
-        Spec::ExpertsInner(inner) => (inner.experts, inner.chosen, inner.shared),
-        Spec::ExpertsSum(sum) => (sum.experts, sum.chosen, sum.shared),
-        Spec::ExpertsTiles(tiles) => (tiles.experts, tiles.chosen, tiles.shared),
+        Spec::ExpertsInner(inner) => (inner.op.experts, inner.op.chosen, inner.op.shared),
+        Spec::ExpertsSum(sum) => (sum.op.experts, sum.op.chosen, sum.op.shared),
+        Spec::ExpertsTiles(tiles) => (tiles.op.experts, tiles.op.chosen, tiles.op.shared),
         _ => return None,
     };
     Some(Experts { free: experts - shared, chosen: chosen - shared, shared })
@@ -222,7 +222,7 @@ impl Counted<'_> {
             }
             // GEMM kernels read whole blocks, including the padding of the last.
             (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
-                if project.rows != Rows::One =>
+                if project.layout.rows != Rows::One =>
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
@@ -253,7 +253,7 @@ impl Counted<'_> {
         match &self.instance.spec {
             Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
             // The row's own key and value are written to the cache and used without being read back.
-            Spec::AttendSplit(attend) if attend.appends() => {
+            Spec::AttendSplit(attend) if attend.op.appends() => {
                 (self.amounts.reached.saturating_sub(1), self.amounts.rows)
             }
             Spec::LatentAttend(attend) if attend.prologue.is_some() => {
@@ -291,12 +291,12 @@ impl Counted<'_> {
         match (&self.instance.spec, parameter) {
             (spec, _) if spec.adds_to(parameter) => (all, all),
             // If routing is a separate step, only the expert indices of the routes are read here.
-            (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
+            (Spec::ExpertsInner(inner), "routes") if inner.op.route.is_none() => (all / 2, 0),
             (Spec::ExpertsGroup(_), "routes") => (all / 2, 0),
             // All possible tiles; their number depends on the rows.
             (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.amounts.rows as usize) as u64 * 12),
             (Spec::ExpertsTiles(tiles), "tiles") => {
-                let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = *tiles;
+                let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = tiles.op;
                 // An empty tile is read only up to its pair count. Assumes that rows choose different
                 // experts.
                 let (pairs, free) = (self.amounts.rows as usize * (chosen - shared), experts - shared);
@@ -312,13 +312,13 @@ impl Counted<'_> {
             (spec, _) if spec.carries(parameter) => {
                 (if self.amounts.shares_before > 0 { all } else { 0 }, all)
             }
-            (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.heads * attend.keys), 0),
+            (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
             (Spec::AttendUnfolded(_), "keys" | "turned_keys" | "values") => {
                 (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
             }
             // One split writes the result; several write partial results for the combine step.
             (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {
-                (0, self.partial_bytes(attend.query_heads, attend.width))
+                (0, self.partial_bytes(attend.op.query_heads, attend.op.width))
             }
             (Spec::LatentAttend(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.heads, attend.width))
@@ -328,7 +328,7 @@ impl Counted<'_> {
             // The step that writes the final result reads the gates.
             (Spec::AttendSplit(_), "gates") if self.amounts.splits > 1 => (0, 0),
             (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
-                (of_rows(attend.query_heads * attend.width), 0)
+                (of_rows(attend.op.query_heads * attend.op.width), 0)
             }
             (Spec::AttendJoin(join), "gates") => (of_rows(join.query_heads * join.width), 0),
             (Spec::RotateAppend(rotate), "qkv") => {
@@ -336,16 +336,16 @@ impl Counted<'_> {
                 (of_rows(heads * rotate.width), 0)
             }
             (Spec::AttendSplit(attend), "qkv") => {
-                let cached = |prologue: &Prologue| prologue.brings.cached_heads(attend.key_heads);
-                let heads = attend.query_heads + attend.prologue.as_ref().map_or(0, cached);
-                (of_rows(heads * attend.width), 0)
+                let cached = |prologue: &Prologue| prologue.brings.cached_heads(attend.op.key_heads);
+                let heads = attend.op.query_heads + attend.op.prologue.as_ref().map_or(0, cached);
+                (of_rows(heads * attend.op.width), 0)
             }
             // A column range of wider rows.
-            (Spec::Project(project), "x") => (of_rows(project.inputs), 0),
-            (Spec::Project(project), "factors") => (of_rows(project.outputs), 0),
+            (Spec::Project(project), "x") => (of_rows(project.op.inputs), 0),
+            (Spec::Project(project), "factors") => (of_rows(project.op.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
             (Spec::EachHead(each), "x") => {
-                (of_rows(each.heads * if each.turned { each.rows } else { each.columns }), 0)
+                (of_rows(each.op.heads * if each.op.turned { each.op.rows } else { each.op.columns }), 0)
             }
             (
                 Spec::LatentAppend(LatentAppend {
@@ -365,7 +365,7 @@ impl Counted<'_> {
             (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
             (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
             // Gates are read by the step that normalizes the heads.
-            (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.rule.heads), 0),
+            (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.op.rule.heads), 0),
             (Spec::LetThrough(through), "inputs") => (of_rows(through.heads * through.values), 0),
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
@@ -391,11 +391,11 @@ impl Counted<'_> {
         let of_rows = |operations: usize| self.amounts.rows * operations as u64;
         let learning = |rule: &DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
-            Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
+            Spec::Project(project) => of_rows(2 * project.op.outputs * project.op.inputs),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
-                attention(attend.query_heads, attend.width)
+                attention(attend.op.query_heads, attend.op.width)
             }
-            Spec::EachHead(each) => of_rows(2 * each.heads * each.rows * each.columns),
+            Spec::EachHead(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
             Spec::LatentAppend(append) => {
                 let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
                 of_rows(4 * append.width + 3 * heads * append.turned)
@@ -405,8 +405,8 @@ impl Counted<'_> {
                 2 * self.amounts.attended * (attend.heads * line) as u64
             }
             Spec::AttendUnfolded(attend) => {
-                let widths = attend.keys + attend.turned + attend.values;
-                2 * self.amounts.attended * (attend.heads * widths) as u64
+                let widths = attend.op.keys + attend.op.turned + attend.op.values;
+                2 * self.amounts.attended * (attend.op.heads * widths) as u64
             }
             Spec::AttendJoin(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
@@ -415,18 +415,18 @@ impl Counted<'_> {
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
             Spec::Route(route) => of_rows(2 * route.logits()),
-            Spec::ExpertsInner(inner) => of_rows(2 * inner.chosen * inner.outputs * inner.inputs),
-            Spec::ExpertsSum(sum) => of_rows(2 * sum.chosen * sum.outputs * sum.inputs),
+            Spec::ExpertsInner(inner) => of_rows(2 * inner.op.chosen * inner.op.outputs * inner.op.inputs),
+            Spec::ExpertsSum(sum) => of_rows(2 * sum.op.chosen * sum.op.outputs * sum.op.inputs),
             Spec::ExpertsGroup(group) => of_rows(group.chosen),
-            Spec::ExpertsTiles(tiles) => of_rows(2 * tiles.chosen * tiles.outputs * tiles.inputs),
+            Spec::ExpertsTiles(tiles) => of_rows(2 * tiles.op.chosen * tiles.op.outputs * tiles.op.inputs),
             Spec::ExpertsJoin(join) => of_rows(2 * join.chosen * join.width),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),
             // Three products with the state, and products with the earlier rows of the chunk: half of them on
             // average, and half of the row's own 8 by 8 matrix.
-            Spec::DeltaChunks(DeltaChunks { rule, rows }) => {
-                let DeltaRule { heads, keys, values, .. } = *rule;
+            Spec::DeltaChunks(chunks) => {
+                let (DeltaRule { heads, keys, values, .. }, rows) = (chunks.op.rule, chunks.layout.rows);
                 of_rows(heads * (6 * keys * values + (rows + 8) * (2 * keys + 2 * values)))
             }
             Spec::LetThrough(through) => of_rows(6 * through.heads * through.values),

@@ -1,9 +1,10 @@
 //! Graphs of decoders of real sizes, without a checkpoint.
 
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId,
-    ParamKind, Rotation, SpecialTokens, State, StateId, ValueId, Weight, WeightId,
+    Apply, Body, BodyId, Cache, Draft, Graph, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens,
+    State, StateId, ValueId, Weight, WeightId,
 };
+use forge_ops::{Activation, Format, Pairing, Rotation};
 use forge_planner::{Options, Plan, Quant, plan};
 
 /// The sizes of a decoder.

@@ -6,7 +6,7 @@
 //! its own.
 
 use crate::device::Device;
-use crate::engine::golden::{ActivationBound, Golden, largest};
+use crate::engine::golden::{ActivationBound, Golden, argmax};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
 use crate::session::generation::log_sum_exp;
@@ -46,7 +46,7 @@ impl Divergence {
         Divergence {
             kl: pairs().map(|(p, q)| kl_divergence(p, q)).collect(),
             distances,
-            same: pairs().filter(|(p, q)| largest(p) == largest(q)).count(),
+            same: pairs().filter(|(p, q)| argmax(p) == argmax(q)).count(),
         }
     }
 

@@ -58,18 +58,18 @@ impl Command for Bench {
             let (mut disk, mut reads) = (Vec::new(), Vec::new());
             for repeat in 0..=command.repetitions {
                 if repeat > 0 {
-                    disk.extend(engine.device().disk_speed().map_err(Error::from)?);
+                    disk.extend(engine.device().measure_disk_bandwidth().map_err(Error::from)?);
                     if generated > 0 {
-                        reads.extend(engine.device().read_speed().map_err(Error::from)?);
+                        reads.extend(engine.device().measure_read_bandwidth().map_err(Error::from)?);
                     }
                 }
                 if repeat == 1 {
-                    streamed = engine.device().streamed();
+                    streamed = engine.device().expert_cache_stats();
                 }
                 fill_context(&mut engine, depth)?;
                 let seconds = if prompt > 0 {
                     read_prompt(&mut engine, prompt)?
-                } else if engine.device().streamed().is_some() {
+                } else if engine.device().expert_cache_stats().is_some() {
                     let ids = program.info.test_tokens((repeat + 1) * generated);
                     decode_given(&mut engine, &ids[(repeat * generated) as usize..])?
                 } else {
@@ -86,9 +86,9 @@ impl Command for Bench {
                 }
             }
             let ids = command.repetitions * (prompt + generated);
-            let streamed = streamed.zip(engine.device().streamed());
-            disk.extend(engine.device().disk_speed().map_err(Error::from)?);
-            reads.extend(engine.device().read_speed().map_err(Error::from)?);
+            let streamed = streamed.zip(engine.device().expert_cache_stats());
+            disk.extend(engine.device().measure_disk_bandwidth().map_err(Error::from)?);
+            reads.extend(engine.device().measure_read_bandwidth().map_err(Error::from)?);
             let streamed = streamed.map(|(before, after)| ExpertStats::new(after.since(&before), ids, &disk));
             let result = Result { depth, prompt, generated, samples, reads, streamed };
             if !command.json {
@@ -96,9 +96,9 @@ impl Command for Bench {
             }
             results.push(result);
         }
-        let compute_speed = engine.device().compute_speed().map_err(Error::from)?;
+        let compute_speed = engine.device().measure_peak_ops().map_err(Error::from)?;
         // The cost is of a pass of `chunk` rows.
-        let operations = program.info.prefill.operations / u64::from(program.info.chunk.max(1));
+        let operations = program.info.prefill.operations / u64::from(program.info.prefill_chunk.max(1));
         if command.json {
             print_json(&json!({
                 "model_type": about.model,
@@ -110,7 +110,7 @@ impl Command for Bench {
                 "bytes_per_token": program.info.decode.bytes_read,
                 "memory_bandwidth": results.last().and_then(|last| mean(&last.reads)),
                 "flops_per_prompt_token": operations,
-                "peak_ops": compute_speed.map(|PeakOps { codes, singles }| json!({"int8": codes, "f32": singles})),
+                "peak_ops": compute_speed.map(|PeakOps { int8, f32 }| json!({"int8": int8, "f32": f32})),
                 "results": results.iter().map(Result::json).collect::<Vec<_>>(),
             }))?;
         } else {
@@ -156,8 +156,8 @@ fn compute_line(operations: u64, per_second: f64, best: PeakOps) -> String {
          {:.0} GFLOP/s in f32",
         operations as f64 / 1e6,
         giga(operations as f64 * per_second),
-        giga(best.codes),
-        giga(best.singles),
+        giga(best.int8),
+        giga(best.f32),
     )
 }
 
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn prefill_is_compared_with_the_peak_compute_rate() {
-        let line = compute_line(221_600_000, 388.0, PeakOps { codes: 339e9, singles: 120e9 });
+        let line = compute_line(221_600_000, 388.0, PeakOps { int8: 339e9, f32: 120e9 });
         assert_eq!(
             line,
             "prefill: 221.6M operations per token × 388.0 tok/s = 86 GOP/s; the device reaches 339 GOP/s in int8 and 120 GFLOP/s in f32"

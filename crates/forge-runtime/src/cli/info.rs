@@ -56,7 +56,7 @@ impl Command for Info {
                 "extra_dispatches": info.extra_dispatches.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
                 "experts": loaded.cache_layout.as_ref().map(|layout| streamed_json(layout, command.disk_bandwidth)),
                 "expert_records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
-                "prefill_chunk": info.chunk,
+                "prefill_chunk": info.prefill_chunk,
                 "kernels": kernels,
                 "device": device,
             });
@@ -107,7 +107,7 @@ impl Command for Info {
             format_bytes(info.decode.bytes_read),
             extra_dispatches(info.extra_dispatches),
             submitted(&info.prefill),
-            info.chunk,
+            info.prefill_chunk,
             kernels.join(" "),
         ))?;
         #[cfg(target_vendor = "apple")]
@@ -122,7 +122,7 @@ impl Command for Info {
 fn record_sizes(layers: &[ExpertWeights]) -> BTreeMap<usize, usize> {
     let mut sizes = BTreeMap::new();
     for stacks in layers {
-        *sizes.entry(stacks.record()).or_default() += stacks.experts;
+        *sizes.entry(stacks.record_bytes()).or_default() += stacks.experts;
     }
     sizes
 }

@@ -185,7 +185,7 @@ fn measure<D: Device>(
         engine.truncate(0, 0);
         let mut at = start;
         // The last token has no target.
-        for chunk in ids[start..end - 1].chunks(engine.info().chunk as usize) {
+        for chunk in ids[start..end - 1].chunks(engine.info().prefill_chunk as usize) {
             let has_targets = at + chunk.len() + 1 > evaluated;
             let want = if has_targets { Output::AllLogits } else { Output::Nothing };
             for (row, logits) in engine.run_tokens(0, chunk, want)?.logits.iter().enumerate() {

@@ -65,7 +65,7 @@ impl Command for Asked {
                 .map_err(|error| unwritten(path, &error))?;
         }
         let device: &mut dyn Device = engine.device().device();
-        let measured = device.read_speed().map_err(Error::from)?;
+        let measured = device.measure_read_bandwidth().map_err(Error::from)?;
         let best = match measured {
             Some(bytes) => Some(PeakBandwidth { bytes, is_measured: true }),
             None => device.published_bandwidth().map(|bytes| PeakBandwidth { bytes, is_measured: false }),

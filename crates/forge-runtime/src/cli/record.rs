@@ -22,7 +22,7 @@ impl Command for Record {
         let loaded = setup.load(program, Some(longest + command.tokens_per_pass as usize))?;
         let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
         let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
-        let at_once = (program.info.chunk / setup.slots).max(1) as usize;
+        let at_once = (program.info.prefill_chunk / setup.slots).max(1) as usize;
         for (sequence, chunks) in sequences.iter().enumerate() {
             for slot in 0..setup.slots {
                 engine.truncate(slot, 0);

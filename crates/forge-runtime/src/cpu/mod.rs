@@ -26,55 +26,53 @@ pub(crate) mod recurrent;
 pub mod simd;
 
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join};
+pub use crate::cpu::attention::attend::{attend, attend_join};
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::kv_append::{Append, append};
+pub use crate::cpu::attention::kv_append::append;
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::rope::{Rotate, rotate};
+pub use crate::cpu::attention::rope::rotate;
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::rope_append::{RotateAppend, rotate_append};
-pub use crate::cpu::attention::rope_tables::{HeadNorm, KvSource, LongContext, Pairing, Rotation};
+pub use crate::cpu::attention::rope_append::rotate_append;
+
 pub use crate::cpu::device::cpu_device::CpuDevice;
 pub use crate::cpu::device::kernel_args::{KernelArgs, Output};
-pub use crate::cpu::elementwise::activation::{Activation, UnaryOp};
-pub use crate::cpu::elementwise::elementwise_op::{Elementwise, Function, elementwise};
-pub use crate::cpu::elementwise::embed::{Embed, embed};
-pub use crate::cpu::elementwise::slice_columns::{SliceColumns, take};
+
+pub use crate::cpu::elementwise::elementwise_op::elementwise;
+pub use crate::cpu::elementwise::embed::embed;
+pub use crate::cpu::elementwise::slice_columns::take;
 pub use crate::cpu::format::affine::{Affine, AffineBf16};
 pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
 pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
-pub use crate::cpu::format::matrix::Format;
+
 pub use crate::cpu::format::mxfp4::Mxfp4;
 pub use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
 pub use crate::cpu::format::weight_format::WeightFormat;
-pub use crate::cpu::head::argmax::{Argmax, ArgmaxJoin, argmax, argmax_join};
-pub use crate::cpu::head::sample::{Sample, sample};
-pub use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, InlineNorm, Squares};
-pub use crate::cpu::matmul::linear::{Linear, project};
+pub use crate::cpu::head::argmax::{argmax, argmax_join};
+pub use crate::cpu::head::sample::sample;
+
+pub use crate::cpu::matmul::linear::project;
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::attend::{MlaAttention, latent_attend};
+pub use crate::cpu::mla::attend::latent_attend;
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::cache_append::{LatentColumns, LatentPrepare, MlaAppend, latent_append};
+pub use crate::cpu::mla::cache_append::latent_append;
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::expanded::{MlaAttentionExpanded, MlaLoadLatents, attend_unfolded, latent_share};
+pub use crate::cpu::mla::expanded::{attend_unfolded, latent_share};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::per_head_matmul::{PerHeadLinear, each_head};
+pub use crate::cpu::mla::per_head_matmul::each_head;
 #[cfg(feature = "moe")]
-pub use crate::cpu::moe::decode::{ExpertsInner, ExpertsSum, experts_inner, experts_sum};
+pub use crate::cpu::moe::decode::{experts_inner, experts_sum};
 #[cfg(feature = "moe")]
-pub use crate::cpu::moe::grouped::{
-    ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles,
-};
+pub use crate::cpu::moe::grouped::{experts_group, experts_join, experts_tiles};
 #[cfg(feature = "moe")]
-pub use crate::cpu::moe::route::{Groups, Route, Scores, route};
-pub use crate::cpu::norm::layer_norm::{LayerNorm, layer_norm};
-pub use crate::cpu::norm::norm_add::{NormAdd, norm_add};
-pub use crate::cpu::norm::rms_norm::{RmsNorm, rms_norm};
+pub use crate::cpu::moe::route::route;
+pub use crate::cpu::norm::layer_norm::layer_norm;
+pub use crate::cpu::norm::norm_add::norm_add;
+pub use crate::cpu::norm::rms_norm::rms_norm;
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::causal_conv1d::{CausalConv, convolve};
+pub use crate::cpu::recurrent::causal_conv1d::convolve;
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::delta_decode::{DeltaStep, delta_step};
+pub use crate::cpu::recurrent::delta_decode::delta_step;
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::delta_rule::{DeltaRule, delta_chunks, delta_rule};
+pub use crate::cpu::recurrent::delta_rule::{delta_chunks, delta_rule};
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::gated_rms_norm::{GatedRmsNorm, let_through};
+pub use crate::cpu::recurrent::gated_rms_norm::let_through;

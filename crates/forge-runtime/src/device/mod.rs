@@ -129,7 +129,7 @@ pub struct Kernel {
     /// Rows and stored columns of the kernel's matrix, if its CPU version can read repacked weights.
     pub strips: Option<[usize; 2]>,
     /// Lower bound of the memory traffic and operations of a dispatch.
-    pub work: KernelCost,
+    pub cost: KernelCost,
     /// The CPU implementation of the same kernel.
     pub cpu: fn(&crate::cpu::KernelArgs<'_>),
 }
@@ -154,7 +154,7 @@ pub trait Pass {
 
     /// Approximate number of GPU cores, used to choose the KV split. 0 if one dispatch fills the device at
     /// any split.
-    fn cores(&self) -> u32;
+    fn gpu_cores(&self) -> u32;
 
     /// Minimum number of positions in a KV split, or maximum number in an MLA expansion tile, where the plan
     /// has `planned`. Checking devices return less, so that short sequences are split too.
@@ -165,7 +165,7 @@ pub trait Pass {
     /// Minimum number of rows of one slot from which MLA expands latents to keys and values, where the plan
     /// has `planned`. None: always use the absorbed form. The two forms are not bitwise identical, so a
     /// batch-invariant device never expands. Checking devices expand from fewer rows on.
-    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+    fn mla_expand_min_rows(&self, planned: u32) -> Option<u32> {
         Some(planned)
     }
 }
@@ -174,9 +174,9 @@ pub trait Pass {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeakOps {
     /// With int8 operands.
-    pub codes: f64,
+    pub int8: f64,
     /// With f32 operands.
-    pub singles: f64,
+    pub f32: f64,
 }
 
 /// How far a device decodes ahead of the host when it samples tokens itself.
@@ -246,7 +246,7 @@ pub trait Device {
     /// Continues background work that makes later passes faster, for about `within`. Otherwise the work
     /// advances as passes run. Returns the finished and total bytes while work remains. Results of passes do
     /// not change.
-    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+    fn finish_background_work(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
         let _ = within;
         Ok(None)
     }
@@ -257,12 +257,12 @@ pub trait Device {
     }
 
     /// Measured read bandwidth of the weights in bytes per second; none if it cannot be measured.
-    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+    fn measure_read_bandwidth(&mut self) -> Result<Option<f64>, String> {
         Ok(None)
     }
 
     /// Measured peak arithmetic throughput; none if it cannot be measured.
-    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
+    fn measure_peak_ops(&mut self) -> Result<Option<PeakOps>, String> {
         Ok(None)
     }
 
@@ -273,12 +273,12 @@ pub trait Device {
     }
 
     /// Expert cache counters, if experts are streamed from disk.
-    fn streamed(&self) -> Option<CacheStats> {
+    fn expert_cache_stats(&self) -> Option<CacheStats> {
         None
     }
 
     /// Measured peak disk bandwidth for expert reads in bytes per second, if experts are streamed.
-    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+    fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
         Ok(None)
     }
 }
@@ -321,31 +321,31 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).time_parts(program, stretches, encode)
     }
 
-    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
-        (**self).settle(within)
+    fn finish_background_work(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        (**self).finish_background_work(within)
     }
 
     fn run_ahead(&self) -> RunAhead {
         (**self).run_ahead()
     }
 
-    fn read_speed(&mut self) -> Result<Option<f64>, String> {
-        (**self).read_speed()
+    fn measure_read_bandwidth(&mut self) -> Result<Option<f64>, String> {
+        (**self).measure_read_bandwidth()
     }
 
-    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
-        (**self).compute_speed()
+    fn measure_peak_ops(&mut self) -> Result<Option<PeakOps>, String> {
+        (**self).measure_peak_ops()
     }
 
     fn published_bandwidth(&self) -> Option<f64> {
         (**self).published_bandwidth()
     }
 
-    fn streamed(&self) -> Option<CacheStats> {
-        (**self).streamed()
+    fn expert_cache_stats(&self) -> Option<CacheStats> {
+        (**self).expert_cache_stats()
     }
 
-    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
-        (**self).disk_speed()
+    fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
+        (**self).measure_disk_bandwidth()
     }
 }

@@ -118,7 +118,7 @@ impl Sequence {
             )));
         }
         let mut distance =
-            Distance { worst: 0.0, at: 0, same_argmax: largest(logits) == largest(&self.logits) };
+            Distance { worst: 0.0, at: 0, same_argmax: argmax(logits) == argmax(&self.logits) };
         for (at, (got, wanted)) in logits.iter().zip(&self.logits).enumerate() {
             let difference = f64::from(got - wanted).abs() / self.deviation;
             // A NaN counts as an infinite difference.
@@ -132,7 +132,7 @@ impl Sequence {
 }
 
 /// The index of the largest value, the lowest index among equals; NaN is ignored. 0 if every value is NaN.
-pub fn largest(logits: &[f32]) -> usize {
+pub fn argmax(logits: &[f32]) -> usize {
     let mut best = None;
     for (index, logit) in logits.iter().enumerate() {
         if !logit.is_nan() && best.is_none_or(|(_, most)| logit > most) {

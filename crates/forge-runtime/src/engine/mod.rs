@@ -183,7 +183,7 @@ impl<D: Device> Engine<D> {
     pub fn run_tokens(&mut self, slot: u32, ids: &[u32], want: Output) -> Result<StepOutput, Error> {
         self.check(slot, ids)?;
         let mut fed = StepOutput::default();
-        let chunks = ids.chunks(self.info().chunk as usize);
+        let chunks = ids.chunks(self.info().prefill_chunk as usize);
         let last = chunks.len().saturating_sub(1);
         for (index, chunk) in chunks.enumerate() {
             let first = self.length(slot);
@@ -296,7 +296,7 @@ impl<D: Device> Engine<D> {
                         model.head(
                             pass,
                             schedule,
-                            &model.layout().heads(head.len() as u32, of_head.is_some()),
+                            &model.layout().logit_rows(head.len() as u32, of_head.is_some()),
                         );
                     }
                 })
@@ -344,11 +344,11 @@ impl<D: Device> Engine<D> {
 
     /// Checks that a pass of these rows can be computed.
     fn check_rows(&self, rows: &[Row], wanted: &[u32]) -> Result<(), Error> {
-        if rows.is_empty() || rows.len() > self.info().chunk as usize {
+        if rows.is_empty() || rows.len() > self.info().prefill_chunk as usize {
             return Err(Error::usage(format!(
                 "a pass of {} rows: 1 to {} are supported",
                 rows.len(),
-                self.info().chunk
+                self.info().prefill_chunk
             )));
         }
         check_vocabulary(self.info(), rows.iter().map(|row| row.id))?;

@@ -138,16 +138,16 @@ impl Pass for CapturingPass<'_> {
         self.pass.barrier();
     }
 
-    fn cores(&self) -> u32 {
-        self.pass.cores()
+    fn gpu_cores(&self) -> u32 {
+        self.pass.gpu_cores()
     }
 
     fn min_kv_split(&self, planned: u32) -> u32 {
         self.pass.min_kv_split(planned)
     }
 
-    fn unfolds_from(&self, planned: u32) -> Option<u32> {
-        self.pass.unfolds_from(planned)
+    fn mla_expand_min_rows(&self, planned: u32) -> Option<u32> {
+        self.pass.mla_expand_min_rows(planned)
     }
 }
 
@@ -192,31 +192,31 @@ impl<D: Device> Device for CapturingDevice<D> {
         self.device.time_parts(program, stretches, encode)
     }
 
-    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
-        self.device.settle(within)
+    fn finish_background_work(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        self.device.finish_background_work(within)
     }
 
     fn run_ahead(&self) -> RunAhead {
         self.device.run_ahead()
     }
 
-    fn read_speed(&mut self) -> Result<Option<f64>, String> {
-        self.device.read_speed()
+    fn measure_read_bandwidth(&mut self) -> Result<Option<f64>, String> {
+        self.device.measure_read_bandwidth()
     }
 
-    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
-        self.device.compute_speed()
+    fn measure_peak_ops(&mut self) -> Result<Option<PeakOps>, String> {
+        self.device.measure_peak_ops()
     }
 
     fn published_bandwidth(&self) -> Option<f64> {
         self.device.published_bandwidth()
     }
 
-    fn streamed(&self) -> Option<CacheStats> {
-        self.device.streamed()
+    fn expert_cache_stats(&self) -> Option<CacheStats> {
+        self.device.expert_cache_stats()
     }
 
-    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
-        self.device.disk_speed()
+    fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
+        self.device.measure_disk_bandwidth()
     }
 }

@@ -118,7 +118,7 @@ impl Pass for RecordedPass {
         }}));
     }
 
-    fn cores(&self) -> u32 {
+    fn gpu_cores(&self) -> u32 {
         self.cores
     }
 
@@ -128,7 +128,7 @@ impl Pass for RecordedPass {
     }
 
     // The smallest batch above the small-batch kernels.
-    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+    fn mla_expand_min_rows(&self, planned: u32) -> Option<u32> {
         Some(planned.min(17))
     }
 

@@ -119,7 +119,7 @@ pub struct ModelInfo {
     /// The maximum context length in tokens.
     pub context: u32,
     /// Maximum rows in a pass.
-    pub chunk: u32,
+    pub prefill_chunk: u32,
     /// Maximum rows with logits in a pass.
     pub head_rows: u32,
     /// The begin-of-text token, if there is one.
@@ -230,7 +230,7 @@ impl Layout {
     /// Lays out [`Buffer::Rows`]; the other arguments are taken as they are.
     pub fn new(info: &ModelInfo, state: StateLayout, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
-        let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
+        let (chunk, head_rows) = (info.prefill_chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
         let row_indices = rows.take(head_rows);
         let sampling = rows.take(head_rows * DeviceSampling::WORDS);
@@ -273,7 +273,7 @@ impl Layout {
     }
 
     /// The first `rows` output rows, sampled or greedy.
-    pub fn heads(&self, rows: u32, are_drawn: bool) -> LogitRows {
+    pub fn logit_rows(&self, rows: u32, are_drawn: bool) -> LogitRows {
         let (wanted, next) = (self.row_indices.first(rows as usize), self.next_tokens.first(rows as usize));
         let draws = are_drawn.then(|| self.sampling.first(rows as usize * DeviceSampling::WORDS));
         LogitRows { rows, row_indices: wanted, sampling: draws, next_tokens: next }

@@ -96,7 +96,7 @@ impl CacheLayout {
     }
 
     fn add(&mut self, stacks: &ExpertWeights) {
-        let record = stacks.record();
+        let record = stacks.record_bytes();
         let existing = self.classes.iter().position(|class| class.record_bytes == record);
         let index = existing.unwrap_or(self.classes.len());
         if existing.is_none() {
@@ -114,7 +114,7 @@ impl CacheLayout {
         class.shared += stacks.shared;
         class.routed_per_token = class.routed_per_token.max(stacks.routed_per_token());
         self.class_of.push(index);
-        self.bytes_per_token += (stacks.routed_per_token() * stacks.record()) as u64;
+        self.bytes_per_token += (stacks.routed_per_token() * stacks.record_bytes()) as u64;
     }
 
     /// Size of the cache in bytes.

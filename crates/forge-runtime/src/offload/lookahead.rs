@@ -47,7 +47,7 @@ impl RouterLookahead {
     }
 
     /// The experts that rows will probably request, by their logits; the likeliest of all rows first.
-    pub fn likeliest(&self, stacks: &ExpertWeights, logits: &[f32]) -> Vec<usize> {
+    pub fn predict(&self, stacks: &ExpertWeights, logits: &[f32]) -> Vec<usize> {
         let width = logits.len() / self.rows.max(1);
         let open = width.min(stacks.experts - stacks.shared);
         let ranked: Vec<Vec<usize>> = logits
@@ -129,7 +129,7 @@ mod tests {
         let logits = [0.1, 3.0, f32::NEG_INFINITY, 2.0, 0.0, 9.0, 5.0, 7.0, 0.0, 1.0, 6.5, 9.0];
         for (chosen, likely) in [(2, vec![1]), (3, vec![1, 3, 4]), (5, vec![1, 3, 4, 0])] {
             let stacks = ExpertWeights { experts_per_token: chosen, ..layers[1].clone() };
-            assert_eq!(lookahead.likeliest(&stacks, &logits), likely);
+            assert_eq!(lookahead.predict(&stacks, &logits), likely);
         }
     }
 }

@@ -62,18 +62,18 @@ impl ExpertWeights {
     }
 
     /// Size of a record in bytes.
-    pub fn record(&self) -> usize {
+    pub fn record_bytes(&self) -> usize {
         self.records.bytes / self.experts
     }
 
     /// The byte range of a plane within a record.
     pub fn byte_range(&self, plane: Span<u8>) -> Range<usize> {
         let start = plane.offset - self.records.offset;
-        start..start + plane.bytes - (self.records.bytes - self.record())
+        start..start + plane.bytes - (self.records.bytes - self.record_bytes())
     }
 
     /// The byte ranges of the records of all layers in the weight file, ascending.
-    pub fn places(layers: &[ExpertWeights]) -> Vec<Range<usize>> {
+    pub fn record_ranges(layers: &[ExpertWeights]) -> Vec<Range<usize>> {
         let records = layers.iter().map(|stacks| stacks.records);
         let mut places: Vec<_> = records.map(|all| all.offset..all.offset + all.bytes).collect();
         places.sort_by_key(|place| place.start);
@@ -90,9 +90,9 @@ impl ExpertWeights {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertStage {
     /// Gate and up.
-    Inner,
+    GateUp,
     /// Down, whose outputs are summed.
-    Sum,
+    Down,
 }
 
 /// Where expert weights are kept.

@@ -7,9 +7,9 @@
 #[derive(Clone, Copy, Debug)]
 pub struct Repacking {
     /// Bytes of a group. A plane of an expert is a whole number of groups.
-    pub bytes: usize,
+    pub group_bytes: usize,
     /// Repacks a group. The second slice is a workspace of the same size.
-    pub arrange: fn(&mut [u8], &mut [u8]),
+    pub repack: fn(&mut [u8], &mut [u8]),
 }
 
 /// A part of a plane to be repacked in its slot.
@@ -35,7 +35,7 @@ impl RepackJob {
         bytes: usize,
         arrangement: Repacking,
     ) -> impl Iterator<Item = RepackJob> {
-        let piece = RepackJob::JOB_BYTES.next_multiple_of(arrangement.bytes);
+        let piece = RepackJob::JOB_BYTES.next_multiple_of(arrangement.group_bytes);
         (0..bytes).step_by(piece).map(move |first| {
             // SAFETY: the caller's promise.
             let start = unsafe { start.add(first) };
@@ -47,8 +47,8 @@ impl RepackJob {
     ///
     /// # Safety
     /// The caller has exclusive access to the bytes, and runs each job once.
-    pub unsafe fn arrange(&self, room: &mut Vec<u8>) {
-        let Repacking { bytes, arrange } = self.repacking;
+    pub unsafe fn run(&self, room: &mut Vec<u8>) {
+        let Repacking { group_bytes: bytes, repack: arrange } = self.repacking;
         room.resize(bytes, 0);
         // SAFETY: the promises of `pieces` and of the caller.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) };

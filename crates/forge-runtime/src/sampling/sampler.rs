@@ -31,7 +31,7 @@
 //! The same logits, parameters and seed give the same tokens on every machine, sampled on the host or on the
 //! device. `typical_p` takes logarithms and runs on the host only.
 
-use crate::engine::golden::largest;
+use crate::engine::golden::argmax;
 use crate::sampling::device_sampling::{DeviceSampling, MAX_WEIGHT, TokenWeights, random};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -250,7 +250,7 @@ impl Sampler {
 
     /// Samples the next token from adjusted logits.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
-        let id = if self.sampling.is_greedy() { largest(logits) as u32 } else { self.sample_once(logits) };
+        let id = if self.sampling.is_greedy() { argmax(logits) as u32 } else { self.sample_once(logits) };
         if self.sampling.has_penalties() {
             *self.seen.entry(id).or_default() += 1;
         }

@@ -92,10 +92,10 @@ impl Server {
 
     /// Checks that the number of slots fits in a pass, which has a row for each.
     pub fn check_slots(info: &ModelInfo, slots: u32) -> Result<(), Error> {
-        match slots > info.chunk {
+        match slots > info.prefill_chunk {
             true => Err(Error::usage(format!(
                 "--slots {slots} is too large: a pass of this model has at most {} rows",
-                info.chunk
+                info.prefill_chunk
             ))),
             false => Ok(()),
         }

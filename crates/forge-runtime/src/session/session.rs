@@ -146,7 +146,7 @@ impl<D: Device> Session<D> {
         };
         let mut done = reused;
         let mut token = None;
-        for chunk in fresh.chunks(self.engine.info().chunk as usize) {
+        for chunk in fresh.chunks(self.engine.info().prefill_chunk as usize) {
             done += chunk.len();
             let is_last = done == prompt.len();
             token = self.feed(&mut generation, chunk, is_last)?;

@@ -5,11 +5,12 @@ use crate::{
     cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch,
     seventh, wide,
 };
-use forge_runtime::cpu::{self, Format, HeadNorm, KvSource, Pairing, Rotation};
+use forge_runtime::cpu::{self};
+use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, Rotation};
 
 #[test]
 fn append_fills_the_cache() {
-    kernel_under_test!(SHAPE, cpu::Append, cpu::append);
+    kernel_under_test!(SHAPE, ops::Append, cpu::append);
     let mut random = Random(10);
     for (rows, key_heads, width, cache) in
         [(1, 1, 2, Format::F32), (5, 3, 10, Format::F16), (6, 2, 64, Format::F32)]
@@ -37,7 +38,7 @@ fn append_fills_the_cache() {
             Argument::Output(cache_bytes(&before, cache)),
             Argument::Output(cache_bytes(&before, cache)),
         ];
-        *SHAPE.write().unwrap() = Some(cpu::Append { key_heads, width, cache, ring: None });
+        *SHAPE.write().unwrap() = Some(ops::Append { key_heads, width, cache, ring: None });
         each_level(|level, threads| {
             let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
             for (got, wanted) in got.iter().zip(&wanted) {
@@ -105,7 +106,7 @@ pub(crate) fn raw(
 
 #[test]
 fn rotate_append_norms_turns_and_fills_the_cache() {
-    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(5);
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
@@ -128,13 +129,13 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
     ] {
         let context = 12;
         let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
-        let mut seen = rotation;
+        let mut seen = rotation.clone();
         if rows == 8 {
             rotation = long(rotation, context - 1);
-            seen.frequencies = seventh(seen);
+            seen.frequencies = seventh(&seen);
         }
         let shape =
-            cpu::RotateAppend { query_heads, key_heads, width, cache, ring: None, brings, norm, rotation };
+            ops::RotateAppend { query_heads, key_heads, width, cache, ring: None, brings, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
         let raw = raw(&mut random, [query_heads, key_heads, width], (brings, norm), &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);
@@ -165,7 +166,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
             Argument::Output(cache_bytes(&before, cache)),
         ]);
         let kernel = kernel("rotate_append", buffers, run);
-        *SHAPE.write().unwrap() = Some(shape);
+        *SHAPE.write().unwrap() = Some(shape.clone());
         let queries = of_size(raw.queries, if norm.is_some() { 10.0 } else { 3.0 });
         each_level(|level, threads| {
             let what = format!("{level:?} {shape:?}");

@@ -3,7 +3,8 @@
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{cache_bytes, cache_numbers, of_size, rotation, rows_of_a_batch, wide};
-use forge_runtime::cpu::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
+use forge_runtime::cpu::{self};
+use forge_runtime::ops::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
 use half::f16;
 
 /// A KV cache of two slots as bytes. Positions that no row may read are NaN.
@@ -46,7 +47,7 @@ fn softmax(scores: &[f64], sink: Option<f64>, values: &[f32], width: usize) -> V
 
 /// A head's result, of query q over positions `range` of `keys` and `values`, which begin at position 0 of its head.
 fn attended(
-    shape: &cpu::Attend,
+    shape: &ops::Attend,
     q: &[f64],
     keys: &[f32],
     values: &[f32],
@@ -69,7 +70,7 @@ fn attended(
 
 #[test]
 fn attend_is_softmax_times_values() {
-    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
+    kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(6);
     let plain = (None, None, false);
     for (rows, query_heads, key_heads, width, cache, context, (window, softcap, sinks)) in [
@@ -91,7 +92,7 @@ fn attend_is_softmax_times_values() {
         (75, 2, 1, 64, Format::F16, 90, (Some(40), Some(1.0), true)),
     ] {
         let scale = 3.0 / (width as f32).sqrt();
-        let shape = cpu::Attend {
+        let shape = ops::Attend {
             gates: None,
             query_heads,
             key_heads,
@@ -142,7 +143,7 @@ fn attend_is_softmax_times_values() {
             Argument::Output(NAN.repeat(wanted.len())),
         ]);
         let kernel = kernel("attend", buffers, run);
-        *SHAPE.write().unwrap() = Some(shape);
+        *SHAPE.write().unwrap() = Some(shape.clone());
         each_level(|level, _| {
             let run =
                 |threads| run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
@@ -155,7 +156,7 @@ fn attend_is_softmax_times_values() {
 
 #[test]
 fn attend_prepares_its_own_row() {
-    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
+    kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(11);
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
@@ -192,7 +193,7 @@ fn attend_prepares_its_own_row() {
         let scale = 1.0 / (width as f32).sqrt();
         let pitch = 2 * (query_heads + key_heads) * width;
         let gates = (brings == gated).then_some(Gates { pitch, first: pitch - query_heads * width });
-        let shape = cpu::Attend {
+        let shape = ops::Attend {
             gates,
             query_heads,
             key_heads,
@@ -203,7 +204,7 @@ fn attend_prepares_its_own_row() {
             window,
             softcap,
             sinks,
-            prologue: Some(Prologue { brings, norm, rotation }),
+            prologue: Some(Prologue { brings, norm, rotation: rotation.clone() }),
         };
         let slots: Vec<u32> = (0..rows).map(|row| 1 - row as u32).collect();
         let positions: Vec<u32> = (0..rows).map(|row| position + row as u32).collect();
@@ -271,7 +272,7 @@ fn attend_prepares_its_own_row() {
             Argument::Output(NAN.repeat(wanted.len())),
         ]);
         let kernel = kernel("attend", buffers, run);
-        *SHAPE.write().unwrap() = Some(shape);
+        *SHAPE.write().unwrap() = Some(shape.clone());
         each_level(|level, _| {
             let what = format!("{level:?} {shape:?}");
             let run =

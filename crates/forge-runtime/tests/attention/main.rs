@@ -15,14 +15,15 @@ mod quantised;
 mod ring;
 mod rotate;
 
-use forge_runtime::cpu::{Format, LongContext, Pairing, Rotation};
+use forge_runtime::ops::{Format, LongContext, Pairing, Rotation};
 use half::f16;
+use std::borrow::Cow;
 use support::{Random, bytes_of, numbers_of};
 
 /// Frequencies of base 10,000.
 pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies: Box::leak(frequencies.into_boxed_slice()), pairing, magnitude, long: None }
+    Rotation { frequencies: frequencies.into(), pairing, magnitude, long: None }
 }
 
 pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
@@ -91,11 +92,10 @@ pub(crate) fn cache_unit(cache: Format) -> f64 {
 
 /// RoPE whose frequencies are divided by seven for contexts beyond this length.
 pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
-    Rotation { long: Some(LongContext::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
+    Rotation { long: Some(LongContext::Other { beyond, frequencies: seventh(&rotation) }), ..rotation }
 }
 
 /// Its frequencies at a seventh of the speed.
-pub(crate) fn seventh(rotation: Rotation) -> &'static [f32] {
-    let frequencies: Vec<f32> = rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Box::leak(frequencies.into_boxed_slice())
+pub(crate) fn seventh(rotation: &Rotation) -> Cow<'static, [f32]> {
+    rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect()
 }

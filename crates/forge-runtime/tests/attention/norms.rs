@@ -2,11 +2,12 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel, silu};
 use crate::{normed, wide};
-use forge_runtime::cpu::{self, Activation, Function, UnaryOp};
+use forge_runtime::cpu::{self};
+use forge_runtime::ops::{self, Activation, Function, UnaryOp};
 
 #[test]
 fn rms_norm_divides_by_the_root_of_the_mean_square() {
-    kernel_under_test!(SHAPE, cpu::RmsNorm, cpu::rms_norm);
+    kernel_under_test!(SHAPE, ops::RmsNorm, cpu::rms_norm);
     let mut random = Random(3);
     for (rows, width, parts, gain, gather) in [
         (1, 1, 1, true, false),
@@ -41,7 +42,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
         buffers.push("y");
         arguments.push(Argument::Output(NAN.repeat(wanted.len())));
         let kernel = kernel("rms_norm", buffers, run);
-        *SHAPE.write().unwrap() = Some(cpu::RmsNorm { width, parts, epsilon, gain, gather, pitch: None });
+        *SHAPE.write().unwrap() = Some(ops::RmsNorm { width, parts, epsilon, gain, gather, pitch: None });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
             compare(&format!("{level:?} {rows} {width} {parts}"), &numbers_of(&y[0]), &wanted);
@@ -51,14 +52,14 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 
 #[test]
 fn a_norm_is_added_in_place() {
-    kernel_under_test!(SHAPE, cpu::NormAdd, cpu::norm_add);
+    kernel_under_test!(SHAPE, ops::NormAdd, cpu::norm_add);
     let mut random = Random(5);
     for (rows, width, gain, factor, squares) in [
         (1, 1, true, false, None),
         (5, 100, true, false, None),
         (3, 33, false, true, None),
-        (1, 70, true, true, Some(cpu::Squares { partials: 5, gain: true })),
-        (1, 4096, true, false, Some(cpu::Squares { partials: 1, gain: false })),
+        (1, 70, true, true, Some(ops::Squares { partials: 5, gain: true })),
+        (1, 4096, true, false, Some(ops::Squares { partials: 1, gain: false })),
     ] {
         let epsilon = 1e-5_f32;
         let [x, stream] = [0; 2].map(|_| random.numbers(rows * width));
@@ -94,7 +95,7 @@ fn a_norm_is_added_in_place() {
         }
         let (buffers, arguments): (Vec<_>, Vec<_>) = named.into_iter().unzip();
         let kernel = kernel("norm_add", buffers, run);
-        *SHAPE.write().unwrap() = Some(cpu::NormAdd { width, epsilon, gain, factor, squares });
+        *SHAPE.write().unwrap() = Some(ops::NormAdd { width, epsilon, gain, factor, squares });
         each_level(|level, threads| {
             let what = format!("{level:?} {rows} {width}");
             let written = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
@@ -133,7 +134,7 @@ fn gelu(x: f64) -> f64 {
 
 #[test]
 fn layer_norm_takes_the_mean_off() {
-    kernel_under_test!(SHAPE, cpu::LayerNorm, cpu::layer_norm);
+    kernel_under_test!(SHAPE, ops::LayerNorm, cpu::layer_norm);
     let mut random = Random(14);
     for (rows, width, bias, gather) in [
         (1, 1, true, false),
@@ -170,7 +171,7 @@ fn layer_norm_takes_the_mean_off() {
         buffers.push("y");
         arguments.push(Argument::Output(NAN.repeat(wanted.len())));
         let kernel = kernel("layer_norm", buffers, run);
-        *SHAPE.write().unwrap() = Some(cpu::LayerNorm { width, epsilon, bias, gather });
+        *SHAPE.write().unwrap() = Some(ops::LayerNorm { width, epsilon, bias, gather });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
             compare(&format!("{level:?} {rows} {width}"), &numbers_of(&y[0]), &wanted);
@@ -180,7 +181,7 @@ fn layer_norm_takes_the_mean_off() {
 
 #[test]
 fn elementwise_is_its_function() {
-    kernel_under_test!(SHAPE, cpu::Elementwise, cpu::elementwise);
+    kernel_under_test!(SHAPE, ops::Elementwise, cpu::elementwise);
     let mut random = Random(8);
     for (rows, width) in [(1, 1), (3, 17), (2, 1500)] {
         // From tiny to far beyond where a function is flat.
@@ -250,7 +251,7 @@ fn elementwise_is_its_function() {
             buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * width)));
             let kernel = kernel("elementwise", buffers, run);
-            *SHAPE.write().unwrap() = Some(cpu::Elementwise { function, width });
+            *SHAPE.write().unwrap() = Some(ops::Elementwise { function, width });
             each_level(|level, threads| {
                 let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                 compare(&format!("{level:?} {rows} {width} {function:?}"), &numbers_of(&y[0]), &wanted);
@@ -261,7 +262,7 @@ fn elementwise_is_its_function() {
 
 #[test]
 fn columns_are_taken_as_they_are() {
-    kernel_under_test!(SHAPE, cpu::SliceColumns, cpu::take);
+    kernel_under_test!(SHAPE, ops::SliceColumns, cpu::take);
     let mut random = Random(9);
     for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
         let x = random.numbers(rows * of);
@@ -269,7 +270,7 @@ fn columns_are_taken_as_they_are() {
         let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
         let kernel = kernel("take", vec!["x", "y"], run);
         let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
-        *SHAPE.write().unwrap() = Some(cpu::SliceColumns { width, of });
+        *SHAPE.write().unwrap() = Some(ops::SliceColumns { width, of });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[rows as u32, first as u32], level, threads);
             compare(&format!("{level:?} {rows} {width} of {of}"), &numbers_of(&y[0]), &wanted);

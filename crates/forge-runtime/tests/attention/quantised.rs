@@ -3,7 +3,8 @@
 
 use crate::rotation;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
-use forge_runtime::cpu::{self, Format, HeadNorm, KvSource, Pairing};
+use forge_runtime::cpu::{self};
+use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing};
 use half::f16;
 
 const HEADS: usize = 2;
@@ -40,7 +41,7 @@ fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
 
 #[test]
 fn codes_are_those_of_what_f32_would_keep() {
-    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(31);
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
@@ -60,7 +61,7 @@ fn codes_are_those_of_what_f32_would_keep() {
             Argument::Output(NAN.repeat(rows * 2 * HEADS * width)),
         ]);
         let kernel = kernel("rotate_append", buffers, run);
-        let shape = |cache| cpu::RotateAppend {
+        let shape = |cache| ops::RotateAppend {
             query_heads: 2 * HEADS,
             key_heads: HEADS,
             width,
@@ -92,7 +93,7 @@ fn codes_are_those_of_what_f32_would_keep() {
 
 #[test]
 fn rows_see_the_numbers_that_codes_stand_for() {
-    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
+    kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(32);
     let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
     for (width, rows, window) in
@@ -100,7 +101,7 @@ fn rows_see_the_numbers_that_codes_stand_for() {
     {
         let caches = [0; 2].map(|_| coded(&random.numbers(HEADS * CONTEXT * width), width));
         let q = random.numbers(rows * 3 * HEADS * width);
-        let shape = |cache| cpu::Attend {
+        let shape = |cache| ops::Attend {
             gates: None,
             query_heads: 3 * HEADS,
             key_heads: HEADS,

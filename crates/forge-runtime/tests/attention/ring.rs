@@ -2,7 +2,8 @@
 
 use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
 use crate::{cache_bytes, rotation};
-use forge_runtime::cpu::{self, Format, KvSource, Pairing};
+use forge_runtime::cpu::{self};
+use forge_runtime::ops::{self, Format, KvSource, Pairing};
 
 const HEADS: usize = 2;
 const WIDTH: usize = 18;
@@ -25,7 +26,7 @@ fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
 /// overwrites a position that an earlier one reads.
 #[test]
 fn rows_see_the_same_in_a_ring() {
-    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
+    kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(21);
     let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
     for (cache, window, ring, rows, end, is_enough) in [
@@ -41,7 +42,7 @@ fn rows_see_the_same_in_a_ring() {
         let rings = whole.each_ref().map(|whole| in_ring(whole, ring, end, element));
         let q = random.numbers(rows * 3 * HEADS * WIDTH);
         let positions: Vec<u32> = (end - rows..end).map(|position| position as u32).collect();
-        let shape = |ring| cpu::Attend {
+        let shape = |ring| ops::Attend {
             gates: None,
             query_heads: 3 * HEADS,
             key_heads: HEADS,
@@ -78,7 +79,7 @@ fn rows_see_the_same_in_a_ring() {
 
 #[test]
 fn what_is_appended_goes_round() {
-    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(22);
     let kernel = kernel("rotate_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
     for (cache, ring, first, rows) in [(Format::F16, 64, 120, 20), (Format::F32, 128, 0, 9)] {
@@ -86,7 +87,7 @@ fn what_is_appended_goes_round() {
         let qkv = random.numbers(rows * 4 * HEADS * WIDTH);
         let before = [0; 2].map(|_| cache_bytes(&random.numbers(HEADS * CONTEXT * WIDTH), cache));
         let rings = before.each_ref().map(|whole| in_ring(whole, ring, first, element));
-        let shape = |ring| cpu::RotateAppend {
+        let shape = |ring| ops::RotateAppend {
             query_heads: 2 * HEADS,
             key_heads: HEADS,
             width: WIDTH,

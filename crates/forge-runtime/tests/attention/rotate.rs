@@ -2,27 +2,29 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{long, of_size, rotated, rotation, seventh, wide};
-use forge_runtime::cpu::{self, LongContext, Pairing, Rotation};
+use forge_runtime::cpu::{self};
+use forge_runtime::ops::{self, LongContext, Pairing, Rotation};
 
 #[test]
 fn long_contexts_turn_heads_their_own_way() {
-    kernel_under_test!(SHAPE, cpu::Rotate, cpu::rotate);
+    kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
     let mut random = Random(12);
     let (rows, heads, width) = (3, 2, 16);
     let usual = rotation(8, Pairing::Half, 1.25);
-    let shape = cpu::Rotate { heads, width, rotation: long(usual, 40) };
-    let slow = Rotation { frequencies: seventh(usual), ..usual };
-    let growing = Rotation { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual };
+    let shape = ops::Rotate { heads, width, rotation: long(usual.clone(), 40) };
+    let slow = Rotation { frequencies: seventh(&usual), ..usual.clone() };
+    let growing =
+        Rotation { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual.clone() };
     // Twice the context: 4 * 2 - 3 times the wave that was longest.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
-    let stretched = Rotation { frequencies: stretched.collect::<Vec<_>>().leak(), ..usual };
+    let stretched = Rotation { frequencies: stretched.collect(), ..usual.clone() };
     for (context, rotation, turned_by) in [
-        (40_u32, shape.rotation, usual),
-        (41, shape.rotation, slow),
-        (40, growing, usual),
+        (40_u32, shape.rotation.clone(), usual.clone()),
+        (41, shape.rotation.clone(), slow),
+        (40, growing.clone(), usual),
         (80, growing, stretched),
     ] {
-        let shape = cpu::Rotate { rotation, ..shape };
+        let shape = ops::Rotate { rotation, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
         let turned =
@@ -44,7 +46,7 @@ fn long_contexts_turn_heads_their_own_way() {
 
 #[test]
 fn rotate_turns_pairs() {
-    kernel_under_test!(SHAPE, cpu::Rotate, cpu::rotate);
+    kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
     let mut random = Random(9);
     for (rows, heads, width, pairs, pairing, magnitude) in [
         (1, 3, 2, 1, Pairing::Half, 1.0),
@@ -52,7 +54,7 @@ fn rotate_turns_pairs() {
         (3, 4, 128, 64, Pairing::Half, 1.0),
         (5, 2, 22, 11, Pairing::Interleaved, 1.0),
     ] {
-        let shape = cpu::Rotate { heads, width, rotation: rotation(pairs, pairing, magnitude) };
+        let shape = ops::Rotate { heads, width, rotation: rotation(pairs, pairing, magnitude) };
         let x = random.numbers(rows * heads * width);
         let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
         let wanted = of_size(
@@ -67,7 +69,7 @@ fn rotate_turns_pairs() {
             Argument::Words(positions),
             Argument::Output(NAN.repeat(rows * heads * width)),
         ];
-        *SHAPE.write().unwrap() = Some(shape);
+        *SHAPE.write().unwrap() = Some(shape.clone());
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
             compare(&format!("{level:?} {shape:?}"), &numbers_of(&y[0]), &wanted);

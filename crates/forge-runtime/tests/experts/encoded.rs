@@ -3,14 +3,15 @@
 use super::layer::{Layer, Run};
 use super::sum;
 use super::support::{
-    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
-    run_kernel_as,
+    Argument, NAN, Random, affine, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips,
+    numbers_of, run_kernel_as,
 };
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{self, Epilogue, ExpertsSum, Format, Squares};
+use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
+use forge_runtime::ops::{Epilogue, ExpertsSum, Format, Scales, Squares};
 
-const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, Format::Affine { bits: 4, group: 64, bf16: true }];
+const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, affine(4, 64, Scales::Bf16)];
 
 /// Rows, experts, experts per token, width, intermediate size: with and without whole strips.
 const SHAPES: [(usize, [usize; 4]); 6] = [
@@ -39,15 +40,15 @@ fn rows_that_meet_experts_are_encoded() {
             let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
             let sum = (&given[..], &before[..], Epilogue::Store);
             let portable = Run { level: Isa::Portable, threads: 1, exact: false, in_strips: false };
-            let expected = layer.sum_by_row(format, sum, portable);
+            let expected = layer.sum_by_row(sum, portable);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {sizes:?}");
                 let run = Run { level, threads, ..portable };
-                compare(&what, &numbers_of(&layer.inner_by_row(format, run)), &of_codes);
-                let found = layer.sum_by_row(format, sum, run);
+                compare(&what, &numbers_of(&layer.inner_by_row(run)), &of_codes);
+                let found = layer.sum_by_row(sum, run);
                 compare(&what, &numbers_of(&found), &wanted);
                 assert!(found == expected, "{what}: other bits");
-                let exact = layer.sum_by_row(format, sum, Run { exact: true, ..run });
+                let exact = layer.sum_by_row(sum, Run { exact: true, ..run });
                 assert!(found != exact, "{what}: nothing was encoded");
             });
         }
@@ -64,17 +65,16 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
             let before = random.numbers(rows * layer.width);
             each_level(|level, threads| {
                 let rowwise = Run { level, threads, exact: false, in_strips: false };
-                let (inner, sum) =
-                    (layer.inner_by_row(format, rowwise), (&given[..], &before[..], Epilogue::Add));
-                let summed = layer.sum_by_row(format, sum, rowwise);
+                let (inner, sum) = (layer.inner_by_row(rowwise), (&given[..], &before[..], Epilogue::Add));
+                let summed = layer.sum_by_row(sum, rowwise);
                 let strips = sizes[2] % 16 == 0 && sizes[3] % 8 == 0;
                 for in_strips in if strips { vec![false, true] } else { vec![false] } {
                     let what = format!("{level:?} {rows} rows {format:?} {sizes:?}, strips {in_strips}");
                     let run = Run { in_strips, ..rowwise };
-                    assert!(layer.inner_by_row(format, run) == inner, "{what}");
-                    assert!(layer.inner_of_tiles(format, 16, run) == inner, "{what}");
-                    assert!(layer.sum_by_row(format, sum, run) == summed, "{what}");
-                    assert!(layer.sum_of_tiles(format, 16, sum, run) == summed, "{what}");
+                    assert!(layer.inner_by_row(run) == inner, "{what}");
+                    assert!(layer.inner_of_tiles(16, run) == inner, "{what}");
+                    assert!(layer.sum_by_row(sum, run) == summed, "{what}");
+                    assert!(layer.sum_of_tiles(16, sum, run) == summed, "{what}");
                 }
             });
         }
@@ -84,7 +84,7 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
 /// Shares of outputs that are no whole strips, and more shares than outputs.
 #[test]
 fn a_row_leaves_the_same_squares_however_matrices_lie() {
-    kernel_under_test!(SUM, (Format, ExpertsSum), sum);
+    kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(23);
     for partials in [3, 5, 100] {
@@ -93,7 +93,7 @@ fn a_row_leaves_the_same_squares_however_matrices_lie() {
             let given = random.numbers(layer.chosen * layer.inner);
             let before = random.numbers(layer.width);
             let ending = Epilogue::AddSquares(Squares { partials, gain: false });
-            *SUM.write().unwrap() = Some((format, layer.sum_shape(ending)));
+            *SUM.write().unwrap() = Some(layer.sum_shape(ending));
             let left = |in_strips, level, threads| {
                 let (mut buffers, mut arguments) = layer.planes(&layer.down, in_strips);
                 buffers.extend(["routes", "x", "y", "squares_out"]);

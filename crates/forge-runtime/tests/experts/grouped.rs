@@ -7,13 +7,14 @@ use super::support::{
 };
 use super::{FORMATS, inner, sum};
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{
-    self, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format,
-};
+use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
+use forge_runtime::ops::{
+    Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format, Gating,
+};
 
-fn tiles(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsTiles)) {
-    stored!(format, experts_tiles, call, shape);
+fn tiles(call: &cpu::KernelArgs<'_>, shape: &ExpertsTiles) {
+    stored!(shape.format, experts_tiles, call, shape);
 }
 
 /// Runs a kernel of a spec on buffers and returns its output.
@@ -90,12 +91,12 @@ fn rows_expert_by_expert_are_the_same_to_the_bit_as_row_by_row() {
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} {format:?} {sizes:?}");
                 let run = exactly(level, threads);
-                let inner = layer.inner_of_tiles(format, tile_rows, run);
+                let inner = layer.inner_of_tiles(tile_rows, run);
                 compare(&what, &numbers_of(&inner), &layer.inner(1.0));
-                assert!(inner == layer.inner_by_row(format, run), "{what}");
+                assert!(inner == layer.inner_by_row(run), "{what}");
                 for ending in [Epilogue::Store, Epilogue::Add] {
-                    let sums = layer.sum_of_tiles(format, tile_rows, (&inner, &before, ending), run);
-                    let by_row = layer.sum_by_row(format, (&inner, &before, ending), run);
+                    let sums = layer.sum_of_tiles(tile_rows, (&inner, &before, ending), run);
+                    let by_row = layer.sum_by_row((&inner, &before, ending), run);
                     assert!(sums == by_row, "{what} {ending:?}");
                 }
             });
@@ -130,7 +131,7 @@ impl Layer {
     fn products(
         &self,
         matrix: usize,
-        (format, x, ending): (Format, Argument, Epilogue),
+        (x, gating): (Argument, Option<Gating>),
         tile_rows: usize,
         with: Run,
     ) -> Vec<u8> {
@@ -144,36 +145,47 @@ impl Layer {
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * chosen * made))));
         let bias = self.biases.is_some();
         let record = self.record();
-        let shape = ExpertsTiles { experts, chosen, outputs, inputs, record, bias, ending, tile_rows };
+        let format = [&self.gate_up, &self.down][matrix].format;
+        let shape = ExpertsTiles {
+            format,
+            experts,
+            chosen,
+            shared: 0,
+            outputs,
+            inputs,
+            record,
+            bias,
+            gating,
+            tile_rows,
+        };
         let strips = with.in_strips.then(|| self.laid_out([&self.gate_up, &self.down][matrix]));
-        ran!(tiles, (Format, ExpertsTiles), (format, shape), arguments, strips, (self.rows(), with)).remove(0)
+        ran!(tiles, ExpertsTiles, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
-    pub(crate) fn inner_of_tiles(&self, format: Format, tile_rows: usize, with: Run) -> Vec<u8> {
+    pub(crate) fn inner_of_tiles(&self, tile_rows: usize, with: Run) -> Vec<u8> {
         let x = Argument::Numbers(self.x.clone());
-        self.products(0, (format, x, self.inner_shape().ending), tile_rows, with)
+        self.products(0, (x, Some(self.inner_shape().gating)), tile_rows, with)
     }
 
-    pub(crate) fn inner_by_row(&self, format: Format, with: Run) -> Vec<u8> {
+    pub(crate) fn inner_by_row(&self, with: Run) -> Vec<u8> {
         let (mut arguments, bias) = self.stored(0, with);
         arguments.push(("routes", Argument::Words(self.routes.clone())));
         arguments.push(("x", Argument::Numbers(self.x.clone())));
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
-        let shape = (format, self.inner_shape());
+        let shape = self.inner_shape();
         let strips = with.in_strips.then(|| self.laid_out(&self.gate_up));
-        ran!(inner, (Format, ExpertsInner), shape, arguments, strips, (self.rows(), with)).remove(0)
+        ran!(inner, ExpertsInner, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
     pub(crate) fn sum_of_tiles(
         &self,
-        format: Format,
         tile_rows: usize,
         (given, before, ending): (&[u8], &[f32], Epilogue),
         with: Run,
     ) -> Vec<u8> {
         let x = Argument::Numbers(numbers_of(given));
-        let each = self.products(1, (format, x, Epilogue::Store), tile_rows, with);
+        let each = self.products(1, (x, None), tile_rows, with);
         let arguments = [
             ("routes", Argument::Words(self.routes.clone())),
             ("each", Argument::Numbers(numbers_of(&each))),
@@ -186,7 +198,6 @@ impl Layer {
 
     pub(crate) fn sum_by_row(
         &self,
-        format: Format,
         (given, before, ending): (&[u8], &[f32], Epilogue),
         with: Run,
     ) -> Vec<u8> {
@@ -195,8 +206,8 @@ impl Layer {
         arguments.push(("x", Argument::Numbers(numbers_of(given))));
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
-        let shape = (format, self.sum_shape(ending));
+        let shape = self.sum_shape(ending);
         let strips = with.in_strips.then(|| self.laid_out(&self.down));
-        ran!(sum, (Format, ExpertsSum), shape, arguments, strips, (self.rows(), with)).remove(0)
+        ran!(sum, ExpertsSum, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format};
+use forge_runtime::ops::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format, Gating};
 
 /// How a layer's kernels are run.
 #[derive(Clone, Copy, Debug)]
@@ -166,25 +166,37 @@ impl Layer {
 
     pub(crate) fn inner_shape(&self) -> ExpertsInner {
         ExpertsInner {
+            format: self.gate_up.format,
             experts: self.experts,
             chosen: self.chosen,
+            shared: 0,
             outputs: 2 * self.inner,
             inputs: self.width,
             record: self.record(),
             norm: None,
             bias: self.biases.is_some(),
-            ending: match self.biases {
-                None => Epilogue::Gate(Activation::Silu),
-                Some(_) => Epilogue::GateClamped { limit: LIMIT as f32, sharpness: SHARPNESS as f32 },
+            gating: match self.biases {
+                None => Gating::Plain(Activation::Silu),
+                Some(_) => Gating::Clamped { limit: LIMIT as f32, sharpness: SHARPNESS as f32 },
             },
             route: None,
         }
     }
 
-    pub(crate) fn sum_shape(&self, ending: Epilogue) -> ExpertsSum {
+    pub(crate) fn sum_shape(&self, epilogue: Epilogue) -> ExpertsSum {
         let Layer { experts, chosen, width, inner, .. } = *self;
         let (record, bias) = (self.record(), self.biases.is_some());
-        ExpertsSum { experts, chosen, outputs: width, inputs: inner, record, bias, ending }
+        ExpertsSum {
+            format: self.down.format,
+            experts,
+            chosen,
+            shared: 0,
+            outputs: width,
+            inputs: inner,
+            record,
+            bias,
+            epilogue,
+        }
     }
 }
 

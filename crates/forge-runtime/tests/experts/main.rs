@@ -23,30 +23,25 @@ mod grouped;
 mod layer;
 mod routes;
 
-use forge_runtime::cpu::{self, DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Squares};
+use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
+use forge_runtime::ops::{DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Scales, Squares};
 use layer::Layer;
 use routes::{PLAIN, routed};
 use support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, run_kernel_as,
-    words_of,
+    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, numbers_of, run_kernel,
+    run_kernel_as, words_of,
 };
 
-const FORMATS: [Format; 6] = [
-    Format::F32,
-    Format::Q8_0,
-    Format::Q4_0,
-    Format::Q6K,
-    Format::Affine { bits: 4, group: 64, bf16: true },
-    Format::Mxfp4,
-];
+const FORMATS: [Format; 6] =
+    [Format::F32, Format::Q8_0, Format::Q4_0, Format::Q6K, affine(4, 64, Scales::Bf16), Format::Mxfp4];
 
-fn inner(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsInner)) {
-    stored!(format, experts_inner, call, shape);
+fn inner(call: &cpu::KernelArgs<'_>, shape: &ExpertsInner) {
+    stored!(shape.format, experts_inner, call, shape);
 }
 
-fn sum(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, ExpertsSum)) {
-    stored!(format, experts_sum, call, shape);
+fn sum(call: &cpu::KernelArgs<'_>, shape: &ExpertsSum) {
+    stored!(shape.format, experts_sum, call, shape);
 }
 
 const SIZES: [(usize, [usize; 4]); 5] = [
@@ -59,7 +54,7 @@ const SIZES: [(usize, [usize; 4]); 5] = [
 
 #[test]
 fn experts_are_matrix_products_of_their_own_rows() {
-    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(4);
     for (rows, sizes) in SIZES {
@@ -75,7 +70,7 @@ fn experts_are_matrix_products_of_their_own_rows() {
             }
             buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * layer.chosen * layer.inner)));
-            *INNER.write().unwrap() = Some((format, layer.inner_shape()));
+            *INNER.write().unwrap() = Some(layer.inner_shape());
             let kernel = kernel("experts_inner", buffers, run_inner);
             let wanted = layer.inner(1.0);
             each_level(|level, threads| {
@@ -88,7 +83,7 @@ fn experts_are_matrix_products_of_their_own_rows() {
 
 #[test]
 fn sums_over_experts_are_weighed() {
-    kernel_under_test!(SUM, (Format, ExpertsSum), sum);
+    kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(6);
     for (rows, sizes) in SIZES {
@@ -110,7 +105,7 @@ fn sums_over_experts_are_weighed() {
                 }
                 buffers.push("y");
                 arguments.push(Argument::Output(bytes_of(&before)));
-                *SUM.write().unwrap() = Some((format, layer.sum_shape(ending)));
+                *SUM.write().unwrap() = Some(layer.sum_shape(ending));
                 let kernel = kernel("experts_sum", buffers, run_sum);
                 let added = plain
                     .iter()
@@ -129,7 +124,7 @@ fn sums_over_experts_are_weighed() {
 /// With any batch, and without other rows.
 #[test]
 fn a_row_of_a_batch_comes_to_the_same_bits() {
-    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(9);
     let (rows, sizes) = (7, [5, 2, 1056, 30]);
@@ -137,7 +132,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
         let layer = Layer::new(&mut random, format, rows, sizes);
         let (mut buffers, of_matrix) = layer.planes(&layer.gate_up, false);
         buffers.extend(["routes", "x", "y"]);
-        *INNER.write().unwrap() = Some((format, layer.inner_shape()));
+        *INNER.write().unwrap() = Some(layer.inner_shape());
         let kernel = kernel("experts_inner", buffers, run_inner);
         let results = layer.chosen * layer.inner;
         each_level(|level, threads| {
@@ -162,7 +157,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
 /// Decode: fused routing, the deferred norm of x, and the outputs for the following step.
 #[test]
 fn one_row_chooses_is_normed_late_and_leaves_squares() {
-    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(8);
     // Of these, experts that every row has.
@@ -193,7 +188,7 @@ fn one_row_chooses_is_normed_late_and_leaves_squares() {
                 Argument::Output(NAN.repeat(chosen * layer.inner)),
             ]);
             let shape = ExpertsInner { norm, route: Some(route), ..layer.inner_shape() };
-            *INNER.write().unwrap() = Some((format, shape));
+            *INNER.write().unwrap() = Some(shape);
             let kernel = kernel("experts_inner", buffers, run_inner);
             let wanted = layer.inner(1.0 / (mean + 1e-5).sqrt());
             each_level(|level, threads| {
@@ -211,7 +206,7 @@ fn one_row_chooses_is_normed_late_and_leaves_squares() {
 }
 
 fn one_row_leaves_squares() {
-    kernel_under_test!(SUM, (Format, ExpertsSum), sum);
+    kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(9);
     for (partials, gain) in [(3, true), (100, false)] {
@@ -230,7 +225,7 @@ fn one_row_leaves_squares() {
         buffers.push("squares_out");
         arguments.push(Argument::Output(NAN.repeat(partials)));
         let ending = Epilogue::AddSquares(Squares { partials, gain });
-        *SUM.write().unwrap() = Some((Format::F32, layer.sum_shape(ending)));
+        *SUM.write().unwrap() = Some(layer.sum_shape(ending));
         let kernel = kernel("experts_sum", buffers, run_sum);
         let wanted: Vec<(f64, f64)> = layer
             .sum(&given)
@@ -257,7 +252,7 @@ fn one_row_leaves_squares() {
 /// Batch invariance: the result of a row does not depend on the batch.
 #[test]
 fn a_row_is_bitwise_identical_in_any_batch() {
-    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(5);
     for format in FORMATS {
@@ -265,7 +260,7 @@ fn a_row_is_bitwise_identical_in_any_batch() {
         let (mut names, weights) = layer.planes(&layer.gate_up, false);
         names.extend(["routes", "x", "y"]);
         let kernel = kernel("experts_inner", names, run_inner);
-        *INNER.write().unwrap() = Some((format, layer.inner_shape()));
+        *INNER.write().unwrap() = Some(layer.inner_shape());
         let of = |rows: std::ops::Range<usize>, level, threads| {
             let mut arguments = weights.clone();
             arguments.push(Argument::Words(layer.routes[rows.start * 4..rows.end * 4].to_vec()));

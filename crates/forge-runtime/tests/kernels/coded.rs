@@ -6,13 +6,14 @@ use super::support::{
 };
 use super::{FORMATS, cancelled, plain, plane_arguments, planes, project};
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
+use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule::{self, Batch, Decode};
+use forge_runtime::ops::{self, Activation, Epilogue, Format, Gating, Squares};
 use std::sync::{Mutex, PoisonError};
 
 /// The tests share a shape.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
+kernel_under_test!(SHAPE, ops::Linear, project);
 
 /// Whether rows are encoded for weights of this format: those that are codes of a byte or less, 32 or more to a scale.
 fn encodes(format: Format) -> bool {
@@ -50,9 +51,9 @@ impl Case {
         exact: bool,
     ) -> Vec<f32> {
         let Case { format, outputs, inputs, .. } = *self;
-        let shape = cpu::Linear { chooses: self.chooses, ..plain(outputs, inputs, Epilogue::Store) };
+        let shape = ops::Linear { chooses: self.chooses, ..plain(format, outputs, inputs, Epilogue::Store) };
         let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        *SHAPE.write().unwrap() = Some((format, shape));
+        *SHAPE.write().unwrap() = Some(shape);
         let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
         let rows = x.len() / inputs;
         let (kernel, mut arguments) = match in_strips {
@@ -199,15 +200,15 @@ fn strips_leave_what_rows_leave_to_the_bit() {
         (592, 64, best(9)),
         (32, 128, best(40)),
         (1040, 32, best(3)),
-        (96, 64, Epilogue::Gate(Activation::Silu)),
+        (96, 64, Epilogue::Gate(Gating::Plain(Activation::Silu))),
     ] {
         for format in IN_STRIPS {
             let case = Case::new(&mut random, format, outputs, inputs);
             let (x, before, gain) =
                 (random.numbers(inputs), random.numbers(outputs), random.numbers(outputs));
-            let shape = plain(outputs, inputs, epilogue);
+            let shape = plain(format, outputs, inputs, epilogue);
             let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-            *SHAPE.write().unwrap() = Some((format, shape));
+            *SHAPE.write().unwrap() = Some(shape);
             let left = |in_strips: bool, level, threads| {
                 let mut buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
                 let planes = case.weight.planes.iter().cloned();

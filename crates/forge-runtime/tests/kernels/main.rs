@@ -7,12 +7,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares, UnaryOp};
+use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
+use forge_runtime::ops::{self, Activation, Epilogue, Format, Gating, Scales, Squares, UnaryOp};
 use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use support::{
-    Argument, IN_STRIPS, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips,
-    laid_out, matrix, numbers_of, run_kernel, run_kernel_as, silu, words_of,
+    Argument, IN_STRIPS, Matrix, NAN, Random, affine, bytes_of, compare, each_level, kernel,
+    kernel_in_strips, laid_out, matrix, numbers_of, run_kernel, run_kernel_as, silu, words_of,
 };
 
 const FORMATS: [Format; 15] = [
@@ -24,12 +25,12 @@ const FORMATS: [Format; 15] = [
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
-    Format::Affine { bits: 8, group: 32, bf16: false },
-    Format::Affine { bits: 6, group: 64, bf16: false },
-    Format::Affine { bits: 5, group: 32, bf16: false },
-    Format::Affine { bits: 4, group: 64, bf16: true },
-    Format::Affine { bits: 3, group: 128, bf16: false },
-    Format::Affine { bits: 2, group: 64, bf16: true },
+    affine(8, 32, Scales::F16),
+    affine(6, 64, Scales::F16),
+    affine(5, 32, Scales::F16),
+    affine(4, 64, Scales::Bf16),
+    affine(3, 128, Scales::F16),
+    affine(2, 64, Scales::Bf16),
     Format::Mxfp4,
 ];
 
@@ -46,7 +47,7 @@ macro_rules! stored {
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
             Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),
             Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
-            Format::Affine { bits, group, bf16 } => match (bits, group, bf16) {
+            Format::Affine(of) => match (of.bits.count(), of.group.columns(), of.scales == Scales::Bf16) {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
                 (5, 32, false) => cpu::$function::<cpu::Affine<5, 32>>($call, $shape),
@@ -63,17 +64,17 @@ macro_rules! stored {
 
 mod coded;
 
-fn project(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, cpu::Linear)) {
-    stored!(format, project, call, shape);
+fn project(call: &cpu::KernelArgs<'_>, shape: &ops::Linear) {
+    stored!(shape.format, project, call, shape);
 }
 
-fn embed(call: &cpu::KernelArgs<'_>, (format, shape): &(Format, cpu::Embed)) {
-    stored!(format, embed, call, shape);
+fn embed(call: &cpu::KernelArgs<'_>, shape: &ops::Embed) {
+    stored!(shape.format, embed, call, shape);
 }
 
 /// The cancellation error of a product: a weight with an offset is the difference of scaled value and offset.
 fn cancelled(format: Format, x: f32) -> f64 {
-    if matches!(format, Format::Affine { .. } | Format::Q5K | Format::Q4K) {
+    if matches!(format, Format::Affine(_) | Format::Q5K | Format::Q4K) {
         2.0 * f64::from(x).abs()
     } else {
         0.0
@@ -91,9 +92,9 @@ fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
 }
 
 /// A projection with this epilogue and no other fusion.
-fn plain(outputs: usize, inputs: usize, epilogue: Epilogue) -> cpu::Linear {
+fn plain(format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> ops::Linear {
     let (norm, own_norm, each) = (None, None, None);
-    cpu::Linear { outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
+    ops::Linear { format, outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
 }
 
 fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
@@ -102,7 +103,7 @@ fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
 
 #[test]
 fn project_is_a_matrix_product() {
-    kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
+    kernel_under_test!(SHAPE, ops::Linear, project);
     let mut random = Random(1);
     let shapes = [
         (1, 6, 1),
@@ -124,7 +125,7 @@ fn project_is_a_matrix_product() {
                 (Epilogue::Store, false),
                 (Epilogue::Store, true),
                 (Epilogue::Add, rows % 2 == 0),
-                (Epilogue::Gate(Activation::Silu), rows % 2 == 1),
+                (Epilogue::Gate(Gating::Plain(Activation::Silu)), rows % 2 == 1),
             ] {
                 let each = match outputs {
                     50 => Some(UnaryOp::Softcap(0.75)),
@@ -132,7 +133,8 @@ fn project_is_a_matrix_product() {
                     26 => Some(UnaryOp::Activate(Activation::Silu)),
                     _ => None,
                 };
-                let shape = cpu::Linear {
+                let shape = ops::Linear {
+                    format,
                     outputs,
                     inputs,
                     norm: None,
@@ -190,7 +192,7 @@ fn project_is_a_matrix_product() {
                 arguments.push(Argument::Numbers(x.clone()));
                 arguments.push(Argument::Output(bytes_of(&before)));
                 let kernel = kernel("project", buffers, run);
-                *SHAPE.write().unwrap() = Some((format, shape));
+                *SHAPE.write().unwrap() = Some(shape);
                 each_level(|level, threads| {
                     let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                     compare(
@@ -207,15 +209,15 @@ fn project_is_a_matrix_product() {
 /// Batch invariance: the result of a row does not depend on the number of rows.
 #[test]
 fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
-    kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
+    kernel_under_test!(SHAPE, ops::Linear, project);
     let mut random = Random(5);
     // Of 200 outputs there are panels enough for one thread, so that more rows share each.
     for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96), (200, 70)] {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
             let x = random.numbers(300 * inputs);
-            let shape = plain(outputs, inputs, Epilogue::Store);
-            *SHAPE.write().unwrap() = Some((format, shape));
+            let shape = plain(format, outputs, inputs, Epilogue::Store);
+            *SHAPE.write().unwrap() = Some(shape);
             let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
             let products = |rows: std::ops::Range<usize>, level, threads, exact| {
                 let mut arguments = plane_arguments(&weight);
@@ -256,7 +258,7 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
 
 #[test]
 fn embed_widens_rows_exactly() {
-    kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);
+    kernel_under_test!(SHAPE, ops::Embed, embed);
     let mut random = Random(2);
     let shapes = [(7, 1), (5, 31), (9, 32), (300, 56), (4, 200), (48, 70)];
     for ((vocabulary, width), format) in
@@ -289,8 +291,8 @@ fn embed_widens_rows_exactly() {
             };
             let before = random.numbers(ids.len() * width);
             for adds in [false, true] {
-                let shape = cpu::Embed { vocabulary, width, scale: 1.0, adds, squares: None };
-                *SHAPE.write().unwrap() = Some((format, shape));
+                let shape = ops::Embed { format, vocabulary, width, scale: 1.0, adds, squares: None };
+                *SHAPE.write().unwrap() = Some(shape);
                 let mut wanted = wanted.clone();
                 if adds {
                     *arguments.last_mut().unwrap() = Argument::Output(bytes_of(&before));
@@ -323,12 +325,12 @@ fn embed_widens_rows_exactly() {
 #[test]
 fn a_row_is_normed_late_and_leaves_what_follows_needs() {
     const FIRST: usize = 3;
-    kernel_under_test!(SHAPE, (Format, cpu::Linear), project);
+    kernel_under_test!(SHAPE, ops::Linear, project);
     let mut random = Random(7);
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     for (outputs, inputs, partials, epilogue) in [
         (1, 1, 1, Epilogue::Store),
-        (50, 70, 128, Epilogue::Gate(Activation::Silu)),
+        (50, 70, 128, Epilogue::Gate(Gating::Plain(Activation::Silu))),
         (300, 96, 37, squares(3, true)),
         (70, 256, 9, squares(100, false)),
         (90, 33, 300, Epilogue::Best { candidates: 7 }),
@@ -382,8 +384,8 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 }
                 _ => results,
             };
-            let norm = Some(cpu::DeferredNorm { partials, epsilon });
-            let shape = cpu::Linear { norm, bias: true, ..plain(outputs, inputs, epilogue) };
+            let norm = Some(ops::DeferredNorm { partials, epsilon });
+            let shape = ops::Linear { norm, bias: true, ..plain(format, outputs, inputs, epilogue) };
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);
@@ -410,7 +412,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 _ => {}
             }
             let kernel = kernel("project", buffers, run);
-            *SHAPE.write().unwrap() = Some((format, shape));
+            *SHAPE.write().unwrap() = Some(shape);
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {shape:?}");
                 let left = run_kernel(kernel, &arguments, &[1, FIRST as u32], level, threads);
@@ -449,7 +451,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
 
 #[test]
 fn embedding_leaves_squares() {
-    kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);
+    kernel_under_test!(SHAPE, ops::Embed, embed);
     let mut random = Random(8);
     for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {
         for format in FORMATS {
@@ -475,7 +477,7 @@ fn embedding_leaves_squares() {
             let kernel = kernel("embed", buffers, run);
             let squares = Some(Squares { partials, gain });
             *SHAPE.write().unwrap() =
-                Some((format, cpu::Embed { vocabulary: 5, width, scale: 0.5, adds: false, squares }));
+                Some(ops::Embed { format, vocabulary: 5, width, scale: 0.5, adds: false, squares });
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {width}");
                 let left = run_kernel(kernel, &arguments, &[1], level, threads);
@@ -495,7 +497,7 @@ fn embedding_leaves_squares() {
 
 #[test]
 fn the_best_candidate_is_the_lowest_of_equals() {
-    kernel_under_test!(SHAPE, cpu::ArgmaxJoin, cpu::argmax_join);
+    kernel_under_test!(SHAPE, ops::ArgmaxJoin, cpu::argmax_join);
     let mut random = Random(9);
     for candidates in [1, 2, 100] {
         let mut pairs: Vec<(u32, u32)> =
@@ -506,7 +508,7 @@ fn the_best_candidate_is_the_lowest_of_equals() {
         let wanted = if best.0 == 0 { 0 } else { u32::MAX - best.1 };
         let words = pairs.iter().flat_map(|&(key, id)| [key, id]).collect();
         let kernel = kernel("argmax_join", vec!["candidates", "ids"], run);
-        *SHAPE.write().unwrap() = Some(cpu::ArgmaxJoin { candidates });
+        *SHAPE.write().unwrap() = Some(ops::ArgmaxJoin { candidates });
         let arguments = [Argument::Words(words), Argument::Output(vec![0xff; 8])];
         each_level(|level, threads| {
             let ids = run_kernel(kernel, &arguments, &[2], level, threads);
@@ -517,7 +519,7 @@ fn the_best_candidate_is_the_lowest_of_equals() {
 
 #[test]
 fn ids_are_those_that_the_sampler_draws() {
-    kernel_under_test!(SHAPE, cpu::Sample, cpu::sample);
+    kernel_under_test!(SHAPE, ops::Sample, cpu::sample);
     let plain = SamplingParams::default();
     let settings = [
         plain.clone(),
@@ -538,7 +540,7 @@ fn ids_are_those_that_the_sampler_draws() {
         };
         let logits: Vec<f32> = (0..rows * vocabulary).map(|_| logit(&mut random)).collect();
         let kernel = kernel("sample", vec!["logits", "draws", "ids"], run);
-        *SHAPE.write().unwrap() = Some(cpu::Sample { vocabulary });
+        *SHAPE.write().unwrap() = Some(ops::Sample { vocabulary });
         for seed in 0..if vocabulary > 1000 { 3 } else { 200 } {
             let mut samplers: Vec<Sampler> =
                 settings.iter().map(|sampling| Sampler::new(sampling.clone(), seed, &[])).collect();
@@ -564,7 +566,7 @@ fn ids_are_those_that_the_sampler_draws() {
 
 #[test]
 fn argmax_takes_the_lowest_of_equals() {
-    kernel_under_test!(SHAPE, cpu::Argmax, cpu::argmax);
+    kernel_under_test!(SHAPE, ops::Argmax, cpu::argmax);
     let mut random = Random(4);
     for vocabulary in [1, 2, 15, 16, 17, 500, 32_001] {
         let mut logits = random.numbers(3 * vocabulary);
@@ -576,7 +578,7 @@ fn argmax_takes_the_lowest_of_equals() {
         logits[2 * vocabulary + third] = f32::INFINITY;
         let kernel = kernel("argmax", vec!["logits", "ids"], run);
         let arguments = [Argument::Numbers(logits), Argument::Output(vec![0xff; 12])];
-        *SHAPE.write().unwrap() = Some(cpu::Argmax { vocabulary });
+        *SHAPE.write().unwrap() = Some(ops::Argmax { vocabulary });
         each_level(|level, threads| {
             let ids = run_kernel(kernel, &arguments, &[3], level, threads);
             assert_eq!(words_of(&ids[0]), [twice as u32, 0, third as u32], "{level:?} {vocabulary}");

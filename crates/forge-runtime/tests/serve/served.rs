@@ -66,13 +66,13 @@ impl Device for Slow {
         self.inner.run(program, encode)
     }
 
-    fn streamed(&self) -> Option<CacheStats> {
+    fn expert_cache_stats(&self) -> Option<CacheStats> {
         let mut counts = CacheStats::default();
         (0..self.passes).for_each(|_| counts += OF_PASS);
         Some(counts)
     }
 
-    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+    fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
         Ok(Some(DISK))
     }
 }
@@ -95,8 +95,8 @@ impl Pass for First<'_> {
         self.pass.barrier();
     }
 
-    fn cores(&self) -> u32 {
-        self.pass.cores()
+    fn gpu_cores(&self) -> u32 {
+        self.pass.gpu_cores()
     }
 }
 

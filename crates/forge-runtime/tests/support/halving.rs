@@ -4,7 +4,7 @@
 use forge_runtime::cpu::KernelArgs;
 use forge_runtime::device::kernel_cost::KernelCost;
 use forge_runtime::device::{Buffer, Kernel, Pass, Schedule, Span};
-use forge_runtime::engine::golden::largest;
+use forge_runtime::engine::golden::argmax;
 use forge_runtime::error::Error;
 use forge_runtime::model::state::StateLayout;
 use forge_runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
@@ -26,7 +26,7 @@ static LEARN: Kernel = Kernel {
     buffers: &["ids", "slots", "positions", "memory", "sums"],
     threads: 32,
     strips: None,
-    work: KernelCost::NONE,
+    cost: KernelCost::NONE,
     cpu: learn,
 };
 static TELL: Kernel = Kernel {
@@ -34,7 +34,7 @@ static TELL: Kernel = Kernel {
     buffers: &["sums", "wanted", "logits", "next"],
     threads: 32,
     strips: None,
-    work: KernelCost::NONE,
+    cost: KernelCost::NONE,
     cpu: tell,
 };
 
@@ -71,7 +71,7 @@ fn tell(call: &KernelArgs<'_>) {
                 .iter_mut()
                 .enumerate()
                 .for_each(|(id, logit)| *logit = sum + 3.0 * (id as f32 * sum).sin());
-            *next = largest(logits) as u32;
+            *next = argmax(logits) as u32;
         }
     }
 }
@@ -93,7 +93,7 @@ static INFO: ModelInfo = ModelInfo {
     hidden: 1,
     layers: 1,
     context: 12,
-    chunk: CHUNK as u32,
+    prefill_chunk: CHUNK as u32,
     head_rows: HEAD_ROWS as u32,
     bos: None,
     eos: &[],

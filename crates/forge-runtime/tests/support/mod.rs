@@ -8,11 +8,12 @@ pub mod reference;
 
 use forge_runtime::cpu::format::repacked::RepackedMatrix;
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{CpuDevice, Format, KernelArgs};
+use forge_runtime::cpu::{CpuDevice, KernelArgs};
 use forge_runtime::device::kernel_cost::KernelCost;
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Schedule, Span};
 use forge_runtime::model::state::StateLayout;
 use forge_runtime::model::{Layout, TokenRing};
+use forge_runtime::ops::{Affine, Format, Scales};
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
 use std::path::Path;
@@ -24,7 +25,7 @@ macro_rules! kernel_under_test {
     ($name:ident, $shape:ty, $function:path) => {
         static $name: std::sync::RwLock<Option<$shape>> = std::sync::RwLock::new(None);
         fn run(call: &cpu::KernelArgs<'_>) {
-            let shape = $name.read().unwrap().expect("a shape is set before each run");
+            let shape = $name.read().unwrap().clone().expect("a shape is set before each run");
             $function(call, &shape);
         }
     };
@@ -39,7 +40,7 @@ pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&KernelArg
         buffers: Box::leak(buffers.into_boxed_slice()),
         threads: 32,
         strips: None,
-        work: KernelCost::NONE,
+        cost: KernelCost::NONE,
         cpu,
     }))
 }
@@ -57,7 +58,7 @@ pub fn kernel_in_strips(
         buffers,
         threads: 32,
         strips: Some(shape),
-        work: KernelCost::NONE,
+        cost: KernelCost::NONE,
         cpu,
     }))
 }
@@ -130,15 +131,20 @@ pub fn padded(columns: usize) -> usize {
     columns.next_multiple_of(32)
 }
 
+/// An affine format.
+pub const fn affine(bits: usize, group: usize, scales: Scales) -> Format {
+    Format::Affine(Affine::of(bits, group, scales).unwrap())
+}
+
 /// Formats that can be repacked into strips.
 #[allow(dead_code)]
 pub const IN_STRIPS: [Format; 6] = [
     Format::Q8_0,
     Format::Q4_0,
     Format::Q4K,
-    Format::Affine { bits: 4, group: 32, bf16: false },
-    Format::Affine { bits: 4, group: 64, bf16: true },
-    Format::Affine { bits: 4, group: 128, bf16: false },
+    affine(4, 32, Scales::F16),
+    affine(4, 64, Scales::Bf16),
+    affine(4, 128, Scales::F16),
 ];
 
 /// Rows and stored columns of a matrix of one of these.
@@ -151,7 +157,7 @@ pub fn laid_out(matrix: &Matrix) -> [usize; 2] {
 /// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
 pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
     if let Format::Affine { .. } = format {
-        return affine(random, format, rows, columns, size);
+        return affine_matrix(random, format, rows, columns, size);
     }
     if let Format::Q6K | Format::Q5K | Format::Q4K = format {
         return superblocks(random, format, rows, columns, size);
@@ -224,8 +230,10 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
 }
 
 /// A random quantized matrix with offsets. The padding of rows is arbitrary, because kernels must not use it.
-fn affine(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
-    let Format::Affine { bits, group, bf16 } = format else { panic!("{format:?} has no offsets") };
+fn affine_matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    let Format::Affine(parameters) = format else { panic!("{format:?} has no offsets") };
+    let (bits, group) = (parameters.bits.count(), parameters.group.columns());
+    let bf16 = parameters.scales == Scales::Bf16;
     let rounded = |x: f32| if bf16 { bf16::from_f32(x).to_f32() } else { f16::from_f32(x).to_f32() };
     let bytes = |x: f32| if bf16 { bf16::from_f32(x).to_ne_bytes() } else { f16::from_f32(x).to_ne_bytes() };
     let most = ((1 << bits) - 1) as f32;
@@ -328,7 +336,9 @@ pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
                 (format!("{name}.scales"), "U8", vec![rows, of_row(1)]),
             ]
         }
-        Format::Affine { bits, group, bf16 } => {
+        Format::Affine(parameters) => {
+            let (bits, group) = (parameters.bits.count(), parameters.group.columns());
+            let bf16 = parameters.scales == Scales::Bf16;
             let groups = matrix.columns.div_ceil(group);
             vec![
                 (format!("{name}.codes"), "U8", vec![rows, groups * group * bits / 8]),
@@ -480,7 +490,7 @@ pub fn run_kernel_as(
         };
         let matrix = RepackedMatrix::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
         device = device.with_copied_weights(&file, vec![matrix]);
-        while device.settle(Duration::MAX).unwrap().is_some() {}
+        while device.finish_background_work(Duration::MAX).unwrap().is_some() {}
     }
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);
     for (binding, bytes) in

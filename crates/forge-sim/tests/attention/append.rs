@@ -2,9 +2,8 @@
 
 use crate::shape::{Batch, Shape, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
-use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Append, KvSource, Rotate};
+use forge_ops::{Append, Format, KvSource, Rotate};
 
 #[test]
 fn rotation() {
@@ -13,8 +12,7 @@ fn rotation() {
     shapes.retain(|shape| !shape.rotation.is_none());
     let rotate = |shape: &Shape| {
         let rotation = shape.rotation.clone();
-        let pairing = rotation.pairing;
-        Spec::Rotate(Rotate { heads: shape.query_heads, width: shape.width, rotation, pairing })
+        Spec::Rotate(Rotate { heads: shape.query_heads, width: shape.width, rotation })
     };
     let kernels = Kernels::of(shapes.iter().map(rotate));
     let batch = Batch::of(&[(1, 100), (1, 101), (0, 0)]);

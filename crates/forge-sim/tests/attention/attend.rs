@@ -2,9 +2,8 @@
 
 use crate::shape::{Batch, Shape, cache, laid_out_otherwise, met_by_units, shapes};
 use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
-use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::Append;
+use forge_ops::{Append, Format};
 
 #[test]
 fn attention_of_few_and_many_rows() {

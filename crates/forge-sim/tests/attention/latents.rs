@@ -4,11 +4,11 @@ use crate::{
     CONTEXT, Given, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rotated, rotation,
     stretched, wide,
 };
-use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    AttendJoin, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
-    MlaLoadLatents, Operand,
+use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
+use forge_ops::{
+    AttendJoin, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
+    MlaLoadLatents, Pairing, Rotation,
 };
 use forge_sim::Exactness;
 
@@ -53,8 +53,8 @@ impl Shape {
 
     fn prepare(&self) -> LatentPrepare {
         let rotation = self.rotation.clone();
-        let (heads, columns, pairing) = (self.heads, self.columns(), rotation.pairing);
-        LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing }
+        let (heads, columns) = (self.heads, self.columns());
+        LatentPrepare { heads, columns, epsilon: 1e-6, rotation }
     }
 
     fn append(&self, prepare: Option<LatentPrepare>) -> Spec {
@@ -340,17 +340,11 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
     let mut random = Random(33);
     let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
     let attend = |[heads, keys, turned, values]: [usize; 4], operand| {
-        let tile = MlaAttentionExpanded::tile_for(keys, turned, values).expect("there is room");
+        let tile = MlaExpandedLayout::tile_for(keys, turned, values).expect("there is room");
         let (queries_pitch, scale) = (heads * keys + heads, SCALE);
-        Spec::AttendUnfolded(MlaAttentionExpanded {
-            heads,
-            keys,
-            turned,
-            values,
-            queries_pitch,
-            scale,
-            operand,
-            tile,
+        Spec::AttendUnfolded(Kernel {
+            op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+            layout: MlaExpandedLayout { operand, tile },
         })
     };
     let kernels = Kernels::of(

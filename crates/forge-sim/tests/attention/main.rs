@@ -8,8 +8,8 @@ mod prologue;
 mod recurrent;
 mod shape;
 
-use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::{Instance, Spec, assemble, render};
+use forge_ops::{Format, LongContext, Pairing, Rotation};
 use forge_sim::{Program, Sim};
 use half::f16;
 

@@ -1,9 +1,8 @@
 //! Norms and elementwise functions.
 
 use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
-use forge_ir::{Activation, Format};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Elementwise, Function, LayerNorm, NormAdd, RmsNorm, Squares, UnaryOp};
+use forge_ops::{Activation, Elementwise, Format, Function, LayerNorm, NormAdd, RmsNorm, Squares, UnaryOp};
 
 /// x times the normal distribution's share below x, which is summed up in so many steps.
 fn gelu(x: f64) -> f64 {

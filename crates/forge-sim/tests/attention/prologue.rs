@@ -2,9 +2,8 @@
 
 use crate::shape::{Batch, cache, met_by_units, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of};
-use forge_ir::Format;
 use forge_kernels::prologue_fits;
-use forge_kernels::spec::KvSource;
+use forge_ops::{Format, KvSource};
 
 #[test]
 fn attention_that_prepares_its_row() {

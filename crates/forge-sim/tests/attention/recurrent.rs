@@ -1,10 +1,9 @@
 //! Causal convolutions and delta rules: outputs, and the recurrent state of each slot.
 
 use crate::{Given, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
-use forge_ir::Activation;
-use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
+use forge_kernels::spec::{ChunkLayout, Kernel};
+use forge_ops::{Activation, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Format, GatedRmsNorm};
 
 #[path = "../../../forge-runtime/tests/support/mixer.rs"]
 mod mixer;
@@ -143,7 +142,8 @@ fn the_state_is_updated_row_by_row() {
 
 /// A rule that takes rows one after the other, and in chunks of each size.
 fn all_ways(rule: &DeltaRule) -> [Spec; WAYS] {
-    let chunks = |rows| Spec::DeltaChunks(DeltaChunks { rule: rule.clone(), rows });
+    let chunks =
+        |rows| Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: *rule }, layout: ChunkLayout { rows } });
     [Spec::DeltaRule(rule.clone()), chunks(8), chunks(16)]
 }
 

@@ -1,10 +1,11 @@
 //! Attention shapes, and the expected results of their kernels.
 
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
-use forge_ir::{Format, LongContext, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    Attend, AttendJoin, AttentionKnobs, Gates, HeadNorm, KvSource, Prologue, RotateAppend, Rows,
+use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
+use forge_ops::{
+    Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, RotateAppend,
+    Rotation,
 };
 use forge_sim::Exactness;
 use half::f16;
@@ -40,33 +41,34 @@ impl Shape {
 
     pub(crate) fn split(&self, prologue: bool) -> Spec {
         let (brings, norm, rotation) = (self.brings, self.norm, self.rotation.clone());
-        let pairing = rotation.pairing;
-        let prologue = prologue.then_some(Prologue { brings, norm, rotation, pairing });
-        Spec::AttendSplit(Attend { prologue, ..self.attend() })
+        let prologue = prologue.then_some(Prologue { brings, norm, rotation });
+        Spec::AttendSplit(self.attend().with_op(|op| Attend { prologue, ..op }))
     }
 
     pub(crate) fn tiled(&self) -> Spec {
         Spec::AttendTiled(self.attend())
     }
 
-    fn attend(&self) -> Attend {
+    fn attend(&self) -> AttendKernel {
         let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
         let (scale, gates, prologue) = (self.scale(), self.gates(), None);
         let by_rule = || AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
         let knobs = self.knobs.unwrap_or_else(by_rule);
-        Attend {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            ring,
-            scale,
-            window,
-            softcap,
-            sinks,
-            gates,
-            prologue,
-            knobs,
+        Kernel {
+            op: Attend {
+                query_heads,
+                key_heads,
+                width,
+                cache,
+                ring,
+                scale,
+                window,
+                softcap,
+                sinks,
+                gates,
+                prologue,
+            },
+            layout: AttentionLayout { knobs },
         }
     }
 
@@ -90,7 +92,7 @@ impl Shape {
 
     pub(crate) fn rotate_append(&self) -> Spec {
         let Shape { query_heads, key_heads, width, cache, ring, brings, norm, .. } = *self;
-        let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
+        let rotation = self.rotation.clone();
         Spec::RotateAppend(RotateAppend {
             query_heads,
             key_heads,
@@ -100,7 +102,6 @@ impl Shape {
             brings,
             norm,
             rotation,
-            pairing,
         })
     }
 

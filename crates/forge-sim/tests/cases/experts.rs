@@ -1,11 +1,12 @@
 //! Specs of experts and routing, at sizes that fill no tile.
 
 use super::{Case, Launch};
-use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
+use forge_ir::Record;
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    DeferredNorm, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Operand, Route, Squares,
-    Summed,
+use forge_kernels::spec::{ExpertsInnerKernel, ExpertsLayout, ExpertsTileLayout, Kernel, Operand};
+use forge_ops::{
+    Activation, DeferredNorm, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles,
+    Format, Gating, Groups, Route, Scores, Squares,
 };
 
 /// Stride in bytes between the matrices of two experts, with another matrix in between.
@@ -30,42 +31,46 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
     let groups = Some(Groups { count: 6, kept: 3, best: 2 });
     let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route.clone() };
     let scaled = Route { shares: false, scale: true, correction: true, factor: 2.5, ..route.clone() };
-    let inner = |norm, route: Option<Route>| ExpertsInner {
-        format,
-        experts: 7,
-        chosen: 3,
-        shared: 0,
-        outputs: 22,
-        inputs: 50,
-        record: record(format, [22, 50]),
-        norm,
-        bias: false,
-        gating: Gating::Plain(Activation::Silu),
-        route: route.map(|route| Route { experts: 7, chosen: 3, ..route }),
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let inner = |norm, route: Option<Route>| Kernel {
+        op: ExpertsInner {
+            format,
+            experts: 7,
+            chosen: 3,
+            shared: 0,
+            outputs: 22,
+            inputs: 50,
+            record: record(format, [22, 50]),
+            norm,
+            bias: false,
+            gating: Gating::Plain(Activation::Silu),
+            route: route.map(|route| Route { experts: 7, chosen: 3, ..route }),
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
-    let sum = |ending| ExpertsSum {
-        format,
-        experts: 7,
-        chosen: 3,
-        shared: 0,
-        outputs: 45,
-        inputs: 22,
-        record: record(format, [45, 22]),
-        bias: false,
-        ending,
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let sum = |epilogue| Kernel {
+        op: ExpertsSum {
+            format,
+            experts: 7,
+            chosen: 3,
+            shared: 0,
+            outputs: 45,
+            inputs: 22,
+            record: record(format, [45, 22]),
+            bias: false,
+            epilogue,
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
-    let clamped = |inner| ExpertsInner {
-        bias: true,
-        gating: Gating::Clamped { limit: 0.5, sharpness: 1.702 },
-        ..inner
+    let clamped = |inner: ExpertsInnerKernel| {
+        inner.with_op(|op| ExpertsInner {
+            bias: true,
+            gating: Gating::Clamped { limit: 0.5, sharpness: 1.702 },
+            ..op
+        })
     };
-    let biased = |ending| ExpertsSum { bias: true, ..sum(ending) };
+    let biased = |epilogue| sum(epilogue).with_op(|op| ExpertsSum { bias: true, ..op });
     let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
-    let left = |gain| Summed::AddSquares(Squares { partials: 40, gain });
+    let left = |gain| Epilogue::AddSquares(Squares { partials: 40, gain });
     let several = || vec![Launch::rows(3, 2)];
     let one = || vec![Launch::rows(1, 0)];
     vec![
@@ -74,13 +79,13 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
         Case { spec: Spec::ExpertsInner(inner(None, None)), launches: several() },
         Case { spec: Spec::ExpertsInner(inner(norm, Some(route.clone()))), launches: one() },
         Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: one() },
-        Case { spec: Spec::ExpertsSum(sum(Summed::Store)), launches: several() },
-        Case { spec: Spec::ExpertsSum(sum(Summed::Add)), launches: several() },
+        Case { spec: Spec::ExpertsSum(sum(Epilogue::Store)), launches: several() },
+        Case { spec: Spec::ExpertsSum(sum(Epilogue::Add)), launches: several() },
         Case { spec: Spec::ExpertsSum(sum(left(true))), launches: one() },
         Case { spec: Spec::ExpertsSum(sum(left(false))), launches: one() },
         Case { spec: Spec::ExpertsInner(clamped(inner(None, None))), launches: several() },
         Case { spec: Spec::ExpertsInner(clamped(inner(norm, Some(route)))), launches: one() },
-        Case { spec: Spec::ExpertsSum(biased(Summed::Add)), launches: several() },
+        Case { spec: Spec::ExpertsSum(biased(Epilogue::Add)), launches: several() },
         Case { spec: Spec::ExpertsSum(biased(left(true))), launches: one() },
     ]
 }
@@ -101,20 +106,21 @@ pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
     };
     let ungated = Route { experts: 37, groups: None, shared: 1, gated: false, ..route.clone() };
     let of_softmax = Route { scores: Scores::Softmax, correction: false, shares: false, ..ungated.clone() };
-    let inner = |norm, route: Route| ExpertsInner {
-        format,
-        experts: route.experts + route.shared,
-        chosen: route.routes(),
-        shared: route.shared,
-        outputs: 22,
-        inputs: 50,
-        record: record(format, [22, 50]),
-        norm,
-        bias: false,
-        gating: Gating::Plain(Activation::Silu),
-        route: Some(route),
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
+    let inner = |norm, route: Route| Kernel {
+        op: ExpertsInner {
+            format,
+            experts: route.experts + route.shared,
+            chosen: route.routes(),
+            shared: route.shared,
+            outputs: 22,
+            inputs: 50,
+            record: record(format, [22, 50]),
+            norm,
+            bias: false,
+            gating: Gating::Plain(Activation::Silu),
+            route: Some(route),
+        },
+        layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 2 },
     };
     let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
     let several = || vec![Launch::rows(3, 2)];
@@ -138,19 +144,20 @@ pub(crate) fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> 
         let (experts, chosen) = if outputs == 22 { (3, 2) } else { (12, 1) };
         let bias = outputs == 22;
         let (tile_rows, tile_outputs) = (16, 16);
-        let spec = ExpertsTiles {
-            format,
-            experts,
-            chosen,
-            shared: 0,
-            outputs,
-            inputs,
-            record: record(format, [outputs, inputs]),
-            bias,
-            gating,
-            operand,
-            tile_rows,
-            tile_outputs,
+        let spec = Kernel {
+            op: ExpertsTiles {
+                format,
+                experts,
+                chosen,
+                shared: 0,
+                outputs,
+                inputs,
+                record: record(format, [outputs, inputs]),
+                bias,
+                gating,
+                tile_rows,
+            },
+            layout: ExpertsTileLayout { operand, tile_outputs },
         };
         Case { spec: Spec::ExpertsTiles(spec), launches: vec![Launch::rows(28, 27)] }
     };

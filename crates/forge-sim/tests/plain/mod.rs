@@ -1,7 +1,7 @@
 //! Test helpers: pseudorandom numbers, stored matrices with known values, and execution of one kernel.
 
-use forge_ir::{Bits, Format, SUPERBLOCK, Scales};
 use forge_kernels::{Instance, Spec, assemble, render};
+use forge_ops::{Bits, Format, SUPERBLOCK, Scales};
 
 use forge_sim::{Bound, BufferId, Program, Sim};
 

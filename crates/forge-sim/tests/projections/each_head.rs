@@ -3,24 +3,26 @@
 use crate::formats;
 use crate::plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
 use forge_kernels::Spec;
-use forge_kernels::spec::PerHeadLinear;
+use forge_kernels::spec::{Kernel, PerHeadKernel, PerHeadLayout};
+use forge_ops::PerHeadLinear;
 
 #[test]
 fn every_head_multiplies_its_own_part() {
     let mut random = Random(9);
     for format in formats() {
         let sizes: &[[usize; 3]] = &[[3, 7, 30], [2, 21, 70], [2, 12, 1056]];
-        let shape = |[heads, rows, columns]: [usize; 3], turned, (together, each), wider| PerHeadLinear {
-            format,
-            heads,
-            rows,
-            columns,
-            turned,
-            pitch: heads * if turned { rows } else { columns } + wider,
-            together,
-            each,
+        let shape = |[heads, rows, columns]: [usize; 3], turned, (together, each), wider| Kernel {
+            op: PerHeadLinear {
+                format,
+                heads,
+                rows,
+                columns,
+                turned,
+                pitch: heads * if turned { rows } else { columns } + wider,
+            },
+            layout: PerHeadLayout { together, each },
         };
-        let shapes: Vec<PerHeadLinear> = sizes
+        let shapes: Vec<PerHeadKernel> = sizes
             .iter()
             .flat_map(|size| {
                 [(1, 4, 0), (4, 1, 5), (2, 2, 8)].into_iter().flat_map(move |(together, each, wider)| {
@@ -31,22 +33,24 @@ fn every_head_multiplies_its_own_part() {
         let specs: Vec<Spec> = shapes.iter().cloned().map(Spec::EachHead).collect();
         let bench = Bench::new(&specs);
         for (index, it) in shapes.iter().enumerate() {
-            let weights = stored(&mut random, format, it.heads * it.rows, it.columns);
+            let weights = stored(&mut random, format, it.op.heads * it.op.rows, it.op.columns);
             for rows in [1, 5] {
-                let x = random.numbers(rows * it.pitch);
-                let (takes, gives) = if it.turned { (it.rows, it.columns) } else { (it.columns, it.rows) };
+                let x = random.numbers(rows * it.op.pitch);
+                let (takes, gives) =
+                    if it.op.turned { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
                 let left = bench.run(index, rows, |name| match name {
                     "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
                     "weight_scales" => Given::Bytes(weights.planes[1].clone()),
                     "x" => Given::Numbers(x.clone()),
-                    _ => Given::Unwritten(rows * it.heads * gives),
+                    _ => Given::Unwritten(rows * it.op.heads * gives),
                 });
                 let product = |row: usize, head: usize, output: usize| {
                     let (mut sum, mut size) = (0.0, 0.0);
                     for input in 0..takes {
-                        let (of_row, of_column) = if it.turned { (input, output) } else { (output, input) };
-                        let weight = weights.values[(head * it.rows + of_row) * it.columns + of_column];
-                        let x = f64::from(x[row * it.pitch + head * takes + input]);
+                        let (of_row, of_column) =
+                            if it.op.turned { (input, output) } else { (output, input) };
+                        let weight = weights.values[(head * it.op.rows + of_row) * it.op.columns + of_column];
+                        let x = f64::from(x[row * it.op.pitch + head * takes + input]);
                         sum += f64::from(weight) * x;
                         size += (f64::from(weight) * x).abs();
                         // Such a weight is the difference of its scaled code and its offset.
@@ -56,8 +60,8 @@ fn every_head_multiplies_its_own_part() {
                     }
                     (sum, size)
                 };
-                let wanted: Vec<Wanted> = (0..rows * it.heads * gives)
-                    .map(|at| product(at / gives / it.heads, at / gives % it.heads, at % gives))
+                let wanted: Vec<Wanted> = (0..rows * it.op.heads * gives)
+                    .map(|at| product(at / gives / it.op.heads, at / gives % it.op.heads, at % gives))
                     .collect();
                 compare(&format!("{rows} rows of {it:?}"), &numbers_of(&left[0]), &wanted, 1e-6);
             }

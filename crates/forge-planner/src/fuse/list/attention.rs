@@ -1,7 +1,8 @@
 //! Attention operations: preparation of queries and keys, and attention over the KV cache.
 
 use crate::fuse::list::KvSource;
-use forge_ir::{ParamId, Rotation};
+use forge_ir::ParamId;
+use forge_ops::Rotation;
 
 /// RoPE, optional QK-norm and KV append, before attention.
 #[derive(Clone, Debug, PartialEq)]

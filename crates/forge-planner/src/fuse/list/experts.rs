@@ -4,7 +4,8 @@
 //! expert instead; routes can replace it because only experts read it.
 
 use crate::fuse::list::{Gain, Value};
-use forge_ir::{Body, Experts, Gating, Node, Op, ParamId, Routing};
+use forge_ir::{Body, Experts, Node, Op, ParamId, Routing};
+use forge_ops::Gating;
 
 /// Routing fused with the choice of shared experts.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,8 @@ use crate::fuse::list::linear::Linear;
 use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend};
 use crate::fuse::list::recurrent::{Convolve, DeltaRule};
 use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, experts};
-use forge_ir::{Body, BodyId, Format, Op};
+use forge_ir::{Body, BodyId, Op};
+use forge_ops::Format;
 
 impl Kind {
     /// An elementwise unary function.

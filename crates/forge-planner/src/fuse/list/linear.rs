@@ -1,7 +1,8 @@
 //! Linear operations.
 
 use crate::fuse::list::{Gain, UnaryOp};
-use forge_ir::{Activation, Layout, ParamId};
+use forge_ir::{Layout, ParamId};
+use forge_ops::Activation;
 
 /// Linear: several weights applied to one input.
 #[derive(Clone, Debug, PartialEq)]

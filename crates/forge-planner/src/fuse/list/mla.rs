@@ -1,7 +1,8 @@
 //! MLA operations: append to the latent cache, and attention over it. A cache line is a latent and a RoPE
 //! key.
 
-use forge_ir::{ParamId, Rotation};
+use forge_ir::ParamId;
+use forge_ops::Rotation;
 
 /// Per-head linear: each head's matrix times its part of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]

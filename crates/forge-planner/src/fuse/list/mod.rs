@@ -17,8 +17,9 @@ pub(crate) use crate::fuse::list::experts::{CombineInput, ExpertsInner, ExpertsS
 pub(crate) use crate::fuse::list::linear::{Epilogue, InlineNorm, Linear};
 pub(crate) use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
 pub(crate) use crate::fuse::list::recurrent::{Convolve, DeltaRule, Gated};
-use forge_ir::{BodyId, Format, ParamId, Rotation};
-pub(crate) use forge_kernels::spec::{Function, KvSource, UnaryOp};
+use forge_ir::{BodyId, ParamId};
+use forge_ops::{Format, Rotation};
+pub(crate) use forge_ops::{Function, KvSource, UnaryOp};
 
 /// A value of a list. Numbers below `body.nodes.len() + 1` are the body's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,6 +1,7 @@
 //! Operations of recurrent layers (Gated DeltaNet).
 
-use forge_ir::{Activation, ParamId};
+use forge_ir::ParamId;
+use forge_ops::Activation;
 
 /// Causal depthwise convolution of the first channels of a value.
 #[derive(Clone, Debug, PartialEq)]

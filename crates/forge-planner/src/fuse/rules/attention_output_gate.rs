@@ -6,7 +6,8 @@
 //! reads the gates or the ungated output.
 
 use crate::fuse::list::{Epilogue, Function, Fused, Kind, KvSource, Linear, UnaryOp, Value};
-use forge_ir::{Activation, Layout};
+use forge_ir::Layout;
+use forge_ops::Activation;
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let Some(Fit { product, attend, prepare, merged, gates }) =

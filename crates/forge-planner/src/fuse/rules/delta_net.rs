@@ -10,7 +10,8 @@
 use crate::fuse::list::{
     Convolve, DeltaRule, Function, Fused, Gated, Kind, Linear, Operation, UnaryOp, Value,
 };
-use forge_ir::{Activation, ParamId};
+use forge_ir::ParamId;
+use forge_ops::Activation;
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place));

@@ -11,7 +11,8 @@
 //! can be folded.
 
 use crate::fuse::list::{Fused, Kind, Value};
-use forge_ir::{Format, Graph, ParamId, WeightId};
+use forge_ir::{Graph, ParamId, WeightId};
+use forge_ops::Format;
 
 pub(crate) fn rewrite(lists: &mut [Fused], graph: &Graph) -> bool {
     let norms: Vec<(usize, usize)> = lists

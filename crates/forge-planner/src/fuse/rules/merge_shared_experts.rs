@@ -15,8 +15,9 @@
 use crate::fuse::list::{
     CombineInput, Epilogue, ExpertsSum, Function, Fused, FusedRouting, Kind, Linear, UnaryOp, Value,
 };
-use forge_ir::{Activation, Gating, Layout, ParamId};
+use forge_ir::{Layout, ParamId};
 use forge_kernels::spec::{MOST_CHOSEN, MOST_EXPERTS};
+use forge_ops::{Activation, Gating};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let Some((add, fit)) = (0..list.operations.len()).find_map(|add| Some((add, fits(list, add)?))) else {

@@ -7,8 +7,8 @@
 //! data fit in threadgroup memory.
 
 use crate::fuse::list::{Fused, Kind, LatentAppend, LatentAttend};
-use forge_ir::{Body, Format, LatentCache};
-use forge_kernels::spec;
+use forge_ir::{Body, LatentCache};
+use forge_ops::Format;
 
 pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
     let fits = |place: &usize| {
@@ -19,7 +19,7 @@ pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
         let (cache, prologue) = (Format::F32, None);
         attend.inputs.get(1) == Some(&append.output)
             && list.uses(append.output) == 1
-            && forge_kernels::latent_prologue_fits(&spec::LatentAttend {
+            && forge_kernels::latent_prologue_fits(&forge_ops::LatentAttend {
                 heads,
                 width,
                 turned,

@@ -8,9 +8,10 @@ use crate::fuse::list::{
 use crate::fuse::rules::{Fusion, Lists};
 use crate::options::{Options, Quant};
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cache, Draft, Format, Gating, Graph, Groups, Model, Node, Op, Pairing,
-    Param, ParamId, ParamKind, Rotation, Routing, Scores, SpecialTokens, State, ValueId, Weight, WeightId,
+    Apply, Body, BodyId, Cache, Draft, Graph, Model, Node, Op, Param, ParamId, ParamKind, Routing,
+    SpecialTokens, State, ValueId, Weight, WeightId,
 };
+use forge_ops::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use std::collections::BTreeSet;
 
 /// A router of 4 experts with top-2 routing, and the experts, of width 6.
@@ -117,7 +118,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
     };
     let rotate = |heads, magnitude| {
         let rotation =
-            Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude, long: None };
+            Rotation { frequencies: vec![1.0, 0.1].into(), pairing: Pairing::Half, magnitude, long: None };
         Kind::Rotate { heads, rotation }
     };
     let attend = Kind::Attend(Attend {

@@ -1,7 +1,8 @@
 //! Traces the inputs of attention back through RoPE and QK-norm to their projections.
 
 use crate::fuse::list::{Attend, Fused, HeadNorm, Kind, KvSource, Value};
-use forge_ir::{ParamId, Rotation};
+use forge_ir::ParamId;
+use forge_ops::Rotation;
 
 /// An attention whose queries and keys have the same RoPE or none, and the same QK-norm or none. Values are
 /// unchanged, or normalized without a gain.

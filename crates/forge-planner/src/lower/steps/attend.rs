@@ -19,7 +19,7 @@ impl Select<'_> {
         let [key, value] = operation.inputs[..] else { return };
         let buffer = |value| draft.buffers.get(&value).copied().unwrap_or(self.stream);
         let (key, value) = (buffer(key), buffer(value));
-        let spec = Spec::Append(spec::Append {
+        let spec = Spec::Append(forge_ops::Append {
             key_heads: state.heads,
             width: state.width,
             cache: self.plan.cache,
@@ -54,7 +54,7 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let to = self.scratch("q", width, RowsOf::Row);
         draft.buffers.insert(operation.output, to);
-        let spec = Spec::RotateAppend(spec::RotateAppend {
+        let spec = Spec::RotateAppend(forge_ops::RotateAppend {
             query_heads: prepare.query_heads,
             key_heads: state.heads,
             width: state.width,
@@ -63,7 +63,6 @@ impl Select<'_> {
             brings: prepare.brings,
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
-            pairing: prepare.rotation.pairing,
         });
         let turned = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
             (None, true) => what.to_owned(),
@@ -114,41 +113,48 @@ impl Select<'_> {
         // A window that is at least as long as the context has no effect.
         let window = window.filter(|window| *window < self.plan.context);
         let (cache, ring) = (self.plan.cache, state.ring.map(|ring| ring.positions));
-        let prologue = attend.prologue.as_ref().map(|prepare| spec::Prologue {
+        let prologue = attend.prologue.as_ref().map(|prepare| forge_ops::Prologue {
             brings: prepare.brings,
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
-            pairing: prepare.rotation.pairing,
         });
         // Gates are the last columns of the row that also contains queries, keys and values.
         let gates = attend.gated.then(|| {
             let value = operation.inputs[operation.inputs.len() - 1];
             let pitch = list.widths[value.0];
             let buffer = draft.buffers.get(&value).copied().unwrap_or(self.stream);
-            (buffer, spec::Gates { pitch, first: pitch - query_heads * width })
+            (buffer, forge_ops::Gates { pitch, first: pitch - query_heads * width })
         });
         let family = self.chip().family;
         let knobs = |rows| spec::AttentionKnobs::for_chip(family, rows, query_heads, key_heads, width, cache);
-        let spec = spec::Attend {
-            gates: gates.map(|(_, gates)| gates),
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            ring,
-            scale,
-            window,
-            softcap,
-            sinks: attend.sinks.is_some(),
-            prologue,
-            knobs: knobs(spec::Rows::Few),
+        let spec = spec::Kernel {
+            op: forge_ops::Attend {
+                gates: gates.map(|(_, gates)| gates),
+                query_heads,
+                key_heads,
+                width,
+                cache,
+                ring,
+                scale,
+                window,
+                softcap,
+                sinks: attend.sinks.is_some(),
+                prologue,
+            },
+            layout: spec::AttentionLayout { knobs: knobs(spec::Rows::Few) },
         };
         let regimes = draft.regimes();
         let variants = match draft.schedule {
             Schedule::Decode => vec![(regimes, Spec::AttendSplit(spec))],
             Schedule::Batch => vec![
                 (&regimes[..1], Spec::AttendSplit(spec.clone())),
-                (&regimes[1..], Spec::AttendTiled(spec::Attend { knobs: knobs(spec::Rows::Many), ..spec })),
+                (
+                    &regimes[1..],
+                    Spec::AttendTiled(spec::Kernel {
+                        op: spec.op.clone(),
+                        layout: spec::AttentionLayout { knobs: knobs(spec::Rows::Many) },
+                    }),
+                ),
             ],
         };
         let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {
@@ -184,7 +190,7 @@ impl Select<'_> {
         arguments.extend(gates.map(|(argument, _)| argument));
         draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
         let gates_of_join = gates.map(|(_, gates)| gates);
-        let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width, gates: gates_of_join });
+        let join = Spec::AttendJoin(forge_ops::AttendJoin { query_heads, width, gates: gates_of_join });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
         let comment = "Combine the KV splits.";
@@ -198,8 +204,12 @@ impl Select<'_> {
     }
 }
 
-fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
-    prepare.norm.map(|HeadNorm { epsilon, turned, values, .. }| spec::HeadNorm { epsilon, turned, values })
+fn head_norm(prepare: &RotateAppend) -> Option<forge_ops::HeadNorm> {
+    prepare.norm.map(|HeadNorm { epsilon, turned, values, .. }| forge_ops::HeadNorm {
+        epsilon,
+        turned,
+        values,
+    })
 }
 
 /// Text for what is appended to the KV cache.

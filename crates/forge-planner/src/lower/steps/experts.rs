@@ -8,8 +8,9 @@ use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::lower::steps::experts_grouped::{is_grouped, variants};
 use crate::plan::{FieldKind, Operand, RowsOf};
-use forge_ir::{Format, Gating, Layout, ParamId, Record, Routing};
+use forge_ir::{Layout, ParamId, Record, Routing};
 use forge_kernels::{Spec, spec};
+use forge_ops::{Format, Gating};
 
 /// Slot table of the expert cache, an argument of every kernel that reads experts.
 pub(crate) const SEATS: (&str, Operand) = ("seats", Operand::Seats);
@@ -119,20 +120,21 @@ impl Select<'_> {
             let bounded = self.bounded(list, operation);
             self.tiles(shape, inner.biases.is_some(), (Some(inner.gating), bounded))
         });
-        let spec = Spec::ExpertsInner(spec::ExpertsInner {
-            format,
-            experts,
-            chosen: inner.chosen,
-            shared,
-            outputs,
-            inputs,
-            record,
-            norm: inner.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
-            bias: inner.biases.is_some(),
-            gating: inner.gating,
-            route: choice.map(|(choice, _)| route_spec(choice, list.widths[operation.inputs[1].0])),
-            rows_per_simdgroup,
-            simdgroups,
+        let spec = Spec::ExpertsInner(spec::Kernel {
+            op: forge_ops::ExpertsInner {
+                format,
+                experts,
+                chosen: inner.chosen,
+                shared,
+                outputs,
+                inputs,
+                record,
+                norm: inner.norm.map(|epsilon| forge_ops::DeferredNorm { partials: self.partials, epsilon }),
+                bias: inner.biases.is_some(),
+                gating: inner.gating,
+                route: choice.map(|(choice, _)| route_spec(choice, list.widths[operation.inputs[1].0])),
+            },
+            layout: spec::ExpertsLayout { rows_per_simdgroup, simdgroups },
         });
         let divided = if inner.norm.is_some() { " / rms" } else { "" };
         let (plus, plus_own) = match inner.biases {
@@ -223,24 +225,25 @@ impl Select<'_> {
         });
         let join = each.map(|_| {
             let adds = sum.ending != CombineInput::Store;
-            Spec::ExpertsJoin(spec::ExpertsJoin { chosen: sum.chosen, width: outputs, adds })
+            Spec::ExpertsJoin(forge_ops::ExpertsJoin { chosen: sum.chosen, width: outputs, adds })
         });
-        let spec = Spec::ExpertsSum(spec::ExpertsSum {
-            format,
-            experts,
-            chosen: sum.chosen,
-            shared,
-            outputs,
-            inputs,
-            record,
-            bias: sum.bias.is_some(),
-            ending: match sum.ending {
-                CombineInput::Store => spec::Summed::Store,
-                CombineInput::Add => spec::Summed::Add,
-                CombineInput::AddSquares(gain) => spec::Summed::AddSquares(self.squares(gain)),
+        let spec = Spec::ExpertsSum(spec::Kernel {
+            op: forge_ops::ExpertsSum {
+                format,
+                experts,
+                chosen: sum.chosen,
+                shared,
+                outputs,
+                inputs,
+                record,
+                bias: sum.bias.is_some(),
+                epilogue: match sum.ending {
+                    CombineInput::Store => forge_ops::Epilogue::Store,
+                    CombineInput::Add => forge_ops::Epilogue::Add,
+                    CombineInput::AddSquares(gain) => forge_ops::Epilogue::AddSquares(self.squares(gain)),
+                },
             },
-            rows_per_simdgroup,
-            simdgroups,
+            layout: spec::ExpertsLayout { rows_per_simdgroup, simdgroups },
         });
         let (assign, general_left) = match sum.ending {
             CombineInput::Store => ("=", ""),
@@ -275,9 +278,9 @@ impl Select<'_> {
     }
 }
 
-fn route_spec(choice: &FusedRouting, logits: usize) -> spec::Route {
+fn route_spec(choice: &FusedRouting, logits: usize) -> forge_ops::Route {
     let FusedRouting { routing, shared, gated } = choice;
-    spec::Route {
+    forge_ops::Route {
         experts: logits - usize::from(*gated),
         chosen: routing.chosen,
         scores: routing.scores,

@@ -7,14 +7,15 @@ use crate::lower::select::Select;
 use crate::lower::steps::experts::SEATS;
 use crate::plan::regime::Regime;
 use crate::plan::{Condition, Operand, RowsOf};
-use forge_ir::{Format, Gating, Layout};
+use forge_ir::Layout;
 use forge_kernels::{Spec, spec};
+use forge_ops::{Format, Gating};
 
 impl Select<'_> {
     /// Adds the step that sorts rows by expert.
     pub(crate) fn group(&mut self, draft: &mut Draft<'_>, (experts, chosen): (usize, usize), routes: usize) {
-        let [tile_rows, _] = spec::ExpertsTiles::tile_for(experts, chosen, self.plan.chunk);
-        let spec = Spec::ExpertsGroup(spec::ExpertsGroup { experts, chosen, tile_rows });
+        let [tile_rows, _] = spec::ExpertsTileLayout::tile_for(experts, chosen, self.plan.chunk);
+        let spec = Spec::ExpertsGroup(forge_ops::ExpertsGroup { experts, chosen, tile_rows });
         let general =
             "pairs = rows and their places, sorted by expert; tiles = up to a tile of pairs of one expert";
         let function = self.function("experts_group", general, &[(GROUPED, spec)]);
@@ -75,28 +76,29 @@ impl Select<'_> {
         bias: bool,
         (gating, bounded): (Option<Gating>, bool),
     ) -> Spec {
-        let [tile_rows, tile_outputs] = spec::ExpertsTiles::tile_for(experts, chosen, self.plan.chunk);
-        Spec::ExpertsTiles(spec::ExpertsTiles {
-            format,
-            experts,
-            chosen,
-            shared,
-            outputs,
-            inputs,
-            record,
-            bias,
-            gating,
-            operand: self.operand(format, bounded),
-            tile_rows,
-            tile_outputs,
+        let [tile_rows, tile_outputs] = spec::ExpertsTileLayout::tile_for(experts, chosen, self.plan.chunk);
+        Spec::ExpertsTiles(spec::Kernel {
+            op: forge_ops::ExpertsTiles {
+                format,
+                experts,
+                chosen,
+                shared,
+                outputs,
+                inputs,
+                record,
+                bias,
+                gating,
+                tile_rows,
+            },
+            layout: spec::ExpertsTileLayout { operand: self.operand(format, bounded), tile_outputs },
         })
     }
 
     /// Buffers of pairs and tiles, as arguments. They are sized for the largest pass.
     pub(crate) fn of_tiles(&mut self, experts: usize, chosen: usize) -> [(&'static str, Operand); 2] {
         let chunk = self.plan.chunk;
-        let [tile_rows, _] = spec::ExpertsTiles::tile_for(experts, chosen, chunk);
-        let tiles = spec::ExpertsGroup { experts, chosen, tile_rows }.tiles(chunk);
+        let [tile_rows, _] = spec::ExpertsTileLayout::tile_for(experts, chosen, chunk);
+        let tiles = forge_ops::ExpertsGroup { experts, chosen, tile_rows }.tiles(chunk);
         let (pairs, tiles) =
             (self.scratch("pairs", chosen, RowsOf::Row), self.scratch("tiles", 3 * tiles, RowsOf::Pass));
         [("pairs", Operand::Scratch(pairs)), ("tiles", Operand::Scratch(tiles))]

@@ -6,8 +6,9 @@ use crate::lower::select::Select;
 use crate::lower::steps::of_each;
 use crate::plan::regime::Regime;
 use crate::plan::{Operand, RowsOf};
-use forge_ir::{Format, Layout, ParamId};
+use forge_ir::{Layout, ParamId};
 use forge_kernels::{Spec, spec};
+use forge_ops::Format;
 
 impl Select<'_> {
     pub(crate) fn project(
@@ -116,32 +117,38 @@ impl Select<'_> {
         project: &Linear,
         (bias, bounded, chooses): (bool, bool, bool),
     ) -> Spec {
+        let knobs = self.knobs(rows, (format, outputs, inputs), project.ending);
         let epilogue = match project.ending {
-            Epilogue::Store => spec::Epilogue::Store,
-            Epilogue::Add => spec::Epilogue::Add,
-            Epilogue::Gate(activation) => spec::Epilogue::Gate(activation),
-            Epilogue::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
-            Epilogue::Best => spec::Epilogue::Best,
-            Epilogue::MultiplyTaken => spec::Epilogue::Multiply {
+            Epilogue::Store => forge_ops::Epilogue::Store,
+            Epilogue::Add => forge_ops::Epilogue::Add,
+            Epilogue::Gate(activation) => forge_ops::Epilogue::Gate(forge_ops::Gating::Plain(activation)),
+            Epilogue::AddSquares(gain) => forge_ops::Epilogue::AddSquares(self.squares(gain)),
+            Epilogue::Best => {
+                forge_ops::Epilogue::Best { candidates: outputs.div_ceil(knobs.outputs_of_group()) }
+            }
+            Epilogue::MultiplyTaken => forge_ops::Epilogue::Multiply {
                 of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
             },
         };
         let operand = self.operand(format, bounded && rows == spec::Rows::Many);
-        Spec::Project(spec::Linear {
-            rows,
-            format,
-            outputs,
-            inputs,
-            norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
-            own_norm: project
-                .own_norm
-                .map(|InlineNorm { gain, epsilon }| spec::InlineNorm { gain: gain.is_some(), epsilon }),
-            bias,
-            each: project.each,
-            epilogue,
-            operand,
-            chooses,
-            knobs: self.knobs(rows, (format, outputs, inputs), project.ending),
+        Spec::Project(spec::Kernel {
+            op: forge_ops::Linear {
+                format,
+                outputs,
+                inputs,
+                norm: project
+                    .norm
+                    .map(|epsilon| forge_ops::DeferredNorm { partials: self.partials, epsilon }),
+                own_norm: project.own_norm.map(|InlineNorm { gain, epsilon }| forge_ops::InlineNorm {
+                    gain: gain.is_some(),
+                    epsilon,
+                }),
+                bias,
+                each: project.each,
+                epilogue,
+                chooses,
+            },
+            layout: spec::LinearLayout { rows, operand, knobs },
         })
     }
 }

@@ -70,17 +70,11 @@ impl Select<'_> {
         let y = self.target(draft, list, operation, &operation.name);
         let shape = |regime: Regime| {
             let together =
-                if regime == Regime::One { 1 } else { spec::PerHeadLinear::together(format, turned) };
+                if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, turned) };
             let each = self.heads_knob(format, [heads, rows, columns], turned);
-            Spec::EachHead(spec::PerHeadLinear {
-                format,
-                heads,
-                rows,
-                columns,
-                turned,
-                pitch,
-                together,
-                each,
+            Spec::EachHead(spec::Kernel {
+                op: forge_ops::PerHeadLinear { format, heads, rows, columns, turned, pitch },
+                layout: spec::PerHeadLayout { together, each },
             })
         };
         let regimes = draft.regimes();
@@ -114,7 +108,7 @@ impl Select<'_> {
             let [latent, key] = operation.inputs[..] else { return };
             let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
             let (latent, key) = (buffer(latent), buffer(key));
-            let spec = Spec::LatentAppend(spec::LatentAppend { width, turned, cache, prepare: None });
+            let spec = Spec::LatentAppend(forge_ops::LatentAppend { width, turned, cache, prepare: None });
             let general = "cache[slots, positions] = latent, key";
             let function = self.function("latent_append", general, &[(draft.regimes(), spec)]);
             let arguments = [("latent", latent), ("key", key), SLOTS, POSITIONS, LATENTS];
@@ -129,7 +123,8 @@ impl Select<'_> {
         let [queries, latent, key] = operation.inputs[..] else { return };
         let (prepare, mut arguments) = self.prepare(draft, list, prepare, [queries, latent, key]);
         let to = self.target(draft, list, operation, "rotated_query");
-        let spec = Spec::LatentAppend(spec::LatentAppend { width, turned, cache, prepare: Some(prepare) });
+        let spec =
+            Spec::LatentAppend(forge_ops::LatentAppend { width, turned, cache, prepare: Some(prepare) });
         let general =
             "turned = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
         let function = self.function("latent_rotate_append", general, &[(draft.regimes(), spec)]);
@@ -146,10 +141,10 @@ impl Select<'_> {
         list: &Fused,
         prepare: &LatentPrepare,
         values: [Value; 3],
-    ) -> (spec::LatentPrepare, Vec<(&'static str, Operand)>) {
+    ) -> (forge_ops::LatentPrepare, Vec<(&'static str, Operand)>) {
         let [queries, latent, key] = values.map(|value| self.columns(draft, list, value));
         let gain = self.vector(draft, &[prepare.gain], Layout::Rows, "");
-        let columns = spec::LatentColumns {
+        let columns = forge_ops::LatentColumns {
             queries_pitch: queries.pitch,
             turned_first: queries.first,
             latent_pitch: latent.pitch,
@@ -158,14 +153,14 @@ impl Select<'_> {
             key_first: key.first,
         };
         let rotation = prepare.rotation.clone();
-        let (heads, epsilon, pairing) = (prepare.heads, prepare.epsilon, rotation.pairing);
+        let (heads, epsilon) = (prepare.heads, prepare.epsilon);
         let arguments = vec![
             ("queries", Operand::Scratch(queries.buffer)),
             ("latent", Operand::Scratch(latent.buffer)),
             ("key", Operand::Scratch(key.buffer)),
             ("gain", Operand::Field(gain)),
         ];
-        (spec::LatentPrepare { heads, columns, epsilon, rotation, pairing }, arguments)
+        (forge_ops::LatentPrepare { heads, columns, epsilon, rotation }, arguments)
     }
 
     pub(crate) fn latent_attend(
@@ -214,7 +209,8 @@ impl Select<'_> {
             ("heads", Operand::Scratch(to)),
         ]);
         let prepares = prologue.is_some();
-        let spec = Spec::LatentAttend(spec::LatentAttend { heads, width, turned, cache, scale, prologue });
+        let spec =
+            Spec::LatentAttend(forge_ops::LatentAttend { heads, width, turned, cache, scale, prologue });
         let general = format!(
             "{}heads = softmax(scale · (q · latentsᵀ + turned · keysᵀ)) · latents, over the positions of each row's slot up to its own",
             if prepares {
@@ -239,7 +235,7 @@ impl Select<'_> {
             },
         );
         draft.step("latent_attend", &formula, function, &arguments);
-        let join = Spec::AttendJoin(spec::AttendJoin { query_heads: heads, width, gates: None });
+        let join = Spec::AttendJoin(forge_ops::AttendJoin { query_heads: heads, width, gates: None });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         // Many rows are never split.
         let few = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };

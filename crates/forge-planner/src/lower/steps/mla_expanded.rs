@@ -8,8 +8,9 @@ use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::{FEW, Regime, Schedule};
 use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
-use forge_ir::{Format, LatentCache, Layout};
+use forge_ir::{LatentCache, Layout};
 use forge_kernels::{Spec, spec};
+use forge_ops::Format;
 
 /// The operations of an MLA attention that can be expanded, from the key matrix to the value matrix of each
 /// head.
@@ -53,7 +54,7 @@ impl Select<'_> {
         let latents = draft.body.latents(attend.1.cache)?.clone();
         let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
         let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
-        let tile = spec::MlaAttentionExpanded::tile_for(keys, latents.turned, of_values)?;
+        let tile = spec::MlaExpandedLayout::tile_for(keys, latents.turned, of_values)?;
         let unfold = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
         let alone = list.uses(absorb.0.output) == 1 && list.uses(attend.0.output) == 1;
         alone.then_some(Unfolding { absorb, attend, values, latents, widths, tile, unfold })
@@ -82,7 +83,7 @@ impl Select<'_> {
         let (heads, cache) = (attend.1.heads, self.plan.cache);
         let share = self.scratch("share", width, RowsOf::Position);
         let turned_keys = self.scratch("turned_keys", turned, RowsOf::Position);
-        let spec = Spec::LatentShare(spec::MlaLoadLatents { width, turned, cache });
+        let spec = Spec::LatentShare(forge_ops::MlaLoadLatents { width, turned, cache });
         let general = "share, turned_keys = latents and RoPE keys of `rows` positions from begin on, in the slot of all rows";
         let function = self.function("latent_share", general, &[(MANY, spec)]);
         let arguments = [
@@ -99,15 +100,16 @@ impl Select<'_> {
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
         let queries = self.columns(draft, list, absorb.0.inputs[0]);
         let operand = if cache == Format::F32 { spec::Operand::F32 } else { spec::Operand::Ranged };
-        let spec = Spec::AttendUnfolded(spec::MlaAttentionExpanded {
-            heads,
-            keys,
-            turned,
-            values,
-            queries_pitch: queries.pitch,
-            scale: attend.1.scale,
-            operand,
-            tile,
+        let spec = Spec::AttendUnfolded(spec::Kernel {
+            op: forge_ops::MlaAttentionExpanded {
+                heads,
+                keys,
+                turned,
+                values,
+                queries_pitch: queries.pitch,
+                scale: attend.1.scale,
+            },
+            layout: spec::MlaExpandedLayout { operand, tile },
         });
         let general = "heads = softmax(scale · (q · keysᵀ + turned · turned_keysᵀ)) · values, over the positions up to each row's own \
                        that have come so far; carried goes with it from share to share";
@@ -146,20 +148,24 @@ impl Select<'_> {
         let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");
         let inputs = self.plan.scratch[share].width;
         let y = self.scratch(&format!("unfolded_{name}"), outputs, RowsOf::Position);
-        let spec = Spec::Project(spec::Linear {
-            rows: spec::Rows::Many,
-            format,
-            outputs,
-            inputs,
-            norm: None,
-            own_norm: None,
-            bias: false,
-            each: None,
-            epilogue: spec::Epilogue::Store,
-            // Latents are normalized, so they are bounded.
-            operand: self.operand(format, true),
-            chooses: false,
-            knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Epilogue::Store),
+        let spec = Spec::Project(spec::Kernel {
+            op: forge_ops::Linear {
+                format,
+                outputs,
+                inputs,
+                norm: None,
+                own_norm: None,
+                bias: false,
+                each: None,
+                epilogue: forge_ops::Epilogue::Store,
+                chooses: false,
+            },
+            layout: spec::LinearLayout {
+                rows: spec::Rows::Many,
+                // Latents are normalized, so they are bounded.
+                operand: self.operand(format, true),
+                knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Epilogue::Store),
+            },
         });
         let function = self.function("unfold", "y = weight · x", &[(MANY, spec)]);
         let arguments =

@@ -14,8 +14,9 @@ use crate::lower::section::{Draft, Place, Source};
 use crate::lower::select::{ASIDE, Select};
 use crate::plan::kv_cache::Ring;
 use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, RowsOf, State};
-use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, WeightId};
-use forge_kernels::{Spec, spec};
+use forge_ir::{Diagnostic, Layout, Op, ParamId, WeightId};
+use forge_kernels::Spec;
+use forge_ops::Format;
 
 impl Select<'_> {
     pub(crate) fn operation(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
@@ -40,11 +41,10 @@ impl Select<'_> {
             Kind::Rotate { heads, rotation } => {
                 let width = list.widths[operation.output.0];
                 let to = self.target(draft, list, operation, &operation.name);
-                let spec = Spec::Rotate(spec::Rotate {
+                let spec = Spec::Rotate(forge_ops::Rotate {
                     heads: *heads,
                     width: width / heads,
                     rotation: rotation.clone(),
-                    pairing: rotation.pairing,
                 });
                 let function = self.function("rotate", "y = rotate(x), per head", &[(draft.regimes(), spec)]);
                 let formula = format!("{} = rotate({})", self.scratch_name(to), self.scratch_name(from));
@@ -108,7 +108,8 @@ impl Select<'_> {
         };
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
         let squares = leaves.map(|gain| self.squares(gain));
-        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: false, squares });
+        let spec =
+            Spec::Embed(forge_ops::Embed { format, vocabulary: rows, width, scale, adds: false, squares });
         let name = if leaves.is_some() { "embed_one" } else { "embed" };
         let times = if scale == 1.0 { String::new() } else { format!(" · {scale}") };
         let mut formula = format!("{} = table[ids]{times}", self.scratch_name(to));
@@ -144,7 +145,8 @@ impl Select<'_> {
             );
         }
         let (scale, squares) = (1.0, None);
-        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: true, squares });
+        let spec =
+            Spec::Embed(forge_ops::Embed { format, vocabulary: rows, width, scale, adds: true, squares });
         let general = "stream += table[positions]";
         let function = self.function("place", general, &[(draft.regimes(), spec)]);
         draft.buffers.insert(operation.output, self.stream);
@@ -161,7 +163,7 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let Some(aside) = self.taken(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
-        let spec = Spec::Take(spec::SliceColumns { width, of: self.plan.scratch[aside].width });
+        let spec = Spec::Take(forge_ops::SliceColumns { width, of: self.plan.scratch[aside].width });
         let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
         let formula = format!("{} = this layer's columns of the per-layer inputs", self.scratch_name(to));
         let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
@@ -216,7 +218,7 @@ impl Select<'_> {
             }
             Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
         };
-        let spec = Spec::Elementwise(spec::Elementwise { function, width });
+        let spec = Spec::Elementwise(forge_ops::Elementwise { function, width });
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
         let mut arguments: Vec<(&str, Operand)> = ["a", "b"]
             .into_iter()
@@ -237,12 +239,12 @@ impl Select<'_> {
         let (name, general, spec, from) = match candidates.filter(|_| best) {
             Some(buffer) => {
                 let candidates = self.plan.scratch[buffer].width / 2;
-                let spec = Spec::ArgmaxJoin(spec::ArgmaxJoin { candidates });
+                let spec = Spec::ArgmaxJoin(forge_ops::ArgmaxJoin { candidates });
                 ("argmax_join", "ids = argmax of the candidates", spec, ("candidates", buffer))
             }
             None => {
                 let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
-                let spec = Spec::Argmax(spec::Argmax { vocabulary: self.graph.model.vocabulary });
+                let spec = Spec::Argmax(forge_ops::Argmax { vocabulary: self.graph.model.vocabulary });
                 ("argmax", "ids = argmax(logits)", spec, ("logits", logits))
             }
         };
@@ -256,7 +258,7 @@ impl Select<'_> {
     pub(crate) fn sample(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
         let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
-        let spec = Spec::Sample(spec::Sample { vocabulary: self.graph.model.vocabulary });
+        let spec = Spec::Sample(forge_ops::Sample { vocabulary: self.graph.model.vocabulary });
         let general = "ids = a token sampled from logits";
         let function = self.function("sample", general, &[(draft.regimes(), spec)]);
         let arguments = [
@@ -364,8 +366,8 @@ impl Select<'_> {
         (format!("{formula};  squares = Σ {name}²"), arguments)
     }
 
-    fn squares(&self, gain: Gain) -> spec::Squares {
-        spec::Squares { partials: self.partials, gain: gain != Gain::Folded }
+    fn squares(&self, gain: Gain) -> forge_ops::Squares {
+        forge_ops::Squares { partials: self.partials, gain: gain != Gain::Folded }
     }
 
     /// Field of the gain of the next application's norm.

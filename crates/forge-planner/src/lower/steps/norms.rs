@@ -6,7 +6,7 @@ use crate::lower::select::Select;
 use crate::plan::regime::Schedule;
 use crate::plan::{BatchColumn, Operand};
 use forge_ir::{Layout, ParamId};
-use forge_kernels::{Spec, spec};
+use forge_kernels::Spec;
 
 impl Select<'_> {
     pub(crate) fn layer_norm(
@@ -23,7 +23,7 @@ impl Select<'_> {
         let bias = bias.map(|bias| self.vector(draft, &[bias], Layout::Rows, ""));
         let name = if draft.place == Place::Epilogue { "final_normed" } else { "normed" };
         let to = self.target(draft, list, operation, name);
-        let spec = Spec::LayerNorm(spec::LayerNorm { width, epsilon, bias: bias.is_some(), gather });
+        let spec = Spec::LayerNorm(forge_ops::LayerNorm { width, epsilon, bias: bias.is_some(), gather });
         let plus = if bias.is_some() { " + bias" } else { "" };
         let (name, general) = match gather {
             true => ("final_norm", format!("y = gain · layer_norm(x[wanted]){plus}")),
@@ -70,7 +70,7 @@ impl Select<'_> {
         };
         // The input may be the first columns of a wider row.
         let pitch = self.columns(draft, list, operation.inputs[0]).pitch;
-        let spec = Spec::RmsNorm(spec::RmsNorm {
+        let spec = Spec::RmsNorm(forge_ops::RmsNorm {
             width: width / parts,
             parts,
             epsilon,
@@ -117,7 +117,7 @@ impl Select<'_> {
         let stream = self.in_place(draft, list, operation);
         let [gain, factor] = [norm.gain, norm.factor]
             .map(|param| param.map(|param| self.vector(draft, &[param], Layout::Rows, "")));
-        let spec = Spec::NormAdd(spec::NormAdd {
+        let spec = Spec::NormAdd(forge_ops::NormAdd {
             width,
             epsilon: norm.epsilon,
             gain: gain.is_some(),

@@ -27,7 +27,7 @@ impl Select<'_> {
         };
         let to = self.target(draft, list, operation, &operation.name);
         let activation = convolve.activation;
-        let spec = Spec::Convolve(spec::CausalConv { width, taps: rows, pitch, activation });
+        let spec = Spec::Convolve(forge_ops::CausalConv { width, taps: rows, pitch, activation });
         let general = "y = causal depthwise convolution of the conv state and the row";
         let function = self.function("convolve", general, &[(draft.regimes(), spec)]);
         let sum = format!(
@@ -89,7 +89,7 @@ impl Select<'_> {
         let key_heads = key_heads(list, operation, rule, &shape);
         let (scale, epsilon) = (rule.scale, rule.epsilon);
         let gated = rule.gated.map(|gated| gated.epsilon);
-        let spec = spec::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
+        let spec = forge_ops::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
         let (channels, pitch) = (spec.channels(), spec.inputs());
         let name = draft.param_name(rule.memory);
         let memory = draft.memory(RecurrentState { name, shape: vec![heads, values, keys] });
@@ -136,7 +136,7 @@ impl Select<'_> {
                 arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);
                 formula = format!("Convolve the last {rows} rows, kept in {kept}. {formula}");
                 let general = format!("the last rows are convolved; {said}{through}");
-                let spec = Spec::DeltaStep(spec::DeltaStep { rule: spec, taps: rows });
+                let spec = Spec::DeltaStep(forge_ops::DeltaStep { rule: spec, taps: rows });
                 self.function("delta_step", &general, &[(regimes, spec)])
             }
         };
@@ -147,7 +147,7 @@ impl Select<'_> {
         {
             let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
             let first = channels;
-            let spec = Spec::LetThrough(spec::GatedRmsNorm { heads, values, pitch, first, epsilon });
+            let spec = Spec::LetThrough(forge_ops::GatedRmsNorm { heads, values, pitch, first, epsilon });
             let general = "heads = gain · heads / rms(heads) · silu(gates), per head";
             let function = self.function("let_through", general, &[(MANY, spec)]);
             let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
@@ -162,18 +162,18 @@ impl Select<'_> {
 const MANY: &[Regime] = &[Regime::Many];
 
 /// The chunk size for these regimes: many rows, if queries and keys of 8 rows fit in threadgroup memory.
-fn chunks(regimes: &[Regime], rule: &spec::DeltaRule) -> Option<spec::DeltaChunks> {
+fn chunks(regimes: &[Regime], rule: &forge_ops::DeltaRule) -> Option<spec::DeltaChunksKernel> {
     if !regimes.contains(&Regime::Many) {
         return None;
     }
-    spec::DeltaChunks::of(rule.clone())
+    spec::DeltaChunksKernel::of(*rule)
 }
 
 /// One kernel for all regimes, or a separate one for many rows.
 fn variants(
     regimes: &'static [Regime],
-    rule: spec::DeltaRule,
-    chunks: Option<spec::DeltaChunks>,
+    rule: forge_ops::DeltaRule,
+    chunks: Option<spec::DeltaChunksKernel>,
 ) -> Vec<(&'static [Regime], Spec)> {
     let rule = Spec::DeltaRule(rule);
     match chunks {

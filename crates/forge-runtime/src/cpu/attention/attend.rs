@@ -14,70 +14,14 @@ use crate::cpu::attention::attention_tile::{Attention, AttentionTile};
 use crate::cpu::attention::kv_append::KvExtent;
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::online_softmax::STEP;
-use crate::cpu::attention::rope_tables::{HeadNorm, KvSource, Rotation};
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::KvSource;
+use forge_ops::{Attend, AttendJoin, Format, Prologue};
 use half::f16;
 use std::marker::PhantomData;
-
-/// Shape and options of attention.
-#[derive(Clone, Copy, Debug)]
-pub struct Attend {
-    /// Number of query heads.
-    pub query_heads: usize,
-    /// Number of KV heads.
-    pub key_heads: usize,
-    /// Head dimension.
-    pub width: usize,
-    /// KV cache format; see [`crate::cpu::Append`].
-    pub cache: Format,
-    /// Ring capacity, as in [`crate::cpu::Append`]; a multiple of 64.
-    pub ring: Option<usize>,
-    /// Factor of q·k.
-    pub scale: f32,
-    /// Sliding-window length, the row's own position included; none: full attention.
-    pub window: Option<usize>,
-    /// Softcap c: a score s becomes c · tanh(s / c).
-    pub softcap: Option<f32>,
-    /// Whether heads have attention sinks: one more score per head, without a value.
-    pub sinks: bool,
-    /// Sigmoid gates of the output heads, if any.
-    pub gates: Option<Gates>,
-    /// Fused preparation of rows, if any. Each slot may then have only one row.
-    pub prologue: Option<Prologue>,
-}
-
-/// Location of the output gates; heads are multiplied by their sigmoids.
-#[derive(Clone, Copy, Debug)]
-pub struct Gates {
-    /// Row stride in elements.
-    pub pitch: usize,
-    /// Offset of the first head's gates in a row.
-    pub first: usize,
-}
-
-/// The work of [`crate::cpu::rotate_append()`], fused into [`attend`].
-#[derive(Clone, Copy, Debug)]
-pub struct Prologue {
-    /// What a row contains in addition to queries.
-    pub brings: KvSource,
-    /// Norm of queries and keys.
-    pub norm: Option<HeadNorm>,
-    /// RoPE of queries and keys.
-    pub rotation: Rotation,
-}
-
-/// Shape of the split-KV combine kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct AttendJoin {
-    /// Number of query heads.
-    pub query_heads: usize,
-    /// Head dimension.
-    pub width: usize,
-}
 
 /// Runs this thread's part.
 pub fn attend(call: &KernelArgs<'_>, shape: &Attend) {
@@ -103,7 +47,7 @@ pub(crate) enum Queries<'a, C> {
     /// Prepared queries, `[row, query head, width]`.
     Ready(&'a [f32]),
     /// Raw heads, `[row, heads, width]`, to be normed and rotated, with keys and values for the cache.
-    Raw { heads: &'a [f32], prologue: Prologue, query_gain: &'a [f32], own: Option<Own<'a, C>> },
+    Raw { heads: &'a [f32], prologue: &'a Prologue, query_gain: &'a [f32], own: Option<Own<'a, C>> },
 }
 
 /// Destination of the rows' own keys and values.
@@ -144,7 +88,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
     #[inline(always)]
     fn attention(&self) -> Attention<'a, C> {
         let Heads { call, shape, .. } = *self;
-        let Attend { query_heads, key_heads, width, ring, sinks, gates, prologue, .. } = *shape;
+        let Attend { query_heads, key_heads, width, ring, sinks, gates, ref prologue, .. } = *shape;
         let (rows, context) = (call.scalar(0), call.scalar(1));
         let room = KvExtent::of(call, ring);
         // The positions of a step must be contiguous in memory.
@@ -162,7 +106,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
                 call.input::<C>("values", cached).as_ptr(),
             ),
             Some(prologue) => {
-                let count = rows * prologue.brings.heads(query_heads, key_heads)[2] * width;
+                let count = rows * prologue.brings.head_offsets(query_heads, key_heads)[2] * width;
                 let gain = |name| if prologue.norm.is_some() { call.input::<f32>(name, width) } else { &[] };
                 let query_gain = gain("query_gain");
                 if prologue.brings == KvSource::Nothing {

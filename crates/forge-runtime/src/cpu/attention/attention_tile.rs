@@ -4,16 +4,18 @@
 //! cached positions. `finish` divides sums by totals and applies gates. The rows of one slot share the
 //! positions of a step that any of them attends to.
 
-use crate::cpu::attention::attend::{Attend, Gates, Own, Prologue, Queries};
+use crate::cpu::attention::attend::{Own, Queries};
 use crate::cpu::attention::kv_append::{KvExtent, store};
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::kv_tile::KvTile;
 use crate::cpu::attention::online_softmax::{
     KvBlock, STEP, SoftmaxUpdate, Total, cap_scores, total_from, total_of,
 };
+use crate::cpu::attention::rope_tables::RopeTables;
 use crate::cpu::attention::rope_tables::{prepare, prepare_value};
 use crate::cpu::device::kernel_args::Output;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Attend, Gates, Prologue};
 use std::ops::Range;
 
 /// Maximum number of rows per tile: a step is converted to f32 once for all of them.
@@ -188,13 +190,13 @@ impl<'s> AttentionTile<'s> {
                 }
             }
             Queries::Raw { heads, prologue, query_gain, own } => {
-                let Prologue { brings, norm, rotation } = prologue;
-                let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+                let Prologue { brings, norm, rotation } = *prologue;
+                let [first_key, first_value, row_heads] = brings.head_offsets(query_heads, key_heads);
                 let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
                 let with = |gain| norm.map(|norm| (norm, gain));
                 let (made, turns) = self.prepared.split_at_mut(padded);
-                let (made, turns) = (&mut made[..width], &mut turns[..rotation.room()]);
-                rotation.turns(position, of.context, turns);
+                let (made, turns) = (&mut made[..width], &mut turns[..rotation.table_len()]);
+                rotation.cos_sin(position, of.context, turns);
                 // SAFETY: heads are as wide as `made`; for the cache, the caller's contract.
                 unsafe {
                     for (member, to) in queries.chunks_exact_mut(padded).enumerate() {

@@ -7,21 +7,8 @@
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
-use crate::cpu::format::matrix::Format;
+use forge_ops::{Append, Format};
 use half::f16;
-
-/// Shape of the append kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Append {
-    /// Number of KV heads.
-    pub key_heads: usize,
-    /// Head dimension.
-    pub width: usize,
-    /// KV cache format: `F32`, `F16`, or `Q8_0` if the head dimension is a multiple of 32.
-    pub cache: Format,
-    /// Ring capacity R, if the cache is a ring: position p is stored at p % R.
-    pub ring: Option<usize>,
-}
 
 /// Runs this thread's part.
 pub fn append(call: &KernelArgs<'_>, shape: &Append) {

@@ -4,9 +4,10 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::attention::kv_format::KvElement;
-use crate::cpu::elementwise::activation::UnaryOp;
+use crate::cpu::elementwise::activation::Vectorized;
 use crate::cpu::matmul::f32::microkernel::totals;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::UnaryOp;
 use std::ops::Range;
 
 /// Positions per step.

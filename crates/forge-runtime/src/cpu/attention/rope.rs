@@ -1,21 +1,11 @@
 //! RoPE: rotates all heads of each row by its position. Scalars: rows[, context]. Buffers: x, positions, y.
 
-use crate::cpu::attention::rope_tables::Rotation;
+use crate::cpu::attention::rope_tables::RopeTables;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the RoPE kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Rotate {
-    /// Heads per row.
-    pub heads: usize,
-    /// Head dimension.
-    pub width: usize,
-    /// The rotation of every head.
-    pub rotation: Rotation,
-}
+use forge_ops::Rotate;
 
 /// Runs this thread's part.
 pub fn rotate(call: &KernelArgs<'_>, shape: &Rotate) {
@@ -30,15 +20,15 @@ struct Heads<'a> {
 impl Task for Heads<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Rotate { heads, width, rotation } = *self.shape;
+        let Rotate { heads, width, ref rotation } = *self.shape;
         let rows = self.call.scalar(0);
         let context = if rotation.long.is_some() { self.call.scalar(1) } else { 0 };
         let x = self.call.input::<f32>("x", rows * heads * width);
         let positions = self.call.input::<u32>("positions", rows);
         let y = self.call.output::<f32>("y", rows * heads * width);
-        let mut turns = Scratch::take(rotation.room());
+        let mut turns = Scratch::take(rotation.table_len());
         for row in self.call.own(rows, 1) {
-            rotation.turns(positions[row] as usize, context, &mut turns);
+            rotation.cos_sin(positions[row] as usize, context, &mut turns);
             let range = row * heads * width..(row + 1) * heads * width;
             // SAFETY: this row belongs to this thread.
             unsafe {

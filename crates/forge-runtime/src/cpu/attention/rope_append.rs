@@ -6,35 +6,15 @@
 
 use crate::cpu::attention::kv_append::{Cache, store};
 use crate::cpu::attention::kv_format::KvElement;
-use crate::cpu::attention::rope_tables::{HeadNorm, KvSource, Rotation, prepare, prepare_value};
+use crate::cpu::attention::rope_tables::RopeTables;
+use crate::cpu::attention::rope_tables::{prepare, prepare_value};
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Format, RotateAppend};
 use half::f16;
 use std::marker::PhantomData;
-
-/// Shape of the fused RoPE and append kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct RotateAppend {
-    /// Number of query heads.
-    pub query_heads: usize,
-    /// Number of KV heads.
-    pub key_heads: usize,
-    /// Head dimension.
-    pub width: usize,
-    /// KV cache format; see [`crate::cpu::Append`].
-    pub cache: Format,
-    /// Ring capacity; see [`crate::cpu::Append`].
-    pub ring: Option<usize>,
-    /// What a row of qkv contains after the queries; not [`KvSource::Nothing`].
-    pub brings: KvSource,
-    /// Norm of queries and keys.
-    pub norm: Option<HeadNorm>,
-    /// RoPE of queries and keys.
-    pub rotation: Rotation,
-}
 
 /// Runs this thread's part.
 pub fn rotate_append(call: &KernelArgs<'_>, shape: &RotateAppend) {
@@ -55,21 +35,22 @@ struct Rows<'a, C> {
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RotateAppend { query_heads, key_heads, width, ring, brings, norm, rotation, .. } = *self.shape;
+        let RotateAppend { query_heads, key_heads, width, ring, brings, norm, ref rotation, .. } =
+            *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
-        let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+        let [first_key, first_value, row_heads] = brings.head_offsets(query_heads, key_heads);
         let row_width = row_heads * width;
         let qkv = call.input::<f32>("qkv", rows * row_width);
         let query_norm = norm.map(|norm| (norm, call.input::<f32>("query_gain", width)));
         let key_norm = norm.map(|norm| (norm, call.input::<f32>("key_gain", width)));
         let q = call.output::<f32>("q", rows * query_heads * width);
         let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
-        let mut scratch = Scratch::take(rotation.room() + width);
-        let (turns, prepared) = scratch.split_at_mut(rotation.room());
+        let mut scratch = Scratch::take(rotation.table_len() + width);
+        let (turns, prepared) = scratch.split_at_mut(rotation.table_len());
         for row in call.own(rows, 1) {
             let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
-            rotation.turns(cache.position(row), call.scalar(1), turns);
+            rotation.cos_sin(cache.position(row), call.scalar(1), turns);
             // SAFETY: this row belongs to this thread, and no other row has its slot and position.
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);

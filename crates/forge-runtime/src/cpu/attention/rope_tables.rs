@@ -4,102 +4,38 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{HeadNorm, LongContext, Pairing, Rotation};
 
-/// RoPE parameters.
-#[derive(Clone, Copy, Debug)]
-pub struct Rotation {
-    /// Radians per position for each rotated pair. Channels past twice their number are not rotated.
-    pub frequencies: &'static [f32],
-    /// Which two channels form a pair.
-    pub pairing: Pairing,
-    /// Factor of sine and cosine.
-    pub magnitude: f32,
-    /// Replacement of the frequencies for long contexts, if any.
-    pub long: Option<LongContext>,
-}
-
-/// RoPE frequencies of contexts longer than `beyond` positions.
-#[derive(Clone, Copy, Debug)]
-pub enum LongContext {
-    /// Other frequencies, independent of the context length.
-    Other {
-        /// Longest context that uses the normal frequencies.
-        beyond: usize,
-        /// One frequency per pair.
-        frequencies: &'static [f32],
-    },
-    /// Dynamic NTK scaling: frequencies decrease with the context length. Pair k of n has its frequency times
-    /// s^(-k / (n - 1)), where s is factor * context / beyond - (factor - 1).
-    Stretched {
-        /// Longest context that uses the normal frequencies.
-        beyond: usize,
-        /// Scaling factor, 1 or more.
-        factor: f32,
-    },
-}
-
-/// Which two channels of a head form pair k of n.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairing {
-    /// Channels k and k + n (NeoX style).
-    Half,
-    /// Channels 2k and 2k + 1 (GPT-J style).
-    Interleaved,
-}
-
-/// QK norm: RMSNorm of every query head and key head, before or after RoPE.
-#[derive(Clone, Copy, Debug)]
-pub struct HeadNorm {
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-    /// Whether the norm follows RoPE.
-    pub turned: bool,
-    /// Whether value heads are also normed, without a gain.
-    pub values: bool,
-}
-
-/// What a row contains for the KV cache, after its query heads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KvSource {
-    /// Key heads, then value heads.
-    KeysAndValues,
-    /// Key heads, then value heads, then the gates of the query heads.
-    KeysValuesAndGates,
-    /// Key heads, from which values are also computed.
-    Keys,
-    /// Nothing: key and value are already in the cache.
-    Nothing,
-}
-
-impl KvSource {
-    /// Number of heads before the first key head, before the first value head, and in total.
-    pub(crate) fn heads(self, query_heads: usize, key_heads: usize) -> [usize; 3] {
-        let after_keys = query_heads + key_heads;
-        match self {
-            KvSource::KeysAndValues => [query_heads, after_keys, after_keys + key_heads],
-            KvSource::KeysValuesAndGates => [query_heads, after_keys, after_keys + key_heads + query_heads],
-            KvSource::Keys => [query_heads, query_heads, after_keys],
-            KvSource::Nothing => [query_heads; 3],
-        }
-    }
-}
-
-impl Rotation {
-    /// Elements that [`Rotation::turns`] writes.
-    pub(crate) fn room(&self) -> usize {
-        2 * self.frequencies.len()
-    }
+/// RoPE on the CPU.
+pub(crate) trait RopeTables {
+    /// Elements that [`RopeTables::cos_sin`] writes.
+    fn table_len(&self) -> usize;
 
     /// Writes the cosines, then the sines, of all pairs at `position`. The angle is an f32 product, as in the
     /// reference implementations: at long contexts its rounding affects the result.
-    pub(crate) fn turns(&self, position: usize, context: usize, turns: &mut [f32]) {
-        let (frequencies, slope) = match self.long {
-            Some(LongContext::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
-            Some(LongContext::Stretched { beyond, factor }) if context > beyond => {
-                let stretch = factor * (context as f32 / beyond as f32) - (factor - 1.0);
-                (self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
+    fn cos_sin(&self, position: usize, context: usize, table: &mut [f32]);
+
+    /// Rotates a head in place.
+    ///
+    /// # Safety
+    ///
+    /// The instruction set of `S` is available.
+    unsafe fn rotate<S: Simd>(&self, head: &mut [f32], table: &[f32]);
+}
+
+impl RopeTables for Rotation {
+    fn table_len(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    fn cos_sin(&self, position: usize, context: usize, turns: &mut [f32]) {
+        let (frequencies, slope) = match &self.long {
+            Some(LongContext::Other { beyond, frequencies }) if context > *beyond => (frequencies, None),
+            Some(LongContext::Stretched { beyond, factor }) if context > *beyond => {
+                let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
+                (&self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
             }
-            _ => (self.frequencies, None),
+            _ => (&self.frequencies, None),
         };
         let (cosines, sines) = turns.split_at_mut(frequencies.len());
         for (k, ((frequency, cosine), sine)) in frequencies.iter().zip(cosines).zip(sines).enumerate() {
@@ -109,9 +45,8 @@ impl Rotation {
         }
     }
 
-    /// Rotates a head in place.
     #[inline(always)]
-    pub(crate) unsafe fn rotate<S: Simd>(&self, head: &mut [f32], turns: &[f32]) {
+    unsafe fn rotate<S: Simd>(&self, head: &mut [f32], turns: &[f32]) {
         let pairs = self.frequencies.len();
         let (cosines, sines) = turns.split_at(pairs);
         let whole = match self.pairing {

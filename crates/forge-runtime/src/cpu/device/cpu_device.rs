@@ -80,7 +80,7 @@ impl CpuDevice {
         streamed: Option<ExpertCache>,
         matrices: Vec<RepackedMatrix>,
     ) -> CpuDevice {
-        let places = ExpertWeights::places(layers);
+        let places = ExpertWeights::record_ranges(layers);
         let is_copied = |matrix: &RepackedMatrix| {
             let starts = matrix.starts();
             !places.iter().any(|place| starts.iter().any(|start| place.contains(start)))
@@ -149,7 +149,7 @@ impl CpuDevice {
     /// The cached plane of an expert stack, if `binding` is one.
     fn bound(&mut self, binding: &Binding) -> Option<BoundPlane> {
         let experts = self.experts.as_mut().filter(|_| binding.buffer == Buffer::Weights)?;
-        experts.bound(binding.offset)
+        experts.plane_at(binding.offset)
     }
 
     /// Runs a dispatch. For a router with streamed experts, it first runs the next layer's router on the same
@@ -171,8 +171,8 @@ impl CpuDevice {
             self.read(buffer, offset, &mut raw_logits);
             let logits: Vec<f32> =
                 raw_logits.as_chunks::<4>().0.iter().map(|logit| f32::from_ne_bytes(*logit)).collect();
-            let stacks = self.experts.as_ref().map(|experts| experts.stacks(lookahead.layer));
-            self.predicted = stacks.map(|stacks| (lookahead.layer, lookahead.likeliest(stacks, &logits)));
+            let stacks = self.experts.as_ref().map(|experts| experts.weights_of(lookahead.layer));
+            self.predicted = stacks.map(|stacks| (lookahead.layer, lookahead.predict(stacks, &logits)));
         }
         self.run_phases(program, kernel, bindings, scalars)
     }
@@ -213,8 +213,8 @@ impl CpuDevice {
             seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| ResidentExperts {
                 seats: vec![0; experts.experts(stack.layer)],
                 in_strips: vec![false; experts.experts(stack.layer)],
-                at_once: experts.at_once(stack.layer),
-                count: experts.seats(stack.layer),
+                at_once: experts.capacity(stack.layer),
+                count: experts.slots(stack.layer),
                 asked: Mutex::default(),
                 coming: Vec::new(),
                 here: Vec::new(),
@@ -232,21 +232,21 @@ impl CpuDevice {
             {
                 let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
                 if !asked.is_empty() {
-                    let found = experts.ask(stack, &asked, &mut seated.seats)?;
+                    let found = experts.request(stack, &asked, &mut seated.seats)?;
                     if let Some((layer, predicted)) =
-                        self.predicted.take_if(|_| stack.half == ExpertStage::Inner)
+                        self.predicted.take_if(|_| stack.stage == ExpertStage::GateUp)
                     {
-                        experts.expect(layer, &predicted)?;
+                        experts.prefetch(layer, &predicted)?;
                     }
                     arrange(&mut self.pool, &found)?;
                     for expert in &asked {
-                        seated.in_strips[*expert] = experts.is_arranged(stack, *expert);
+                        seated.in_strips[*expert] = experts.is_repacked(stack, *expert);
                     }
                     seated.coming.extend(asked);
                 }
                 if !seated.coming.is_empty() {
                     // Cached experts are computed while others are read.
-                    seated.here = experts.arrived(stack, &mut seated.coming)?;
+                    seated.here = experts.wait_any(stack, &mut seated.coming)?;
                     seated.begun += seated.here.len();
                 }
             }
@@ -266,7 +266,7 @@ fn arrange(pool: &mut Pool, some: &[RepackJob]) -> Result<(), String> {
         let mut room = Vec::new();
         while let Some(piece) = some.get(taken.fetch_add(1, Ordering::Relaxed)) {
             // SAFETY: only this thread has the piece, and no kernel runs.
-            unsafe { piece.arrange(&mut room) };
+            unsafe { piece.run(&mut room) };
         }
     })
 }
@@ -311,11 +311,11 @@ impl Pass for CpuPass<'_> {
         }
     }
 
-    fn cores(&self) -> u32 {
+    fn gpu_cores(&self) -> u32 {
         0
     }
 
-    fn unfolds_from(&self, _planned: u32) -> Option<u32> {
+    fn mla_expand_min_rows(&self, _planned: u32) -> Option<u32> {
         None
     }
 
@@ -360,24 +360,24 @@ impl Device for CpuDevice {
         outcome
     }
 
-    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+    fn finish_background_work(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
         self.weights.go_on(&mut self.pool, within)
     }
 
-    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+    fn measure_read_bandwidth(&mut self) -> Result<Option<f64>, String> {
         // Streamed experts are not in memory, so they cannot be measured.
         self.weights.all().map_or(Ok(None), |weights| read_speed(weights, self.level, &mut self.pool))
     }
 
-    fn compute_speed(&mut self) -> Result<Option<PeakOps>, String> {
+    fn measure_peak_ops(&mut self) -> Result<Option<PeakOps>, String> {
         compute_speed(self.level, &mut self.pool).map(Some)
     }
 
-    fn streamed(&self) -> Option<CacheStats> {
-        self.experts.as_ref().map(ExpertCache::counts)
+    fn expert_cache_stats(&self) -> Option<CacheStats> {
+        self.experts.as_ref().map(ExpertCache::stats)
     }
 
-    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
-        self.experts.as_mut().map(ExpertCache::disk_speed).transpose()
+    fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
+        self.experts.as_mut().map(ExpertCache::measure_disk_bandwidth).transpose()
     }
 }

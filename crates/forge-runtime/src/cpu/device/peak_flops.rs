@@ -33,7 +33,7 @@ pub(crate) fn compute_speed(level: Isa, pool: &mut Pool) -> Result<PeakOps, Stri
         let products = TILES * ROWS * VECTORS * lanes.load(Ordering::Relaxed) * if codes { 4 } else { 1 };
         Ok::<f64, String>((2 * products * pool.threads()) as f64 / best)
     };
-    Ok(PeakOps { codes: best(true)?, singles: best(false)? })
+    Ok(PeakOps { int8: best(true)?, f32: best(false)? })
 }
 
 /// Multiplies tiles of constant operands.
@@ -114,7 +114,7 @@ mod tests {
     fn every_level_multiplies_so_and_so_fast() {
         let mut pool = Pool::new(2).unwrap();
         for level in Isa::available() {
-            let PeakOps { codes, singles } = compute_speed(level, &mut pool).unwrap();
+            let PeakOps { int8: codes, f32: singles } = compute_speed(level, &mut pool).unwrap();
             assert!(
                 [codes, singles].iter().all(|speed| (1e6..1e16).contains(speed)),
                 "{level:?}: {codes} {singles}"

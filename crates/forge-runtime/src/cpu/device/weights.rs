@@ -52,7 +52,8 @@ impl Weights {
     ) {
         self.strips = matrices.iter().flat_map(RepackedMatrix::starts).collect();
         self.strips.sort_unstable();
-        if let Some(repack) = RepackInProgress::new(file.bytes(), &file.starts(), &left_out, matrices) {
+        if let Some(repack) = RepackInProgress::new(file.bytes(), &file.tensor_offsets(), &left_out, matrices)
+        {
             self.copy = Copy::InProgress(repack);
         }
         self.left_out = left_out;

@@ -1,26 +1,37 @@
 //! Activation functions and other functions of one value.
 
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Activation, UnaryOp};
 
-/// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// x / (1 + exp(-x))
-    Silu,
-    /// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))) / 2
-    GeluTanh,
-    /// x times the standard normal CDF at x
-    Gelu,
-    /// max(x, 0)
-    Relu,
-    /// 1 / (1 + exp(-x))
-    Sigmoid,
+/// A function of one value, applied to vectors.
+pub(crate) trait Vectorized: Copy {
+    /// Applies it to a vector.
+    ///
+    /// # Safety
+    ///
+    /// The instruction set of `S` is available.
+    unsafe fn of<S: Simd>(self, x: S::V) -> S::V;
+
+    /// Applies it to all values in place.
+    ///
+    /// # Safety
+    ///
+    /// The instruction set of `S` is available.
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, values: &mut [f32]) {
+        let mut some = [0.0_f32; 16];
+        for values in values.chunks_mut(S::LANES) {
+            some[..values.len()].copy_from_slice(values);
+            // SAFETY: a vector has at most 16 lanes.
+            unsafe { S::store(some.as_mut_ptr(), self.of::<S>(S::load(some.as_ptr()))) };
+            values.copy_from_slice(&some[..values.len()]);
+        }
+    }
 }
 
-impl Activation {
-    /// Applies it to a vector.
+impl Vectorized for Activation {
     #[inline(always)]
-    pub(crate) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
+    unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
             let (whole, exponent) = match self {
@@ -58,21 +69,9 @@ unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// A function of one value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum UnaryOp {
-    /// `activation(a)`
-    Activate(Activation),
-    /// `c · tanh(a / c)`
-    Softcap(f32),
-    /// `c · a`
-    Scale(f32),
-}
-
-impl UnaryOp {
-    /// Applies it to a vector.
+impl Vectorized for UnaryOp {
     #[inline(always)]
-    pub(crate) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
+    unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
@@ -80,18 +79,6 @@ impl UnaryOp {
                 UnaryOp::Softcap(cap) => S::mul(S::splat(cap), S::tanh(S::div(x, S::splat(cap)))),
                 UnaryOp::Scale(factor) => S::mul(S::splat(factor), x),
             }
-        }
-    }
-
-    /// Applies it to all values in place.
-    #[inline(always)]
-    pub(crate) unsafe fn apply<S: Simd>(self, values: &mut [f32]) {
-        let mut some = [0.0_f32; 16];
-        for values in values.chunks_mut(S::LANES) {
-            some[..values.len()].copy_from_slice(values);
-            // SAFETY: a vector has at most 16 lanes.
-            unsafe { S::store(some.as_mut_ptr(), self.of::<S>(S::load(some.as_ptr()))) };
-            values.copy_from_slice(&some[..values.len()]);
         }
     }
 }

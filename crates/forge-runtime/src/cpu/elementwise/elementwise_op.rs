@@ -1,33 +1,10 @@
 //! Elementwise function of one or two vectors. Scalars: rows. Buffers: a[, b], y.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
-use crate::cpu::elementwise::activation::UnaryOp;
+use crate::cpu::elementwise::activation::Vectorized;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the elementwise kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Elementwise {
-    /// The function.
-    pub function: Function,
-    /// Elements per row.
-    pub width: usize,
-}
-
-/// A function of one or two values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Function {
-    /// `y = f(a)`
-    Each(UnaryOp),
-    /// `y = a · b`
-    Multiply,
-    /// `y = a · b`, with one b per row.
-    Times,
-    /// `y = b · a`, with a single b.
-    ScaleBy,
-    /// `y = a + b`
-    Add,
-}
+use forge_ops::{Elementwise, Function, UnaryOp};
 
 /// Elements per unit of work.
 const GRAIN: usize = 1024;
@@ -93,7 +70,17 @@ impl Numbers<'_> {
     }
 }
 
-impl Function {
+/// A function of two values, applied to vectors.
+trait VectorizedBinary {
+    /// Applies it to vectors.
+    ///
+    /// # Safety
+    ///
+    /// The instruction set of `S` is available.
+    unsafe fn of<S: Simd>(self, a: S::V, b: S::V) -> S::V;
+}
+
+impl VectorizedBinary for Function {
     #[inline(always)]
     unsafe fn of<S: Simd>(self, a: S::V, b: S::V) -> S::V {
         // SAFETY: the caller's contract.

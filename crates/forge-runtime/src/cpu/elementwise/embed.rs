@@ -6,25 +6,11 @@ use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::repacked::{OUTPUTS, number_of};
 use crate::cpu::format::weight_format::WeightFormat;
-use crate::cpu::matmul::epilogue::Squares;
+use crate::cpu::matmul::epilogue::write_squares;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Embed;
 use std::marker::PhantomData;
-
-/// Shape of the embedding kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Embed {
-    /// Rows of the table. An id out of range reads row 0; the host has already rejected it.
-    pub vocabulary: usize,
-    /// Columns of the table.
-    pub width: usize,
-    /// Factor of the embedding.
-    pub scale: f32,
-    /// Whether the result is added to `stream`.
-    pub adds: bool,
-    /// Outputs for a deferred norm of the row, if one follows.
-    pub squares: Option<Squares>,
-}
 
 /// Runs this thread's part, with a table in weight format `F`.
 pub fn embed<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Embed) {
@@ -44,7 +30,7 @@ struct Gather<'a, M> {
 impl<M: Matrix> Task for Gather<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Embed { vocabulary, width, scale, adds, squares } = *self.shape;
+        let Embed { vocabulary, width, scale, adds, squares, .. } = *self.shape;
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let table = M::find(self.call, "table", vocabulary, blocks);
@@ -80,7 +66,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
             }
             if let Some(squares) = squares {
                 assert_eq!(rows, 1, "partial sums of squares are for one row only");
-                squares.leave::<S>(self.call, "squares", out);
+                write_squares::<S>(squares, self.call, "squares", out);
             }
         }
     }

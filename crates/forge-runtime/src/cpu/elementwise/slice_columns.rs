@@ -1,15 +1,7 @@
 //! Column slice of wider rows. Scalars: rows, first. Buffers: x, y.
 
 use crate::cpu::device::kernel_args::KernelArgs;
-
-/// Shape of the column slice.
-#[derive(Clone, Copy, Debug)]
-pub struct SliceColumns {
-    /// Number of columns to copy.
-    pub width: usize,
-    /// Number of columns of x.
-    pub of: usize,
-}
+use forge_ops::SliceColumns;
 
 /// Runs this thread's part.
 pub fn take(call: &KernelArgs<'_>, shape: &SliceColumns) {

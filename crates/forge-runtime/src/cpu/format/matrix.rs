@@ -12,38 +12,6 @@ pub(crate) const BLOCK: usize = 32;
 /// Maximum number of groups whose scales are converted at once.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// Storage format of a weight matrix or a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// 32-bit float.
-    F32,
-    /// IEEE half-precision float.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// 8-bit quants, one f16 scale per 32.
-    Q8_0,
-    /// 4-bit quants, one f16 scale per 32.
-    Q4_0,
-    /// 6-bit quants; a scale per 16, relative to the superblock's scale.
-    Q6K,
-    /// 5-bit quants; a scale and an offset per 32, relative to the superblock's.
-    Q5K,
-    /// 4-bit quants; scales as in [`Format::Q5K`].
-    Q4K,
-    /// 4-bit floats (e2m1), one power-of-two scale per 32.
-    Mxfp4,
-    /// Unsigned quants with a scale and an offset per group.
-    Affine {
-        /// Bits per weight.
-        bits: usize,
-        /// Columns per group.
-        group: usize,
-        /// Whether scales and offsets are bf16 instead of f16.
-        bf16: bool,
-    },
-}
-
 /// How the elements of [`Matrix::vector`] become values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scaling {

@@ -47,10 +47,10 @@ pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
     let mut survey =
         RepackSurvey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
     for (program, count) in
-        [(Schedule::Decode, 1), (Schedule::Batch, 1), (Schedule::Batch, model.info().chunk)]
+        [(Schedule::Decode, 1), (Schedule::Batch, 1), (Schedule::Batch, model.info().prefill_chunk)]
     {
         model.forward(&mut survey, &layout.rows(program, count, count));
-        model.head(&mut survey, program, &layout.heads(count.min(model.info().head_rows), false));
+        model.head(&mut survey, program, &layout.logit_rows(count.min(model.info().head_rows), false));
     }
     survey.found()
 }
@@ -86,7 +86,8 @@ impl Pass for RepackSurvey<'_> {
             (Some(shape), Some(codes), Some(scales)) => {
                 let has = |stacks: &&ExpertWeights| stacks.planes().any(|plane| plane.offset == codes.offset);
                 let stacks = self.experts.iter().find(has);
-                let apart = stacks.map_or(RepackedMatrix::ALONE, |stacks| [stacks.experts, stacks.record()]);
+                let apart =
+                    stacks.map_or(RepackedMatrix::ALONE, |stacks| [stacks.experts, stacks.record_bytes()]);
                 RepackedMatrix::new(shape, codes, scales, apart)
             }
             _ => None,
@@ -102,11 +103,11 @@ impl Pass for RepackSurvey<'_> {
 
     fn barrier(&mut self) {}
 
-    fn cores(&self) -> u32 {
+    fn gpu_cores(&self) -> u32 {
         0
     }
 
-    fn unfolds_from(&self, _planned: u32) -> Option<u32> {
+    fn mla_expand_min_rows(&self, _planned: u32) -> Option<u32> {
         None
     }
 }
@@ -151,7 +152,7 @@ impl RepackedMatrix {
 pub fn arrangements(matrices: &[RepackedMatrix]) -> HashMap<usize, Repacking> {
     let of_matrix = |matrix: &RepackedMatrix| {
         let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
-        let arrangement = |bytes, arrange| Repacking { bytes, arrange };
+        let arrangement = |bytes, arrange| Repacking { group_bytes: bytes, repack: arrange };
         [(codes, arrangement(of_codes, in_place::<4>)), (scales, arrangement(of_scales, in_place::<2>))]
     };
     matrices.iter().flat_map(of_matrix).collect()
@@ -253,7 +254,7 @@ mod tests {
                 buffers,
                 threads: 32,
                 strips: *strips,
-                work: KernelCost::NONE,
+                cost: KernelCost::NONE,
                 cpu: |_| (),
             };
             let weight = |offset, bytes| Binding { buffer: Buffer::Weights, offset, bytes, written: false };

@@ -2,29 +2,35 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::elementwise::embed;
-use crate::cpu::elementwise::embed::Embed;
 use crate::cpu::format::affine::{Affine, AffineBf16};
 use crate::cpu::format::float_formats::{Bf16, F16, F32};
 use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
 use crate::cpu::format::mxfp4::Mxfp4;
 use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
 use crate::cpu::matmul::linear;
-use crate::cpu::matmul::linear::Linear;
 #[cfg(feature = "mla")]
 use crate::cpu::mla::per_head_matmul;
-#[cfg(feature = "mla")]
-use crate::cpu::mla::per_head_matmul::PerHeadLinear;
 #[cfg(feature = "moe")]
 use crate::cpu::moe::decode;
 #[cfg(feature = "moe")]
-use crate::cpu::moe::decode::{ExpertsInner, ExpertsSum};
-#[cfg(feature = "moe")]
 use crate::cpu::moe::grouped;
+use forge_ops::Embed;
 #[cfg(feature = "moe")]
-use crate::cpu::moe::grouped::ExpertsTiles;
+use forge_ops::ExpertsTiles;
+use forge_ops::Format;
+use forge_ops::Linear;
+#[cfg(feature = "mla")]
+use forge_ops::PerHeadLinear;
+#[cfg(feature = "affine")]
+use forge_ops::Scales;
+#[cfg(feature = "moe")]
+use forge_ops::{ExpertsInner, ExpertsSum};
 
 /// A weight format with its kernels.
 pub trait WeightFormat {
+    /// The format.
+    const FORMAT: Format;
+
     /// See [`crate::cpu::project()`].
     fn project(call: &KernelArgs<'_>, shape: &Linear);
 
@@ -48,42 +54,56 @@ pub trait WeightFormat {
     fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles);
 }
 
+/// The affine format with these parameters.
+#[cfg(feature = "affine")]
+const fn affine(bits: usize, group: usize, scales: Scales) -> Format {
+    Format::Affine(forge_ops::Affine::of(bits, group, scales).expect("the format exists"))
+}
+
 // Unit tests use few of these kernels, and a function that is inline is compiled only where it is used.
 macro_rules! stored {
-    ($($feature:literal: [$($generics:tt)*] $format:ty,)*) => {$(
+    ($($feature:literal: [$($generics:tt)*] $format:ty = $value:expr,)*) => {$(
         #[cfg(feature = $feature)]
         impl<$($generics)*> WeightFormat for $format {
+            const FORMAT: Format = $value;
+
             #[cfg_attr(test, inline)]
             fn project(call: &KernelArgs<'_>, shape: &Linear) {
+                assert_eq!(shape.format, Self::FORMAT);
                 linear::products::<$format>(call, shape);
             }
 
             #[cfg_attr(test, inline)]
             fn embed(call: &KernelArgs<'_>, shape: &Embed) {
+                assert_eq!(shape.format, Self::FORMAT);
                 embed::gather::<$format>(call, shape);
             }
 
             #[cfg(feature = "mla")]
             #[cfg_attr(test, inline)]
             fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
+                assert_eq!(shape.format, Self::FORMAT);
                 per_head_matmul::products::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
             #[cfg_attr(test, inline)]
             fn experts_inner(call: &KernelArgs<'_>, shape: &ExpertsInner) {
+                assert_eq!(shape.format, Self::FORMAT);
                 decode::inner::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
             #[cfg_attr(test, inline)]
             fn experts_sum(call: &KernelArgs<'_>, shape: &ExpertsSum) {
+                assert_eq!(shape.format, Self::FORMAT);
                 decode::sum::<$format>(call, shape);
             }
 
             #[cfg(feature = "moe")]
             #[cfg_attr(test, inline)]
             fn experts_tiles(call: &KernelArgs<'_>, shape: &ExpertsTiles) {
+                assert_eq!(shape.format, Self::FORMAT);
                 grouped::products::<$format>(call, shape);
             }
         }
@@ -91,15 +111,15 @@ macro_rules! stored {
 }
 
 stored! {
-    "f32": [] F32,
-    "f16": [] F16,
-    "bf16": [] Bf16,
-    "q8_0": [] Q8_0,
-    "q4_0": [] Q4_0,
-    "k-quants": [] Q4K,
-    "k-quants": [] Q5K,
-    "k-quants": [] Q6K,
-    "mxfp4": [] Mxfp4,
-    "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>,
-    "affine": [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>,
+    "f32": [] F32 = Format::F32,
+    "f16": [] F16 = Format::F16,
+    "bf16": [] Bf16 = Format::Bf16,
+    "q8_0": [] Q8_0 = Format::Q8_0,
+    "q4_0": [] Q4_0 = Format::Q4_0,
+    "k-quants": [] Q4K = Format::Q4K,
+    "k-quants": [] Q5K = Format::Q5K,
+    "k-quants": [] Q6K = Format::Q6K,
+    "mxfp4": [] Mxfp4 = Format::Mxfp4,
+    "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP> = affine(BITS, GROUP, Scales::F16),
+    "affine": [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP> = affine(BITS, GROUP, Scales::Bf16),
 }

@@ -6,20 +6,7 @@
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the argmax kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Argmax {
-    /// Logits per row.
-    pub vocabulary: usize,
-}
-
-/// Shape of the candidate argmax.
-#[derive(Clone, Copy, Debug)]
-pub struct ArgmaxJoin {
-    /// Candidates per row.
-    pub candidates: usize,
-}
+use forge_ops::{Argmax, ArgmaxJoin};
 
 /// A sort key in the order of the values. NaN gives 0, below all numbers.
 pub(crate) fn ordered(number: f32) -> u32 {

@@ -4,16 +4,10 @@
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use crate::engine::golden::largest;
+use crate::engine::golden::argmax;
 use crate::sampling::device_sampling::{DeviceSampling, TokenWeights};
+use forge_ops::Sample;
 use std::cell::Cell;
-
-/// Shape of the sampling kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Sample {
-    /// Logits per row.
-    pub vocabulary: usize,
-}
 
 thread_local! {
     /// A row's weights, kept to reuse their memory.
@@ -32,7 +26,7 @@ pub fn sample(call: &KernelArgs<'_>, shape: &Sample) {
         let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
         let draw = DeviceSampling::of(draws[row]);
         let id = if draw.is_greedy() {
-            largest(logits) as u32
+            argmax(logits) as u32
         } else {
             call.level().run(ComputeWeights { weights: &mut weights, logits, scale: draw.scale });
             weights.draw_weighed(&draw)

@@ -2,117 +2,46 @@
 
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
-use crate::cpu::elementwise::activation::{Activation, UnaryOp};
 use crate::cpu::matmul::epilogue_kernels::{PanelEpilogue, RowEpilogue, dot, multiply};
 use crate::cpu::matmul::gemv::FEW;
-use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::UnaryOp;
+use forge_ops::{DeferredNorm, Epilogue, Linear, Squares};
 
-/// The output operation of a matrix product; v is the result for output o of row r.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Epilogue {
-    /// `y[r][o] = v`
-    Store,
-    /// `y[r][o] += v`
-    Add,
-    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
-    Gate(Activation),
-    /// Like `Gate`, with `y[r][o / 2] = a / (1 + exp(-sharpness a)) * (b + 1)`. a is the gate clamped from
-    /// above, and b is up clamped on both sides.
-    GateClamped {
-        /// Upper clamp of the gate, and clamp of up on both sides.
-        limit: f32,
-        /// Slope of the sigmoid.
-        sharpness: f32,
-    },
-    /// `y[o] = v * factors[first + o]`, where the second scalar is `first`. One row only.
-    Multiply {
-        /// Elements of `factors`.
-        of: usize,
-    },
-    /// `y[o] += v`, and the partial sums for a deferred norm of y. One row only.
-    AddSquares(Squares),
-    /// `y[o] = v`, and the argmax of each partition of the outputs in `candidates`. A pair is a key in the
-    /// order of the values, and the lowest output with it. One row only.
-    Best {
-        /// Number of pairs in `candidates`. Unused ones get key 0.
-        candidates: usize,
-    },
-}
-
-impl Epilogue {
-    /// Number of results per element of y.
-    pub(crate) fn of_one(self) -> usize {
-        if matches!(self, Epilogue::Gate(_) | Epilogue::GateClamped { .. }) { 2 } else { 1 }
-    }
-}
-
-/// Outputs of a row's producer for the deferred norm of its consumer. One row only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Squares {
-    /// Number of partial sums in `squares`. All are written, unused ones as 0.
-    pub partials: usize,
-    /// Whether `gained`, the row times the norm's gain, is written.
-    pub gain: bool,
-}
-
-/// Deferred RMSNorm of the input: x is already multiplied by the gain, and results are divided by
-/// `sqrt(sum(squares) / inputs + epsilon)`. One row only.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeferredNorm {
-    /// Number of partial sums in `squares`.
-    pub partials: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-}
-
-/// RMSNorm of the input inside the matrix product: x is multiplied by the gain, and results are divided by
-/// `sqrt(mean(x²) + epsilon)`. One row only.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InlineNorm {
-    /// Whether there is a gain.
-    pub gain: bool,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-}
-
-impl Squares {
-    /// Writes these outputs for a whole row: its sum of squares becomes the first partial sum in `buffer`.
-    #[inline(always)]
-    pub(crate) fn leave<S: Simd>(&self, call: &KernelArgs<'_>, buffer: &str, row: &[f32]) {
-        // SAFETY: the thread that has the whole row writes all of these outputs.
-        unsafe {
-            if self.gain {
-                let gained = call.output::<f32>("gained", row.len()).part(0..row.len());
-                multiply(gained, row, call.input::<f32>("gain", row.len()));
-            }
-            let squares = call.output::<f32>(buffer, self.partials).part(0..self.partials);
-            squares.fill(0.0);
-            squares[0] = dot::<S>(row, row);
+/// Writes the outputs for a deferred norm of a whole row: its sum of squares becomes the first partial sum in
+/// `buffer`.
+#[inline(always)]
+pub(crate) fn write_squares<S: Simd>(outputs: Squares, call: &KernelArgs<'_>, buffer: &str, row: &[f32]) {
+    // SAFETY: the thread that has the whole row writes all of these outputs.
+    unsafe {
+        if outputs.gain {
+            let gained = call.output::<f32>("gained", row.len()).part(0..row.len());
+            multiply(gained, row, call.input::<f32>("gain", row.len()));
         }
+        let squares = call.output::<f32>(buffer, outputs.partials).part(0..outputs.partials);
+        squares.fill(0.0);
+        squares[0] = dot::<S>(row, row);
     }
 }
 
-impl DeferredNorm {
-    /// The factor of the results.
-    #[inline(always)]
-    fn factor<S: Simd>(&self, call: &KernelArgs<'_>, inputs: usize) -> f32 {
-        let squares = call.input::<f32>("squares", self.partials);
-        let whole = squares.len() / S::LANES * S::LANES;
-        // SAFETY: vectors up to `whole` are in bounds.
-        let mut total = unsafe {
-            let mut sums = S::splat(0.0);
-            for i in (0..whole).step_by(S::LANES) {
-                sums = S::add(sums, S::load(squares.as_ptr().add(i)));
-            }
-            S::sum(sums)
-        };
-        for square in &squares[whole..] {
-            total += square;
+/// The factor that a deferred norm multiplies results by.
+#[inline(always)]
+fn deferred_norm_factor<S: Simd>(norm: DeferredNorm, call: &KernelArgs<'_>, inputs: usize) -> f32 {
+    let squares = call.input::<f32>("squares", norm.partials);
+    let whole = squares.len() / S::LANES * S::LANES;
+    // SAFETY: vectors up to `whole` are in bounds.
+    let mut total = unsafe {
+        let mut sums = S::splat(0.0);
+        for i in (0..whole).step_by(S::LANES) {
+            sums = S::add(sums, S::load(squares.as_ptr().add(i)));
         }
-        1.0 / (total / inputs as f32 + self.epsilon).sqrt()
+        S::sum(sums)
+    };
+    for square in &squares[whole..] {
+        total += square;
     }
+    1.0 / (total / inputs as f32 + norm.epsilon).sqrt()
 }
 
 /// Maximum number of outputs per claim with few rows.
@@ -161,13 +90,13 @@ impl<'a> EpilogueContext<'a> {
     #[inline(always)]
     pub(crate) fn new<S: Simd>(call: &'a KernelArgs<'a>, shape: &Linear, rows: usize) -> EpilogueContext<'a> {
         let Linear { outputs, inputs, norm, own_norm, bias, each, epilogue, .. } = *shape;
-        let width = outputs / epilogue.of_one();
+        let width = outputs / epilogue.results_per_output();
         EpilogueContext {
             level: call.level(),
             factor: match own_norm {
                 // SAFETY: this runs compiled for its instruction set.
                 Some(own) => Some(unsafe { inverse_rms::<S>(call.input("x", inputs), own.epsilon) }),
-                None => norm.map(|norm| norm.factor::<S>(call, inputs)),
+                None => norm.map(|norm| deferred_norm_factor::<S>(norm, call, inputs)),
             },
             bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
             each,
@@ -210,7 +139,7 @@ impl<'a> EpilogueContext<'a> {
     /// these lines, so the outputs must belong to this thread.
     #[inline(always)]
     pub(crate) unsafe fn expect<S: Simd>(&self, row: usize, first: usize, count: usize) {
-        let halved = self.epilogue.of_one();
+        let halved = self.epilogue.results_per_output();
         let to = self.y.start().wrapping_add(row * self.width + first / halved);
         for line in (0..count / halved).step_by(16) {
             // SAFETY: prefetch addresses need not be valid.

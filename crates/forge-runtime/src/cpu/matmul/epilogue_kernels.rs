@@ -4,14 +4,14 @@
 //! format. The cost of a call is small compared with the dot products. Results of many rows are passed one
 //! panel at a time.
 
-use crate::cpu::elementwise::activation::Activation;
+use crate::cpu::elementwise::activation::Vectorized;
 use crate::cpu::head::argmax::ordered;
-use crate::cpu::matmul::epilogue::{
-    Epilogue, EpilogueContext, GRAIN, PartialResults, ROWS_AHEAD, SideOutput,
-};
+use crate::cpu::matmul::epilogue::{EpilogueContext, GRAIN, PartialResults, ROWS_AHEAD, SideOutput};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::streaming_store::write_past;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Epilogue;
+use forge_ops::{Activation, Gating};
 
 /// Epilogue of a panel.
 pub(crate) struct PanelEpilogue<'a> {
@@ -73,8 +73,8 @@ impl Task for RowEpilogue<'_> {
             // SAFETY: the contract of the caller of `run`.
             unsafe { each.apply::<S>(values) };
         }
-        let count = values.len() / finish.epilogue.of_one();
-        let start = row * finish.width + first / finish.epilogue.of_one();
+        let count = values.len() / finish.epilogue.results_per_output();
+        let start = row * finish.width + first / finish.epilogue.results_per_output();
         // SAFETY: the contract of the caller of `run`.
         let y = unsafe { finish.y.part(start..start + count) };
         // With non-temporal stores, results are computed in `values` and `y` is not read back.
@@ -90,8 +90,8 @@ impl Task for RowEpilogue<'_> {
                 }
             }
             Epilogue::Multiply { .. } => multiply(y, values, &finish.factors[first..]),
-            Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
-                let gating = Gating::new(finish.epilogue, values);
+            Epilogue::Gate(_) => {
+                let gating = GatingKernel::new(finish.epilogue, values);
                 let from = values.as_mut_ptr();
                 let to = if past { from } else { y.as_mut_ptr() };
                 // SAFETY: the contract of the caller of `run`; there are twice as many values.
@@ -166,25 +166,25 @@ pub(crate) fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
 
 /// A gated activation, after clamping.
 #[derive(Clone, Copy)]
-enum Gating {
+enum GatingKernel {
     /// activation(gate) * up
     Plain(Activation),
     /// gate / (1 + exp(-sharpness * gate)) * (up + 1)
     Sharp(f32),
 }
 
-impl Gating {
+impl GatingKernel {
     /// The gating of an epilogue; clamps `values` if the epilogue does.
     #[inline(always)]
-    fn new(epilogue: Epilogue, values: &mut [f32]) -> Gating {
+    fn new(epilogue: Epilogue, values: &mut [f32]) -> GatingKernel {
         match epilogue {
-            Epilogue::GateClamped { limit, sharpness } => {
+            Epilogue::Gate(Gating::Clamped { limit, sharpness }) => {
                 for pair in values.chunks_exact_mut(2) {
                     clamp(pair, limit);
                 }
-                Gating::Sharp(sharpness)
+                GatingKernel::Sharp(sharpness)
             }
-            Epilogue::Gate(activation) => Gating::Plain(activation),
+            Epilogue::Gate(Gating::Plain(activation)) => GatingKernel::Plain(activation),
             other => unreachable!("{other:?} has no gate"),
         }
     }
@@ -196,8 +196,8 @@ impl Gating {
         unsafe {
             let one = S::splat(1.0);
             match self {
-                Gating::Plain(activation) => S::mul(activation.of::<S>(gate), up),
-                Gating::Sharp(sharpness) => {
+                GatingKernel::Plain(activation) => S::mul(activation.of::<S>(gate), up),
+                GatingKernel::Sharp(sharpness) => {
                     let closed = S::exp(S::mul(S::splat(-sharpness), gate));
                     S::mul(S::div(gate, S::add(one, closed)), S::add(up, one))
                 }
@@ -208,7 +208,7 @@ impl Gating {
 
 /// Applies the gating to `count` interleaved pairs of gate and up. `to` may be equal to `from`.
 #[inline(always)]
-unsafe fn gate<S: Simd>(gating: Gating, from: *const f32, to: *mut f32, count: usize) {
+unsafe fn gate<S: Simd>(gating: GatingKernel, from: *const f32, to: *mut f32, count: usize) {
     for start in (0..count).step_by(S::LANES) {
         let some = S::LANES.min(count - start);
         // SAFETY: pairs are read before results are written to their place or an earlier one; a vector has at

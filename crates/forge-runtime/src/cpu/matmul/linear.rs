@@ -15,10 +15,9 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::elementwise::activation::UnaryOp;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::weight_format::WeightFormat;
-use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, InlineNorm};
+use crate::cpu::matmul::epilogue::EpilogueContext;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::matmul::f32::bf16_split_amx;
 use crate::cpu::matmul::f32::gemm;
@@ -29,31 +28,9 @@ use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
 use crate::cpu::matmul::int8::repacked_gemv;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Epilogue;
+use forge_ops::Linear;
 use std::marker::PhantomData;
-
-/// Shape of a linear layer, fixed by the compiler.
-///
-/// v is W x, then deferred norm, bias and `each`; then comes the epilogue.
-#[derive(Clone, Copy, Debug)]
-pub struct Linear {
-    /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
-    pub outputs: usize,
-    /// Columns of the weight, and width of x.
-    pub inputs: usize,
-    /// Deferred norm of x, if any.
-    pub norm: Option<DeferredNorm>,
-    /// Norm of x that this layer computes itself, if any.
-    pub own_norm: Option<InlineNorm>,
-    /// Whether a bias is added.
-    pub bias: bool,
-    /// Elementwise function before the epilogue.
-    pub each: Option<UnaryOp>,
-    /// The output operation.
-    pub epilogue: Epilogue,
-    /// Whether the result is router logits. Expert choice depends on their order, so x is then never
-    /// quantized.
-    pub chooses: bool,
-}
 
 /// Rows of x that share a panel; a quarter of it if there are too few panels for all threads.
 const ROWS: usize = 512;

@@ -9,38 +9,22 @@
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, Total, total_from, total_of};
+use crate::cpu::attention::rope_tables::RopeTables;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::matrix::Format;
-use crate::cpu::mla::cache_append::{LatentPrepare, Lines, Raw, store};
+use crate::cpu::mla::cache_append::{Lines, Raw, store};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Format, LatentAttend};
 use half::f16;
 use std::marker::PhantomData;
 use std::slice::from_ref;
-
-/// Shape of absorbed MLA.
-#[derive(Clone, Copy, Debug)]
-pub struct MlaAttention {
-    /// Number of heads.
-    pub heads: usize,
-    /// Latent dimension (`kv_lora_rank`).
-    pub width: usize,
-    /// RoPE key dimension (`qk_rope_head_dim`).
-    pub turned: usize,
-    /// KV cache format; see [`crate::cpu::MlaAppend`].
-    pub cache: Format,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Fused preparation of rows, if any. Each slot may then have only one row.
-    pub prologue: Option<LatentPrepare>,
-}
 
 /// Maximum number of heads per thread at a time.
 const HEADS: usize = 16;
 
 /// Runs this thread's part.
-pub fn latent_attend(call: &KernelArgs<'_>, shape: &MlaAttention) {
+pub fn latent_attend(call: &KernelArgs<'_>, shape: &LatentAttend) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
@@ -50,14 +34,14 @@ pub fn latent_attend(call: &KernelArgs<'_>, shape: &MlaAttention) {
 
 struct Heads<'a, C> {
     call: &'a KernelArgs<'a>,
-    shape: &'a MlaAttention,
+    shape: &'a LatentAttend,
     cache: PhantomData<C>,
 }
 
 impl<C: KvElement> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let MlaAttention { heads, width, turned, scale, prologue, .. } = *self.shape;
+        let LatentAttend { heads, width, turned, scale, ref prologue, .. } = *self.shape;
         let call = self.call;
         let (rows, record) = (call.scalar(0), width + turned);
         let lines = Lines::find(call, rows, record);
@@ -77,7 +61,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let padded = record.next_multiple_of(16);
         // Each thread computes the row's own line itself, because the cached copy may not yet be written by
         // its thread.
-        let room = prologue.map_or(0, |prepare| prepare.rotation.room());
+        let room = prologue.as_ref().map_or(0, |prepare| prepare.rotation.table_len());
         let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
         let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + room);
         let (queries, scratch) = scratch.split_at_mut(at_once * padded);
@@ -97,8 +81,8 @@ impl<C: KvElement> Task for Heads<'_, C> {
             largest.fill(f32::NEG_INFINITY);
             totals.fill(total_from(0.0));
             let position = lines.position(row);
-            if let Some(prepare) = &prologue {
-                prepare.rotation.turns(position, call.scalar(1), turns);
+            if let Some(prepare) = prologue {
+                prepare.rotation.cos_sin(position, call.scalar(1), turns);
             }
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);

@@ -4,60 +4,18 @@
 //! gain and turned. `latents` is `[slot, context, width + turned]` for one layer.
 
 use crate::cpu::attention::kv_format::KvElement;
-use crate::cpu::attention::rope_tables::{Rotation, norm};
+use crate::cpu::attention::rope_tables::RopeTables;
+use crate::cpu::attention::rope_tables::norm;
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Format, LatentAppend, LatentColumns, LatentPrepare};
 use half::f16;
 use std::marker::PhantomData;
 
-/// Shape of the MLA append kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct MlaAppend {
-    /// Latent dimension (`kv_lora_rank`).
-    pub width: usize,
-    /// RoPE key dimension (`qk_rope_head_dim`).
-    pub turned: usize,
-    /// KV cache format of both: `F32` or `F16`.
-    pub cache: Format,
-    /// Fused preparation, if any.
-    pub prepare: Option<LatentPrepare>,
-}
-
-/// Preparation of a row's line, and of its queries' RoPE parts.
-#[derive(Clone, Copy, Debug)]
-pub struct LatentPrepare {
-    /// Number of query heads.
-    pub heads: usize,
-    /// Columns of the inputs.
-    pub columns: LatentColumns,
-    /// Epsilon of the latent's norm.
-    pub epsilon: f32,
-    /// RoPE of queries and keys.
-    pub rotation: Rotation,
-}
-
-/// Columns of a row's inputs in wider rows. Several inputs may be in the same buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct LatentColumns {
-    /// Row stride of `queries` in elements.
-    pub queries_pitch: usize,
-    /// First column of the queries' RoPE parts, head after head.
-    pub turned_first: usize,
-    /// Row stride of `latent` in elements.
-    pub latent_pitch: usize,
-    /// First column of the latent.
-    pub latent_first: usize,
-    /// Row stride of `key` in elements.
-    pub key_pitch: usize,
-    /// First column of the RoPE key.
-    pub key_first: usize,
-}
-
 /// Runs this thread's part.
-pub fn latent_append(call: &KernelArgs<'_>, shape: &MlaAppend) {
+pub fn latent_append(call: &KernelArgs<'_>, shape: &LatentAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
@@ -67,14 +25,14 @@ pub fn latent_append(call: &KernelArgs<'_>, shape: &MlaAppend) {
 
 struct Rows<'a, C> {
     call: &'a KernelArgs<'a>,
-    shape: &'a MlaAppend,
+    shape: &'a LatentAppend,
     cache: PhantomData<C>,
 }
 
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let MlaAppend { width, turned, prepare, .. } = *self.shape;
+        let LatentAppend { width, turned, ref prepare, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let lines = Lines::find(call, rows, width + turned);
@@ -90,13 +48,13 @@ impl<C: KvElement> Task for Rows<'_, C> {
             }
             return;
         };
-        let raw = Raw::find(call, &prepare, rows, [width, turned]);
+        let raw = Raw::find(call, prepare, rows, [width, turned]);
         let of_queries = prepare.heads * turned;
         let to = call.output::<f32>("turned", rows * of_queries);
-        let mut scratch = Scratch::take(prepare.rotation.room() + width + turned);
-        let (turns, made) = scratch.split_at_mut(prepare.rotation.room());
+        let mut scratch = Scratch::take(prepare.rotation.table_len() + width + turned);
+        let (turns, made) = scratch.split_at_mut(prepare.rotation.table_len());
         for row in call.own(rows, 1) {
-            prepare.rotation.turns(lines.position(row), call.scalar(1), turns);
+            prepare.rotation.cos_sin(lines.position(row), call.scalar(1), turns);
             let at = lines.of_row(row);
             // SAFETY: as above.
             unsafe {
@@ -161,7 +119,7 @@ pub(crate) struct Raw<'a> {
     latent: &'a [f32],
     key: &'a [f32],
     gain: &'a [f32],
-    prepare: LatentPrepare,
+    prepare: &'a LatentPrepare,
     width: usize,
     turned: usize,
 }
@@ -169,7 +127,7 @@ pub(crate) struct Raw<'a> {
 impl<'a> Raw<'a> {
     pub(crate) fn find(
         call: &KernelArgs<'a>,
-        prepare: &LatentPrepare,
+        prepare: &'a LatentPrepare,
         rows: usize,
         [width, turned]: [usize; 2],
     ) -> Raw<'a> {
@@ -178,7 +136,7 @@ impl<'a> Raw<'a> {
             latent: call.input("latent", rows * prepare.columns.latent_pitch),
             key: call.input("key", rows * prepare.columns.key_pitch),
             gain: call.input("gain", width),
-            prepare: *prepare,
+            prepare,
             width,
             turned,
         }
@@ -187,7 +145,7 @@ impl<'a> Raw<'a> {
     /// Writes a row's line: the normed latent and the rotated key.
     #[inline(always)]
     pub(crate) unsafe fn line<S: Simd>(&self, row: usize, turns: &[f32], to: &mut [f32]) {
-        let LatentPrepare { columns, epsilon, ref rotation, .. } = self.prepare;
+        let LatentPrepare { columns, epsilon, ref rotation, .. } = *self.prepare;
         let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
         let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.turned];
         let (latent, key) = to.split_at_mut(self.width);

@@ -6,42 +6,11 @@ use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, total_from, total_of};
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::matrix::Format;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Format, MlaAttentionExpanded, MlaLoadLatents};
 use half::f16;
 use std::slice::{from_mut, from_ref};
-
-/// Loads a tile of a slot's lines as f32. Scalars: rows, context, begin. Buffers: latents, slots, share,
-/// turned_keys.
-#[derive(Clone, Copy, Debug)]
-pub struct MlaLoadLatents {
-    /// Latent dimension (`kv_lora_rank`).
-    pub width: usize,
-    /// RoPE key dimension (`qk_rope_head_dim`).
-    pub turned: usize,
-    /// KV cache format of both: `F32` or `F16`.
-    pub cache: Format,
-}
-
-/// Attention over one tile: softmax(scale · (q·k + r·t)) v. Scalars: rows, begin, end. Buffers: q, turned,
-/// keys, turned_keys, values, positions, heads, carried. The last two hold the rows' state from earlier
-/// tiles.
-#[derive(Clone, Copy, Debug)]
-pub struct MlaAttentionExpanded {
-    /// Number of heads.
-    pub heads: usize,
-    /// Key channels per head without RoPE (`qk_nope_head_dim`).
-    pub keys: usize,
-    /// RoPE key dimension (`qk_rope_head_dim`).
-    pub turned: usize,
-    /// Value channels per head (`v_head_dim`).
-    pub values: usize,
-    /// Row stride of q in elements.
-    pub queries_pitch: usize,
-    /// Factor of the scores.
-    pub scale: f32,
-}
 
 /// Runs this thread's part of the tile load.
 pub fn latent_share(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {

@@ -14,22 +14,8 @@ use crate::cpu::matmul::linear::whole_rows_to;
 use crate::cpu::matmul::shared_weight_rows::{Activations, SharedWeightGemm, TOGETHER};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::PerHeadLinear;
 use std::marker::PhantomData;
-
-/// Shape of the per-head product.
-#[derive(Clone, Copy, Debug)]
-pub struct PerHeadLinear {
-    /// Number of heads, each with a matrix.
-    pub heads: usize,
-    /// Rows of a head's matrix.
-    pub rows: usize,
-    /// Columns of a head's matrix.
-    pub columns: usize,
-    /// Whether the matrix is transposed.
-    pub turned: bool,
-    /// Row stride of x in elements.
-    pub pitch: usize,
-}
 
 /// Runs this thread's part, with weight format `F`.
 pub fn each_head<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
@@ -49,7 +35,7 @@ struct Of<'a, M> {
 impl<M: Matrix> Task for Of<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch } = *self.shape;
+        let PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = columns.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;

@@ -10,59 +10,17 @@ use crate::cpu::format::expert_stack::ExpertStack;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::format::weight_format::WeightFormat;
-use crate::cpu::matmul::epilogue::{DeferredNorm, Epilogue, EpilogueContext, GRAIN, PartialResults};
+use crate::cpu::matmul::epilogue::{EpilogueContext, GRAIN, PartialResults};
 use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
-use crate::cpu::matmul::linear::{Linear, whole_rows};
+use crate::cpu::matmul::linear::whole_rows;
 use crate::cpu::matmul::output_partition::OutputPartition;
 use crate::cpu::matmul::shared_weight_rows::{Activations, SharedWeightGemm, TOGETHER};
-use crate::cpu::moe::route::{MOST, Route, Router};
+use crate::cpu::moe::route::{MOST, Router};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Epilogue;
+use forge_ops::{ExpertsInner, ExpertsSum, Linear};
 use std::marker::PhantomData;
-
-/// Shape of the gate and up projections of experts. Scalars: rows. Buffers: weight planes, routes, x[,
-/// bias][, squares], y. With a route: logits[, correction][, scale], and routes are written.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsInner {
-    /// Number of experts.
-    pub experts: usize,
-    /// Experts per token.
-    pub chosen: usize,
-    /// Rows of an expert's matrix, alternately gate and up.
-    pub outputs: usize,
-    /// Columns of an expert's matrix, and width of x.
-    pub inputs: usize,
-    /// Stride between experts' matrices in bytes.
-    pub record: usize,
-    /// Deferred norm of x, if any.
-    pub norm: Option<DeferredNorm>,
-    /// Whether each expert has a bias: `[experts, outputs]`.
-    pub bias: bool,
-    /// The gated activation.
-    pub ending: Epilogue,
-    /// Routing in this kernel, if fused. One row only.
-    pub route: Option<Route>,
-}
-
-/// Shape of the weighted sum of experts' down projections. Scalars: rows. Buffers: weight planes, routes, x[,
-/// bias], y[, gain, gained][, squares_out].
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsSum {
-    /// Number of experts.
-    pub experts: usize,
-    /// Experts per token.
-    pub chosen: usize,
-    /// Rows of an expert's matrix, and width of y.
-    pub outputs: usize,
-    /// Columns of an expert's matrix.
-    pub inputs: usize,
-    /// Stride between experts' matrices in bytes.
-    pub record: usize,
-    /// Whether each expert has a bias: `[experts, outputs]`.
-    pub bias: bool,
-    /// The output operation of the sum.
-    pub ending: Epilogue,
-}
 
 /// Runs this thread's part, with weight format `F`.
 pub fn experts_inner<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsInner) {
@@ -146,13 +104,13 @@ impl<M: Matrix> Task for Of<'_, M> {
     fn run<S: Simd>(self) {
         let Of { call, shape, .. } = self;
         let rows = call.scalar(0);
-        let (experts, chosen, outputs, inputs, record) = match shape {
-            Shape::Inner(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.record),
-            Shape::Sum(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.record),
+        let (format, experts, chosen, outputs, inputs, record) = match shape {
+            Shape::Inner(of) => (of.format, of.experts, of.chosen, of.outputs, of.inputs, of.record),
+            Shape::Sum(of) => (of.format, of.experts, of.chosen, of.outputs, of.inputs, of.record),
         };
         let (norm, has_bias, epilogue, route) = match shape {
-            Shape::Inner(of) => (of.norm, of.bias, of.ending, of.route.as_ref()),
-            Shape::Sum(of) => (None, of.bias, of.ending, None),
+            Shape::Inner(of) => (of.norm, of.bias, Epilogue::Gate(of.gating), of.route.as_ref()),
+            Shape::Sum(of) => (None, of.bias, of.epilogue, None),
         };
         let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
         assert!(rows == 1 || !of_one, "{shape:?} supports one row, but there are {rows}");
@@ -182,8 +140,17 @@ impl<M: Matrix> Task for Of<'_, M> {
         let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let chooses = false;
-        let project =
-            Linear { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
+        let project = Linear {
+            format,
+            outputs,
+            inputs,
+            norm,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue,
+            chooses,
+        };
         let finish = EpilogueContext::new::<S>(call, &project, of_y);
         let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
         let is_in_strips =

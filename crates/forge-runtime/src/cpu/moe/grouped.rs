@@ -13,60 +13,19 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::expert_stack::ExpertStack;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::format::weight_format::WeightFormat;
-use crate::cpu::matmul::epilogue::{Epilogue, EpilogueContext};
+use crate::cpu::matmul::epilogue::EpilogueContext;
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::int8::int8_gemm;
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, encode_rows};
 use crate::cpu::matmul::int8::int8_panel;
 use crate::cpu::matmul::int8::int8_panel::{EMPTY, Panels};
-use crate::cpu::matmul::linear::{Linear, whole_rows};
+use crate::cpu::matmul::linear::whole_rows;
 use crate::cpu::moe::route::MOST;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Linear;
+use forge_ops::{Epilogue, ExpertsGroup, ExpertsJoin, ExpertsTiles};
 use std::marker::PhantomData;
-
-/// Shape of the grouping kernel. Scalars: rows. Buffers: routes, pairs, tiles.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsGroup {
-    /// Number of experts.
-    pub experts: usize,
-    /// Experts per token.
-    pub chosen: usize,
-    /// Maximum number of pairs per tile.
-    pub tile_rows: usize,
-}
-
-/// Shape of the grouped GEMM. Scalars: rows. Buffers: weight planes, pairs, tiles, x[, bias], y.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsTiles {
-    /// Number of experts.
-    pub experts: usize,
-    /// Experts per token.
-    pub chosen: usize,
-    /// Rows of an expert's matrix.
-    pub outputs: usize,
-    /// Columns of an expert's matrix.
-    pub inputs: usize,
-    /// Stride between experts' matrices in bytes.
-    pub record: usize,
-    /// Whether each expert has a bias: `[experts, outputs]`.
-    pub bias: bool,
-    /// The output operation. With a gate, x is `[row, inputs]`; otherwise each pair has its own x.
-    pub ending: Epilogue,
-    /// Maximum number of pairs per tile.
-    pub tile_rows: usize,
-}
-
-/// Shape of the weighted sum per row. Scalars: rows. Buffers: routes, each, y.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsJoin {
-    /// Experts per token.
-    pub chosen: usize,
-    /// Width of y.
-    pub width: usize,
-    /// Whether the sum is added to y.
-    pub adds: bool,
-}
 
 /// Maximum number of tiles.
 fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
@@ -153,7 +112,10 @@ impl<M: Matrix> Task for Products<'_, M> {
     /// Computes panel by panel of each expert's matrix.
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let ExpertsTiles { experts, chosen, outputs, inputs, record, bias, ending, tile_rows } = *self.shape;
+        let ExpertsTiles {
+            experts, chosen, outputs, inputs, record, bias, gating, tile_rows, format, ..
+        } = *self.shape;
+        let epilogue = gating.map_or(Epilogue::Store, Epilogue::Gate);
         let call = self.call;
         let rows = call.scalar(0);
         let most = most_tiles(rows, &ExpertsGroup { experts, chosen, tile_rows });
@@ -165,7 +127,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             call.at_hand(&numbers).places.into_iter().map(|place| numbers[place]).collect();
         runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
         // Number of pairs that share a row of x.
-        let share_x = if ending == Epilogue::Store { 1 } else { chosen };
+        let share_x = if gating.is_none() { 1 } else { chosen };
         let of_x = rows * chosen / share_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
@@ -191,13 +153,14 @@ impl<M: Matrix> Task for Products<'_, M> {
         let coded = coded.map(|coded| QuantizedBatch { x: unsafe { coded.whole() }, pitch: blocks });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Linear {
+            format,
             outputs,
             inputs,
             norm: None,
             own_norm: None,
             bias: false,
             each: None,
-            epilogue: ending,
+            epilogue,
             chooses: false,
         };
         let finish = EpilogueContext::new::<S>(call, &project, rows * chosen);

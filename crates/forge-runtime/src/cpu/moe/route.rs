@@ -6,63 +6,7 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::head::argmax::ordered;
-
-/// Shape and options of the router.
-#[derive(Clone, Copy, Debug)]
-pub struct Route {
-    /// Number of routed experts, with one logit each.
-    pub experts: usize,
-    /// Experts per token, without shared experts.
-    pub chosen: usize,
-    /// The score function.
-    pub scores: Scores,
-    /// Whether a correction bias is added to scores for the choice.
-    pub correction: bool,
-    /// Expert groups for group-limited routing.
-    pub groups: Option<Groups>,
-    /// Whether weights are normalized by the sum of the chosen ones.
-    pub shares: bool,
-    /// Factor of all weights.
-    pub factor: f32,
-    /// Whether each weight is multiplied by its expert's scale.
-    pub scale: bool,
-    /// Number of shared experts; their indices follow those of the routed experts.
-    pub shared: usize,
-    /// Whether the shared experts' weight is the sigmoid of one more logit, the last; otherwise it is 1.
-    pub gated: bool,
-}
-
-impl Route {
-    /// Logits per row.
-    const fn logits(&self) -> usize {
-        self.experts + self.gated as usize
-    }
-
-    /// Words per row of routes.
-    const fn words(&self) -> usize {
-        2 * (self.chosen + self.shared)
-    }
-}
-
-/// The score function of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scores {
-    /// exp(logit) / sum of exp over all experts.
-    Softmax,
-    /// 1 / (1 + exp(-logit))
-    Sigmoid,
-}
-
-/// Equal groups of adjacent experts. Only experts of the best groups can be chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
-    /// Number of groups.
-    pub count: usize,
-    /// Number of groups kept.
-    pub kept: usize,
-    /// A group's score is the sum of its best 1 or 2 expert scores.
-    pub best: usize,
-}
+use forge_ops::{Groups, Route, Scores};
 
 /// Maximum number of routed experts, and maximum number of experts per token.
 pub(crate) const MOST: (usize, usize) = (1024, 32);
@@ -72,7 +16,7 @@ const SIGMOID_SUM_EPSILON: f32 = 1e-20;
 
 /// Runs this thread's part.
 pub fn route(call: &KernelArgs<'_>, shape: &Route) {
-    let (rows, words) = (call.scalar(0), shape.words());
+    let (rows, words) = (call.scalar(0), shape.route_words());
     let router = Router::new(call, shape, rows);
     let routes = call.output::<u32>("routes", rows * words);
     for row in call.share(rows, 1).flatten() {
@@ -92,7 +36,7 @@ pub(crate) struct Router<'a> {
 impl<'a> Router<'a> {
     pub(crate) fn new(call: &KernelArgs<'a>, shape: &'a Route, rows: usize) -> Router<'a> {
         let experts = shape.experts;
-        assert!(experts <= MOST.0 && shape.words() <= 2 * MOST.1, "{shape:?} has too many experts");
+        assert!(experts <= MOST.0 && shape.route_words() <= 2 * MOST.1, "{shape:?} has too many experts");
         Router {
             shape,
             logits: call.input("logits", rows * shape.logits()),

@@ -4,19 +4,7 @@ use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the LayerNorm.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNorm {
-    /// Row width.
-    pub width: usize,
-    /// Added to the variance.
-    pub epsilon: f32,
-    /// Whether a bias is added.
-    pub bias: bool,
-    /// Whether row i of y is the norm of row `wanted[i]` of x.
-    pub gather: bool,
-}
+use forge_ops::LayerNorm;
 
 /// Runs this thread's part.
 pub fn layer_norm(call: &KernelArgs<'_>, shape: &LayerNorm) {

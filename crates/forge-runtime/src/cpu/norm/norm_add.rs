@@ -4,24 +4,10 @@
 
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::KernelArgs;
-use crate::cpu::matmul::epilogue::Squares;
+use crate::cpu::matmul::epilogue::write_squares;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the norm and addition.
-#[derive(Clone, Copy, Debug)]
-pub struct NormAdd {
-    /// Row width.
-    pub width: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-    /// Whether the norm has a gain.
-    pub gain: bool,
-    /// Whether the sum is multiplied by a scalar factor.
-    pub factor: bool,
-    /// Outputs for a deferred norm of the sum, if one follows.
-    pub squares: Option<Squares>,
-}
+use forge_ops::NormAdd;
 
 /// Runs this thread's part.
 pub fn norm_add(call: &KernelArgs<'_>, shape: &NormAdd) {
@@ -58,7 +44,7 @@ impl Task for Add<'_> {
             }
             if let Some(squares) = squares {
                 assert_eq!(rows, 1, "partial sums of squares are for one row only");
-                squares.leave::<S>(self.call, "squares_out", stream);
+                write_squares::<S>(squares, self.call, "squares_out", stream);
             }
         }
     }

@@ -4,23 +4,7 @@ use crate::cpu::attention::rope_tables::norm;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the RMSNorm.
-#[derive(Clone, Copy, Debug)]
-pub struct RmsNorm {
-    /// Width of a part.
-    pub width: usize,
-    /// Number of equal parts of a row, normed separately with the same gain.
-    pub parts: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-    /// Whether the result is multiplied by a gain.
-    pub gain: bool,
-    /// Whether row i of y is the norm of row `wanted[i]` of x.
-    pub gather: bool,
-    /// Row stride of x in elements, if x is the first columns of wider rows.
-    pub pitch: Option<usize>,
-}
+use forge_ops::RmsNorm;
 
 /// Runs this thread's part.
 pub fn rms_norm(call: &KernelArgs<'_>, shape: &RmsNorm) {

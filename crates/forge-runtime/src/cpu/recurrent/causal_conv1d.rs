@@ -5,22 +5,10 @@
 //! Values before position 0 are zero.
 
 use crate::cpu::device::kernel_args::KernelArgs;
-use crate::cpu::elementwise::activation::{Activation, UnaryOp};
+use crate::cpu::elementwise::activation::Vectorized;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the convolution.
-#[derive(Clone, Copy, Debug)]
-pub struct CausalConv {
-    /// Number of channels.
-    pub width: usize,
-    /// Kernel size.
-    pub taps: usize,
-    /// Row stride of x in elements.
-    pub pitch: usize,
-    /// Activation of each result.
-    pub activation: Option<Activation>,
-}
+use forge_ops::{CausalConv, UnaryOp};
 
 /// Channels per claim: a few cache lines.
 const CHANNELS: usize = 256;

@@ -5,22 +5,15 @@
 //! is the conv state, and `memory` is the recurrent state.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
-use crate::cpu::elementwise::activation::{Activation, UnaryOp};
-use crate::cpu::recurrent::delta_rule::{DeltaRule, MOST_VALUES, decay, sigmoid};
+use crate::cpu::elementwise::activation::Vectorized;
+use crate::cpu::recurrent::delta_rule::{MOST_VALUES, decay, sigmoid};
 use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::{Activation, UnaryOp};
+use forge_ops::{DeltaRule, DeltaStep};
 use std::slice;
-
-/// Shape of the decode step.
-#[derive(Clone, Copy, Debug)]
-pub struct DeltaStep {
-    /// The delta rule, with gates.
-    pub rule: DeltaRule,
-    /// Kernel size of the convolution.
-    pub taps: usize,
-}
 
 /// Maximum key head dimension; the compiler rejects larger ones.
 const MOST_KEYS: usize = 256;
@@ -63,7 +56,7 @@ impl Task for Step<'_> {
             // All value heads of a key head compute its query and key; the first one writes their inputs to
             // the conv state.
             let keeps = head % (heads / key_heads) == 0;
-            let [of_query, of_key, of_value] = rule.begins(head);
+            let [of_query, of_key, of_value] = rule.head_offsets(head);
             for (made, channel, keeps) in
                 [(&mut *query, of_query, keeps), (&mut *key, of_key, keeps), (&mut *value, of_value, true)]
             {

@@ -15,44 +15,7 @@ use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the gated delta rule.
-#[derive(Clone, Copy, Debug)]
-pub struct DeltaRule {
-    /// Number of query heads, and of key heads.
-    pub key_heads: usize,
-    /// Number of value heads.
-    pub heads: usize,
-    /// Key head dimension.
-    pub keys: usize,
-    /// Value head dimension.
-    pub values: usize,
-    /// Factor of the output.
-    pub scale: f32,
-    /// Added to the sum of squares of a query or key.
-    pub epsilon: f32,
-    /// With gates: epsilon of the heads' RMSNorm.
-    pub gated: Option<f32>,
-}
-
-impl DeltaRule {
-    /// Number of query, key and value channels.
-    pub(crate) fn channels(&self) -> usize {
-        2 * self.key_heads * self.keys + self.heads * self.values
-    }
-
-    /// Width of a row of `inputs`.
-    pub(crate) fn inputs(&self) -> usize {
-        self.channels() + self.heads * (self.values + 2)
-    }
-
-    /// Offsets of a head's query, key and value in a row of channels.
-    pub(crate) fn begins(&self, head: usize) -> [usize; 3] {
-        let key = head / (self.heads / self.key_heads) * self.keys;
-        let keys = self.key_heads * self.keys;
-        [key, keys + key, 2 * keys + head * self.values]
-    }
-}
+use forge_ops::DeltaRule;
 
 /// Maximum value head dimension; the compiler rejects larger ones.
 pub(crate) const MOST_VALUES: usize = 256;
@@ -182,7 +145,7 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     fn of_head(&self, shape: &DeltaRule, row: usize, head: usize, [rate, bias]: [f32; 2]) -> HeadInputs<'a> {
         let DeltaRule { key_heads, heads, keys, values, .. } = *shape;
-        let [of_query, of_key, of_value] = shape.begins(head);
+        let [of_query, of_key, of_value] = shape.head_offsets(head);
         match *self {
             Rows::Separate { query, key, value, time, strength } => {
                 let of_query = row * key_heads * keys + of_query;

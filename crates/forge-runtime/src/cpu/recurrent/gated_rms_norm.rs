@@ -3,25 +3,11 @@
 
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::KernelArgs;
-use crate::cpu::elementwise::activation::{Activation, UnaryOp};
+use crate::cpu::elementwise::activation::Vectorized;
 use crate::cpu::recurrent::delta_rule::MOST_VALUES;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-
-/// Shape of the gated RMSNorm.
-#[derive(Clone, Copy, Debug)]
-pub struct GatedRmsNorm {
-    /// Number of heads.
-    pub heads: usize,
-    /// Head dimension.
-    pub values: usize,
-    /// Row stride of `inputs` in elements.
-    pub pitch: usize,
-    /// First column of the gates.
-    pub first: usize,
-    /// Added to the mean of squares of a head.
-    pub epsilon: f32,
-}
+use forge_ops::{Activation, GatedRmsNorm, UnaryOp};
 
 /// Runs this thread's part.
 pub fn let_through(call: &KernelArgs<'_>, shape: &GatedRmsNorm) {

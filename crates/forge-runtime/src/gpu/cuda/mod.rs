@@ -304,7 +304,7 @@ impl Device for CudaDevice {
         crate::gpu::cuda::event_timing::time_launches(&self.driver, self.stream, &launches)
     }
 
-    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+    fn measure_read_bandwidth(&mut self) -> Result<Option<f64>, String> {
         self.wait(0)?;
         crate::gpu::cuda::event_timing::copy_bandwidth(&self.driver, self.stream)
     }
@@ -389,7 +389,7 @@ impl Pass for CudaPass<'_> {
         self.launches.barrier();
     }
 
-    fn cores(&self) -> u32 {
+    fn gpu_cores(&self) -> u32 {
         self.device.gpu.multiprocessors
     }
 }

@@ -136,7 +136,7 @@ impl Pass for Encoding<'_> {
         }
     }
 
-    fn cores(&self) -> u32 {
+    fn gpu_cores(&self) -> u32 {
         self.device.cores
     }
 

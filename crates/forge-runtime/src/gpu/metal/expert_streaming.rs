@@ -61,7 +61,7 @@ pub(crate) struct ExpertStreaming {
 pub(crate) fn without_experts(layers: &[ExpertWeights], length: usize) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let mut from = 0;
-    for Range { start, end } in ExpertWeights::places(layers) {
+    for Range { start, end } in ExpertWeights::record_ranges(layers) {
         if start > from {
             parts.push(from..start);
         }
@@ -112,14 +112,14 @@ impl ExpertStreaming {
     }
 
     /// The cache counters.
-    pub(crate) fn counts(&self) -> CacheStats {
-        self.experts.counts()
+    pub(crate) fn stats(&self) -> CacheStats {
+        self.experts.stats()
     }
 
     /// Measured disk bandwidth in bytes per second; no pass may be in flight.
-    pub(crate) fn disk_speed(&mut self) -> Result<f64, String> {
+    pub(crate) fn measure_disk_bandwidth(&mut self) -> Result<f64, String> {
         self.current = None;
-        self.experts.disk_speed()
+        self.experts.measure_disk_bandwidth()
     }
 
     /// Resolves a binding of a slot table, an expert plane or lookahead logits; none for other bindings.
@@ -141,7 +141,7 @@ impl ExpertStreaming {
 
     /// The expert plane that is bound, if any.
     pub(crate) fn bound(&self, binding: &Binding) -> Option<BoundPlane> {
-        (binding.buffer == Buffer::Weights).then(|| self.experts.bound(binding.offset)).flatten()
+        (binding.buffer == Buffer::Weights).then(|| self.experts.plane_at(binding.offset)).flatten()
     }
 
     /// Prefetches the experts predicted for the next layer. The lookahead dispatch has completed.
@@ -154,8 +154,8 @@ impl ExpertStreaming {
         let logits = unsafe {
             std::slice::from_raw_parts(memory.contents().cast::<u8>().add(offset).cast().as_ptr(), count)
         };
-        let likely = lookahead.likeliest(self.experts.stacks(lookahead.layer), logits);
-        self.experts.expect(lookahead.layer, &likely)
+        let likely = lookahead.predict(self.experts.weights_of(lookahead.layer), logits);
+        self.experts.prefetch(lookahead.layer, &likely)
     }
 
     /// The experts for each repetition of a dispatch. If the dispatch reads routes, a row is computed at
@@ -163,11 +163,11 @@ impl ExpertStreaming {
     /// Otherwise work is split by expert.
     fn expert_batches(&self, bound: BoundPlane, reads_routes: bool) -> Vec<Vec<usize>> {
         let Some((_, rows)) = &self.routed else { return Vec::new() };
-        let stacks = self.experts.stacks(bound.layer);
+        let stacks = self.experts.weights_of(bound.layer);
         let first_shared = stacks.experts - stacks.shared;
         let all: BTreeSet<usize> = rows.iter().flatten().copied().collect();
         let (open, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|it| **it < first_shared);
-        let capacity = self.experts.at_once(bound.layer);
+        let capacity = self.experts.capacity(bound.layer);
         if open.len() <= capacity {
             return vec![all.into_iter().collect()];
         }
@@ -205,11 +205,11 @@ impl Encoding<'_> {
     /// Encodes a dispatch that reads experts, after fetching the experts of its rows.
     pub(crate) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: BoundPlane) -> Result<(), String> {
         let streaming = self.streaming()?;
-        let stacks = streaming.experts.stacks(bound.layer).clone();
+        let stacks = streaming.experts.weights_of(bound.layer).clone();
         let is_known = streaming.routed.as_ref().is_some_and(|(layer, _)| *layer == bound.layer);
         let routes = |it: &&Binding| (it.buffer, it.offset) == (stacks.routes.buffer, stacks.routes.offset);
         let routes = dispatch.bindings.iter().find(routes);
-        if bound.half == ExpertStage::Inner || !is_known {
+        if bound.stage == ExpertStage::GateUp || !is_known {
             streaming.routed = None;
             if routes.is_some_and(|routes| routes.written) {
                 // Every threadgroup routes by itself, and the first one writes the routes.
@@ -230,7 +230,7 @@ impl Encoding<'_> {
             self.write_slot_table(bound, experts)?;
             self.encode(dispatch, Some(SlotTableWrite::Current))?;
         }
-        if bound.half == ExpertStage::Inner { self.streaming()?.prefetch_predicted() } else { Ok(()) }
+        if bound.stage == ExpertStage::GateUp { self.streaming()?.prefetch_predicted() } else { Ok(()) }
     }
 
     /// For a router dispatch, also encodes the next layer's router on the same input.
@@ -250,7 +250,7 @@ impl Encoding<'_> {
     fn write_slot_table(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
         let streaming = self.streaming()?;
         let wanted = Some((bound.layer, experts));
-        if bound.half == ExpertStage::Sum && streaming.current == wanted {
+        if bound.stage == ExpertStage::Down && streaming.current == wanted {
             // The previous dispatch already fetched complete expert records.
             return Ok(());
         }

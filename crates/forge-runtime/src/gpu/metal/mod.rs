@@ -238,13 +238,13 @@ impl Device for MetalDevice {
         if self.streaming.is_some() { RunAhead::NONE } else { RunAhead { tokens_per_pass: 4, passes: 2 } }
     }
 
-    fn streamed(&self) -> Option<CacheStats> {
-        self.streaming.as_ref().map(ExpertStreaming::counts)
+    fn expert_cache_stats(&self) -> Option<CacheStats> {
+        self.streaming.as_ref().map(ExpertStreaming::stats)
     }
 
-    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+    fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
         self.wait(0)?;
-        self.streaming.as_mut().map(ExpertStreaming::disk_speed).transpose()
+        self.streaming.as_mut().map(ExpertStreaming::measure_disk_bandwidth).transpose()
     }
 }
 

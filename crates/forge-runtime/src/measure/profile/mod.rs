@@ -83,7 +83,7 @@ impl ProfiledPass {
         engine.truncate(0, 0);
         let ids = engine.info().test_tokens(count);
         let mut passes = Vec::new();
-        let mut chunks = ids.chunks(engine.info().chunk as usize).peekable();
+        let mut chunks = ids.chunks(engine.info().prefill_chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
             let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Greedy };
             passes.extend(captured(engine, chunk, want)?);
@@ -134,7 +134,7 @@ impl ProfiledPass {
             for note in &pass.dispatches {
                 layer = layer_of(&note.bindings, weights, layer);
                 let seconds = median(isolated.iter().map(|round| round[steps.len()]).collect());
-                let done = note.kernel.work.of(note.rows(), *length);
+                let done = note.kernel.cost.of(note.rows(), *length);
                 steps.push(Step {
                     kernel: note.kernel.name,
                     layer,

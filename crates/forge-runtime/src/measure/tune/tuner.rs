@@ -44,7 +44,7 @@ impl Tuner {
     /// Rows of the prefill pass: at most a quarter of the context, so that there is a longer context.
     fn prefill_rows(info: &ModelInfo) -> u32 {
         let most = info.context.saturating_sub(SMALL_BATCH + 1);
-        info.chunk.min((info.context / 4).max(2 * SMALL_BATCH + 1)).min(most).max(1)
+        info.prefill_chunk.min((info.context / 4).max(2 * SMALL_BATCH + 1)).min(most).max(1)
     }
 
     /// The short and the long context length. A long context needs at least twice the length of the short

@@ -15,7 +15,7 @@ const DURATION: Duration = Duration::from_millis(500);
 
 impl ExpertCache {
     /// Disk bandwidth in bytes/s, measured for half a second. A few experts are evicted.
-    pub fn disk_speed(&mut self) -> Result<f64, String> {
+    pub fn measure_disk_bandwidth(&mut self) -> Result<f64, String> {
         let before = self.stats;
         let speed = self.measure().map_err(|what| self.fail(what));
         self.stats = before;

@@ -32,7 +32,7 @@ pub struct BoundPlane {
     /// The MoE layer index.
     pub layer: usize,
     /// The stage that the plane belongs to.
-    pub half: ExpertStage,
+    pub stage: ExpertStage,
     /// Its offset in the weight file.
     plane: usize,
     /// Its offset in the first slot, relative to the cache.
@@ -91,8 +91,8 @@ impl ExpertCache {
         let _ = region.advise(memmap2::Advice::HugePage);
         let mut planes = HashMap::new();
         for (layer, stacks) in layers.iter().enumerate() {
-            planes.extend(stacks.gate_up.iter().map(|plane| (plane.offset, (layer, ExpertStage::Inner))));
-            planes.extend(stacks.down.iter().map(|plane| (plane.offset, (layer, ExpertStage::Sum))));
+            planes.extend(stacks.gate_up.iter().map(|plane| (plane.offset, (layer, ExpertStage::GateUp))));
+            planes.extend(stacks.down.iter().map(|plane| (plane.offset, (layer, ExpertStage::Down))));
         }
         let mut cache = ExpertCache {
             planes,
@@ -135,8 +135,11 @@ impl ExpertCache {
                 likely[layer].push(expert);
             }
         }
-        let bytes: Vec<usize> =
-            likely.iter().zip(&self.layers).map(|(some, stacks)| some.len() * stacks.record()).collect();
+        let bytes: Vec<usize> = likely
+            .iter()
+            .zip(&self.layers)
+            .map(|(some, stacks)| some.len() * stacks.record_bytes())
+            .collect();
         for (layer, experts) in likely.iter().enumerate() {
             on_progress(bytes[..layer].iter().sum(), bytes.iter().sum());
             self.ensure_cached(layer, experts)?;
@@ -148,12 +151,12 @@ impl ExpertCache {
     }
 
     /// The statistics so far.
-    pub fn counts(&self) -> CacheStats {
+    pub fn stats(&self) -> CacheStats {
         self.stats
     }
 
     /// The binding of the expert plane at `offset` in the weight file; `None` if it is no expert plane.
-    pub fn bound(&self, offset: usize) -> Option<BoundPlane> {
+    pub fn plane_at(&self, offset: usize) -> Option<BoundPlane> {
         let &(layer, half) = self.planes.get(&offset)?;
         let (stacks, class) = (&self.layers[layer], &self.layout.classes[self.layout.class_of[layer]]);
         let plane = stacks.planes().find(|plane| plane.offset == offset)?;
@@ -162,7 +165,7 @@ impl ExpertCache {
         // SAFETY: the class lies inside the region.
         let start = unsafe { self.region.as_ptr().cast_mut().add(first) };
         let bytes = (class.slots - 1) * class.record_bytes + place.len();
-        Some(BoundPlane { layer, half, plane: offset, offset: first, start, bytes })
+        Some(BoundPlane { layer, stage: half, plane: offset, offset: first, start, bytes })
     }
 
     /// Address and length of the cache, in whole pages.
@@ -181,7 +184,7 @@ impl ExpertCache {
     }
 
     /// The expert matrices of a layer.
-    pub fn stacks(&self, layer: usize) -> &ExpertWeights {
+    pub fn weights_of(&self, layer: usize) -> &ExpertWeights {
         &self.layers[layer]
     }
 
@@ -191,49 +194,49 @@ impl ExpertCache {
     }
 
     /// Number of slots that a layer shares with others of its class.
-    pub fn seats(&self, layer: usize) -> usize {
+    pub fn slots(&self, layer: usize) -> usize {
         self.layout.classes[self.layout.class_of[layer]].slots
     }
 
     /// Number of routed experts of a layer that can be cached at once.
-    pub fn at_once(&self, layer: usize) -> usize {
+    pub fn capacity(&self, layer: usize) -> usize {
         self.slot_tables[self.layout.class_of[layer]].evictable()
     }
 
     /// Loads the bound plane of some experts of a layer, waits for all, and writes their slots to
     /// `slots[expert]`. At most [`ExpertCache::at_once`] routed experts, without duplicates.
     pub fn fetch(&mut self, bound: BoundPlane, experts: &[usize], slots: &mut [u32]) -> Result<(), String> {
-        for piece in self.ask(bound, experts, slots)? {
+        for piece in self.request(bound, experts, slots)? {
             // SAFETY: an expert that was found is not being read, and no kernel uses it yet.
-            unsafe { piece.arrange(&mut Vec::new()) };
+            unsafe { piece.run(&mut Vec::new()) };
         }
         let mut remaining = experts.to_vec();
         while !remaining.is_empty() {
-            self.arrived(bound, &mut remaining)?;
+            self.wait_any(bound, &mut remaining)?;
         }
         Ok(())
     }
 
     /// Requests experts without waiting for reads in flight; [`ExpertCache::arrived`] waits for them. The
     /// returned repack jobs have to run before the experts that are ready are used.
-    pub fn ask(
+    pub fn request(
         &mut self,
         bound: BoundPlane,
         experts: &[usize],
         slots: &mut [u32],
     ) -> Result<Vec<RepackJob>, String> {
-        if bound.half == ExpertStage::Inner {
+        if bound.stage == ExpertStage::GateUp {
             self.missed.clear();
         }
         self.with_stall_time(|cache| cache.ensure_cached(bound.layer, experts))?;
-        if bound.half == ExpertStage::Inner {
+        if bound.stage == ExpertStage::GateUp {
             let stacks = &self.layers[bound.layer];
             let kept = stacks.experts - stacks.shared;
             let chosen = experts.iter().copied().filter(|expert| *expert < kept);
             let asked = chosen.clone().count();
             self.stats.requests += asked as u64;
             self.stats.hits += (asked - self.missed.len()) as u64;
-            self.stats.miss_bytes += (self.missed.len() * stacks.record()) as u64;
+            self.stats.miss_bytes += (self.missed.len() * stacks.record_bytes()) as u64;
             if let Some(usage) = &mut self.usage {
                 usage.record(bound.layer, chosen);
             }
@@ -247,7 +250,7 @@ impl ExpertCache {
     }
 
     /// Whether the bound plane of a cached expert is repacked.
-    pub fn is_arranged(&self, bound: BoundPlane, expert: usize) -> bool {
+    pub fn is_repacked(&self, bound: BoundPlane, expert: usize) -> bool {
         let slots = &self.slot_tables[self.layout.class_of[bound.layer]];
         self.repackings.contains_key(&bound.plane) && slots.is_repacked((bound.layer, expert))
     }
@@ -278,7 +281,7 @@ impl ExpertCache {
 
     /// Waits until at least one of the requested experts is loaded. Removes the loaded ones from `coming` and
     /// returns them.
-    pub fn arrived(&mut self, bound: BoundPlane, remaining: &mut Vec<usize>) -> Result<Vec<usize>, String> {
+    pub fn wait_any(&mut self, bound: BoundPlane, remaining: &mut Vec<usize>) -> Result<Vec<usize>, String> {
         loop {
             self.collect_completed();
             let ticket = |expert: &usize| self.ticket((bound.layer, *expert));
@@ -366,7 +369,7 @@ impl ExpertCache {
 
     /// Prefetches experts of a layer, most likely first, when no other reads are queued. Experts of the
     /// current request are not evicted.
-    pub fn expect(&mut self, layer: usize, likely: &[usize]) -> Result<(), String> {
+    pub fn prefetch(&mut self, layer: usize, likely: &[usize]) -> Result<(), String> {
         let index = self.layout.class_of[layer];
         let likely = likely.iter().map(|expert| (layer, *expert));
         let missing: Vec<Expert> =

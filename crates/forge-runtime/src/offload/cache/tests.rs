@@ -70,7 +70,7 @@ fn repacking(slots: usize, arrangements: HashMap<usize, Repacking>) -> (ExpertCa
 fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<(), String> {
     let stacks = &layers()[layer];
     for plane in stacks.planes() {
-        let bound = streamed.bound(plane.offset).expect("it is one of its planes");
+        let bound = streamed.plane_at(plane.offset).expect("it is one of its planes");
         let mut slots = vec![u32::MAX; 6];
         streamed.fetch(bound, experts, &mut slots)?;
         let bytes = stacks.byte_range(plane).len();
@@ -89,7 +89,7 @@ fn fetch(streamed: &mut ExpertCache, layer: usize, experts: &[usize]) -> Result<
 #[test]
 fn fetched_experts_are_complete_and_cached() {
     let (mut streamed, _) = cache(5);
-    assert!(streamed.bound(10).is_none());
+    assert!(streamed.plane_at(10).is_none());
     for (layer, experts, found) in [
         (0, vec![0, 3, 5], 0),
         (1, vec![4, 5], 0),
@@ -97,9 +97,9 @@ fn fetched_experts_are_complete_and_cached() {
         (1, vec![1, 4], 1),
         (0, vec![3, 2], 1),
     ] {
-        let before = streamed.counts();
+        let before = streamed.stats();
         fetch(&mut streamed, layer, &experts).unwrap();
-        let counts = streamed.counts().since(&before);
+        let counts = streamed.stats().since(&before);
         let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
         assert_eq!((counts.requests, counts.hits), (asked, found), "{layer} {experts:?}");
         assert_eq!(counts.read_bytes, (asked - found) * RECORD as u64, "{layer} {experts:?}");
@@ -109,13 +109,13 @@ fn fetched_experts_are_complete_and_cached() {
 #[test]
 fn experts_found_again_are_repacked_once() {
     let layers = layers();
-    let backwards = Repacking { bytes: 8, arrange: |some, _| some.reverse() };
+    let backwards = Repacking { group_bytes: 8, repack: |some, _| some.reverse() };
     let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
     let (mut streamed, _) = repacking(5, arrangements);
     let mut fetched = |layer: usize, expert: usize| {
         let [first, plane] = [layers[layer].gate_up[0], layers[layer].down[0]];
         let [first, bound] =
-            [first, plane].map(|plane| streamed.bound(plane.offset).expect("it is one of its planes"));
+            [first, plane].map(|plane| streamed.plane_at(plane.offset).expect("it is one of its planes"));
         let mut slots = vec![u32::MAX; 6];
         for bound in [first, bound] {
             streamed.fetch(bound, &[expert], &mut slots).unwrap();
@@ -125,7 +125,7 @@ fn experts_found_again_are_repacked_once() {
         let found = unsafe { std::slice::from_raw_parts(bound.start.add(start), SUM).to_vec() };
         let mut wanted: Vec<u8> =
             (0..SUM).map(|at| byte((plane.offset + expert * RECORD + at) as u64)).collect();
-        let is_arranged = streamed.is_arranged(bound, expert);
+        let is_arranged = streamed.is_repacked(bound, expert);
         if is_arranged {
             wanted.chunks_mut(8).for_each(|some| some.reverse());
         }
@@ -166,33 +166,33 @@ fn a_run_starts_with_the_most_used_experts() {
     progress.clear();
     let mut second = begin(&mut progress);
     assert_eq!(progress, [(0, 3 * RECORD), (RECORD, 3 * RECORD)]);
-    assert_eq!(second.counts(), CacheStats::default());
+    assert_eq!(second.stats(), CacheStats::default());
     for (layer, experts, found) in [(1, [4, 0], 2), (0, [3, 5], 1)] {
-        let before = second.counts();
+        let before = second.stats();
         fetch(&mut second, layer, &experts).unwrap();
-        assert_eq!(second.counts().since(&before).hits, found, "{layer} {experts:?}");
+        assert_eq!(second.stats().since(&before).hits, found, "{layer} {experts:?}");
     }
 }
 
 #[test]
 fn loaded_experts_do_not_wait_for_the_others() {
     let (mut streamed, disk) = cache(5);
-    let bound = streamed.bound(layers()[0].down[0].offset).expect("it is one of its planes");
+    let bound = streamed.plane_at(layers()[0].down[0].offset).expect("it is one of its planes");
     let mut slots = vec![u32::MAX; 6];
-    streamed.ask(bound, &[0, 3, 5], &mut slots).unwrap();
+    streamed.request(bound, &[0, 3, 5], &mut slots).unwrap();
     let (mut coming, mut here) = (vec![0, 3, 5], Vec::new());
     while !coming.is_empty() {
-        let some = streamed.arrived(bound, &mut coming).unwrap();
+        let some = streamed.wait_any(bound, &mut coming).unwrap();
         assert!(!some.is_empty(), "at least one expert has arrived");
         here.extend(some);
     }
     here.sort_unstable();
     assert_eq!(here, [0, 3, 5]);
     disk.0.store(1, Ordering::Relaxed);
-    streamed.ask(bound, &[4, 3], &mut slots).unwrap();
+    streamed.request(bound, &[4, 3], &mut slots).unwrap();
     let mut coming = vec![4, 3];
-    assert_eq!(streamed.arrived(bound, &mut coming).unwrap(), [3], "it is cached");
-    let failed = streamed.arrived(bound, &mut coming);
+    assert_eq!(streamed.wait_any(bound, &mut coming).unwrap(), [3], "it is cached");
+    let failed = streamed.wait_any(bound, &mut coming);
     assert_eq!(failed.unwrap_err(), "experts cannot be read: the disk is broken");
 }
 
@@ -201,11 +201,11 @@ fn prefetched_experts_are_read_early_and_are_not_hits() {
     let (mut streamed, disk) = cache(7);
     fetch(&mut streamed, 0, &[0, 1, 5]).unwrap();
     // Three of the five routed slots are free for prefetch.
-    let before = streamed.counts();
-    streamed.expect(1, &[3, 0, 2, 4]).unwrap();
+    let before = streamed.stats();
+    streamed.prefetch(1, &[3, 0, 2, 4]).unwrap();
     streamed.drain().unwrap();
     let record = RECORD as u64;
-    let read = |streamed: &ExpertCache| streamed.counts().since(&before);
+    let read = |streamed: &ExpertCache| streamed.stats().since(&before);
     assert_eq!(read(&streamed), CacheStats { read_bytes: 3 * record, ..CacheStats::default() });
     // Cached experts need no disk.
     disk.0.store(1, Ordering::Relaxed);
@@ -229,7 +229,7 @@ fn a_failed_prefetch_is_an_error_of_the_next_request() {
     let (mut streamed, disk) = cache(7);
     fetch(&mut streamed, 0, &[0, 1, 5]).unwrap();
     disk.0.store(1, Ordering::Relaxed);
-    streamed.expect(1, &[3, 2]).unwrap();
+    streamed.prefetch(1, &[3, 2]).unwrap();
     let message = fetch(&mut streamed, 1, &[3, 4, 5]).unwrap_err();
     assert_eq!(message, "experts cannot be read: the disk is broken");
     disk.0.store(u64::MAX, Ordering::Relaxed);
@@ -264,11 +264,11 @@ fn a_changed_file_is_not_read() {
 fn the_disk_bandwidth_test_leaves_complete_experts() {
     let (mut streamed, disk) = cache(5);
     disk.0.store(1, Ordering::Relaxed);
-    assert_eq!(streamed.disk_speed().unwrap_err(), "experts cannot be read: the disk is broken");
+    assert_eq!(streamed.measure_disk_bandwidth().unwrap_err(), "experts cannot be read: the disk is broken");
     disk.0.store(u64::MAX, Ordering::Relaxed);
-    let before = streamed.counts();
-    assert!(streamed.disk_speed().unwrap() > 0.0);
-    assert_eq!(streamed.counts(), before);
+    let before = streamed.stats();
+    assert!(streamed.measure_disk_bandwidth().unwrap() > 0.0);
+    assert_eq!(streamed.stats(), before);
     for experts in [[0, 1, 5], [2, 3, 5]] {
         fetch(&mut streamed, 0, &experts).unwrap();
         fetch(&mut streamed, 1, &experts).unwrap();

@@ -12,7 +12,7 @@
 //! Prefill must not stall running sequences: a pass that decodes has a small prefill budget.
 
 use crate::device::Device;
-use crate::engine::golden::largest;
+use crate::engine::golden::argmax;
 use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::error::Error;
 use crate::load::finish_background_work;
@@ -67,14 +67,14 @@ impl<D: Device> Scheduler<D> {
         finish_background_work(self.engine.device())?;
         let context = self.engine.context() as usize;
         let id = self.engine.info().bos.unwrap_or(0).min(self.engine.info().vocabulary - 1);
-        for rows in [self.engine.info().chunk as usize, self.engine.info().head_rows as usize, 2, 1] {
+        for rows in [self.engine.info().prefill_chunk as usize, self.engine.info().head_rows as usize, 2, 1] {
             self.engine.truncate(0, 0);
             self.engine.run_tokens(0, &vec![id; rows.min(context)], Output::Greedy)?;
         }
         self.engine.truncate(0, 0);
         let device = self.engine.device();
-        if let Some(disk) = device.disk_speed().map_err(Error::from)?
-            && let Some(before) = device.streamed()
+        if let Some(disk) = device.measure_disk_bandwidth().map_err(Error::from)?
+            && let Some(before) = device.expert_cache_stats()
         {
             self.metrics.enable_expert_cache(disk, before);
         }
@@ -180,7 +180,7 @@ impl<D: Device> Scheduler<D> {
         self.metrics.forward_time.add(start.elapsed());
         self.metrics.passes.add(1);
         self.metrics.batch_tokens.add(pass.rows.len());
-        if let Some(counts) = self.engine.device().streamed() {
+        if let Some(counts) = self.engine.device().expert_cache_stats() {
             self.metrics.set_expert_cache(counts);
         }
         let mut output = match output {
@@ -286,7 +286,7 @@ impl<D: Device> Scheduler<D> {
             pass.request_output(running);
             pass.rows.push(Row { id, slot: index as u32, position: slot.tokens.len() as u32 });
         }
-        let most = self.engine.info().chunk as usize;
+        let most = self.engine.info().prefill_chunk as usize;
         let mut budget = most - pass.rows.len().min(most);
         if !pass.rows.is_empty() {
             budget = budget.min(MIXED_PREFILL_BUDGET);
@@ -338,7 +338,7 @@ impl<D: Device> Scheduler<D> {
             _ if generation.is_full() => generation.finish(FinishReason::Length)?,
             NextToken::Id(id) => generation.accept(id)?,
             NextToken::Logits(logits) if generation.required_output() == Output::Greedy => {
-                generation.accept(largest(logits) as u32)?
+                generation.accept(argmax(logits) as u32)?
             }
             NextToken::Logits(logits) => generation.sample(logits)?,
         };

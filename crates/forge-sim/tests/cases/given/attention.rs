@@ -2,9 +2,8 @@
 
 use super::{Content, capacity};
 use crate::cases::{Launch, SLOTS, Writer};
-use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{KvSource, LatentPrepare};
+use forge_ops::{Format, KvSource, LatentPrepare};
 
 impl Writer {
     /// The contents of a buffer of an attention kernel.
@@ -21,32 +20,36 @@ impl Writer {
             (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "q") => {
-                self.floats(rows * it.query_heads * it.width)
+                self.floats(rows * it.op.query_heads * it.op.width)
             }
             (Spec::AttendSplit(it), "qkv") => {
-                let brings = it.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
-                self.floats(rows * brings.row_heads(it.query_heads, it.key_heads) * it.width)
+                let brings = it.op.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
+                self.floats(rows * brings.row_heads(it.op.query_heads, it.op.key_heads) * it.op.width)
             }
-            (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),
-            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
+            (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.op.width),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.op.query_heads),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "gates") => {
-                self.floats(rows * it.gates.map_or(0, |gates| gates.pitch))
+                self.floats(rows * it.op.gates.map_or(0, |gates| gates.pitch))
             }
             (Spec::AttendJoin(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
             (Spec::AttendSplit(it), "partials") => {
-                let share = (it.width + 2) * 4;
+                let share = (it.op.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
-                    rows * it.query_heads * launch.splits as usize * share
+                    rows * it.op.query_heads * launch.splits as usize * share
                 } else {
                     0
                 })
             }
-            (Spec::AttendSplit(it), "heads") => {
-                Content::Unwritten(if launch.splits > 1 { 0 } else { rows * it.query_heads * it.width * 4 })
+            (Spec::AttendSplit(it), "heads") => Content::Unwritten(if launch.splits > 1 {
+                0
+            } else {
+                rows * it.op.query_heads * it.op.width * 4
+            }),
+            (Spec::AttendTiled(it), "heads") => {
+                Content::Unwritten(rows * it.op.query_heads * it.op.width * 4)
             }
-            (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), _) => {
-                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, !it.appends())
+                self.cache(it.op.cache, (it.op.key_heads, it.op.width), it.op.ring, launch, !it.op.appends())
             }
             (Spec::AttendJoin(it), "partials") => {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
@@ -86,16 +89,16 @@ impl Writer {
             (Spec::AttendUnfolded(it), name) => {
                 let [begin, end] = launch.share.map(|position| position as usize);
                 match name {
-                    "q" => self.floats(rows * it.queries_pitch),
-                    "turned" => self.floats(rows * it.heads * it.turned),
-                    "keys" => self.floats((end - begin) * it.heads * it.keys),
-                    "turned_keys" => self.floats((end - begin) * it.turned),
-                    "values" => self.floats((end - begin) * it.heads * it.values),
+                    "q" => self.floats(rows * it.op.queries_pitch),
+                    "turned" => self.floats(rows * it.op.heads * it.op.turned),
+                    "keys" => self.floats((end - begin) * it.op.heads * it.op.keys),
+                    "turned_keys" => self.floats((end - begin) * it.op.turned),
+                    "values" => self.floats((end - begin) * it.op.heads * it.op.values),
                     // The softmax state before the first tile.
-                    "heads" if begin == 0 => Content::Unwritten(rows * it.heads * it.values * 4),
-                    "carried" if begin == 0 => Content::Unwritten(rows * it.heads * 2 * 4),
-                    "heads" => self.floats(rows * it.heads * it.values),
-                    _ => Content::Words([0.5_f32, 9.0].map(f32::to_bits).repeat(rows * it.heads)),
+                    "heads" if begin == 0 => Content::Unwritten(rows * it.op.heads * it.op.values * 4),
+                    "carried" if begin == 0 => Content::Unwritten(rows * it.op.heads * 2 * 4),
+                    "heads" => self.floats(rows * it.op.heads * it.op.values),
+                    _ => Content::Words([0.5_f32, 9.0].map(f32::to_bits).repeat(rows * it.op.heads)),
                 }
             }
             _ => unreachable!("{name} is of another family"),

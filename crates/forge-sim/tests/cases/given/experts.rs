@@ -3,7 +3,8 @@
 use super::{Content, plane_of};
 use crate::cases::Writer;
 use forge_kernels::Spec;
-use forge_kernels::spec::{ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route, Summed};
+use forge_kernels::spec::{ExpertsTilesKernel, Kernel};
+use forge_ops::{Epilogue, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route};
 
 impl Writer {
     /// The contents of a buffer of an expert kernel.
@@ -12,51 +13,55 @@ impl Writer {
             (Spec::Route(it), "logits") => self.logits(rows, it.logits()),
             (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.routes() * 4),
             (Spec::Route(it), _) => self.logits(1, it.experts),
-            (Spec::ExpertsInner(ExpertsInner { experts, .. }), "seats")
-            | (Spec::ExpertsSum(ExpertsSum { experts, .. }), "seats")
-            | (Spec::ExpertsTiles(ExpertsTiles { experts, .. }), "seats") => seats(*experts),
-            (Spec::ExpertsInner(it), "routes") => match it.route {
-                Some(_) => Content::Unwritten(rows * 2 * it.chosen * 4),
-                None => self.routes(rows, it.experts, it.chosen),
+            (Spec::ExpertsInner(Kernel { op: ExpertsInner { experts, .. }, .. }), "seats")
+            | (Spec::ExpertsSum(Kernel { op: ExpertsSum { experts, .. }, .. }), "seats")
+            | (Spec::ExpertsTiles(Kernel { op: ExpertsTiles { experts, .. }, .. }), "seats") => {
+                seats(*experts)
+            }
+            (Spec::ExpertsInner(it), "routes") => match it.op.route {
+                Some(_) => Content::Unwritten(rows * 2 * it.op.chosen * 4),
+                None => self.routes(rows, it.op.experts, it.op.chosen),
             },
             (Spec::ExpertsInner(it), "logits") => {
-                self.logits(rows, it.route.as_ref().map_or(0, Route::logits))
+                self.logits(rows, it.op.route.as_ref().map_or(0, Route::logits))
             }
             (Spec::ExpertsInner(it), "correction" | "scale") => {
-                self.logits(1, it.route.as_ref().map_or(0, |route| route.experts))
+                self.logits(1, it.op.route.as_ref().map_or(0, |route| route.experts))
             }
-            (Spec::ExpertsInner(it), "x") => self.floats(rows * it.inputs),
+            (Spec::ExpertsInner(it), "x") => self.floats(rows * it.op.inputs),
             (Spec::ExpertsInner(it), "bias") => {
                 // One gate of the last expert is no number.
-                let first = (it.experts - 1) * it.outputs;
+                let first = (it.op.experts - 1) * it.op.outputs;
                 let bias = |index| if index == first { f32::NAN } else { self.float() };
-                Content::Words((0..it.experts * it.outputs).map(bias).map(f32::to_bits).collect())
+                Content::Words((0..it.op.experts * it.op.outputs).map(bias).map(f32::to_bits).collect())
             }
             (Spec::ExpertsInner(it), "squares") => {
-                let partials = it.norm.map_or(0, |norm| norm.partials);
+                let partials = it.op.norm.map_or(0, |norm| norm.partials);
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
             }
-            (Spec::ExpertsInner(it), "y") => Content::Unwritten(rows * it.chosen * it.outputs / 2 * 4),
+            (Spec::ExpertsInner(it), "y") => Content::Unwritten(rows * it.op.chosen * it.op.outputs / 2 * 4),
             (Spec::ExpertsInner(it), _) => {
-                let whole = self.plane(it.format, plane_of(name), it.experts * it.outputs, it.inputs);
-                apart(whole, it.experts, it.record)
+                let whole =
+                    self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
+                apart(whole, it.op.experts, it.op.record)
             }
-            (Spec::ExpertsSum(it), "routes") => self.routes(rows, it.experts, it.chosen),
-            (Spec::ExpertsSum(it), "x") => self.floats(rows * it.chosen * it.inputs),
-            (Spec::ExpertsSum(it), "y") => match it.ending {
-                Summed::Store => Content::Unwritten(rows * it.outputs * 4),
-                Summed::Add | Summed::AddSquares(_) => self.floats(rows * it.outputs),
+            (Spec::ExpertsSum(it), "routes") => self.routes(rows, it.op.experts, it.op.chosen),
+            (Spec::ExpertsSum(it), "x") => self.floats(rows * it.op.chosen * it.op.inputs),
+            (Spec::ExpertsSum(it), "y") => match it.op.epilogue {
+                Epilogue::Store => Content::Unwritten(rows * it.op.outputs * 4),
+                _ => self.floats(rows * it.op.outputs),
             },
-            (Spec::ExpertsSum(it), "bias") => self.floats(it.experts * it.outputs),
-            (Spec::ExpertsSum(it), "gain") => self.floats(it.outputs),
-            (Spec::ExpertsSum(it), "gained") => Content::Unwritten(it.outputs * 4),
-            (Spec::ExpertsSum(it), "squares_out") => match it.ending {
-                Summed::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
-                Summed::Store | Summed::Add => Content::Unwritten(0),
+            (Spec::ExpertsSum(it), "bias") => self.floats(it.op.experts * it.op.outputs),
+            (Spec::ExpertsSum(it), "gain") => self.floats(it.op.outputs),
+            (Spec::ExpertsSum(it), "gained") => Content::Unwritten(it.op.outputs * 4),
+            (Spec::ExpertsSum(it), "squares_out") => match it.op.epilogue {
+                Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
+                _ => Content::Unwritten(0),
             },
             (Spec::ExpertsSum(it), _) => {
-                let whole = self.plane(it.format, plane_of(name), it.experts * it.outputs, it.inputs);
-                apart(whole, it.experts, it.record)
+                let whole =
+                    self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
+                apart(whole, it.op.experts, it.op.record)
             }
             (Spec::ExpertsGroup(it), "routes") => self.routes(rows, it.experts, it.chosen),
             (Spec::ExpertsGroup(it), "pairs") => Content::Unwritten(rows * it.chosen * 4),
@@ -64,15 +69,16 @@ impl Writer {
             (Spec::ExpertsTiles(it), "pairs") => Content::Words(grouped(it, rows).0),
             (Spec::ExpertsTiles(it), "tiles") => Content::Words(grouped(it, rows).1),
             (Spec::ExpertsTiles(it), "x") => {
-                self.floats(rows * it.inputs * if it.gating.is_some() { 1 } else { it.chosen })
+                self.floats(rows * it.op.inputs * if it.op.gating.is_some() { 1 } else { it.op.chosen })
             }
-            (Spec::ExpertsTiles(it), "bias") => self.floats(it.experts * it.outputs),
+            (Spec::ExpertsTiles(it), "bias") => self.floats(it.op.experts * it.op.outputs),
             (Spec::ExpertsTiles(it), "y") => Content::Unwritten(
-                rows * it.chosen * it.outputs / if it.gating.is_some() { 2 } else { 1 } * 4,
+                rows * it.op.chosen * it.op.outputs / if it.op.gating.is_some() { 2 } else { 1 } * 4,
             ),
             (Spec::ExpertsTiles(it), _) => {
-                let whole = self.plane(it.format, plane_of(name), it.experts * it.outputs, it.inputs);
-                apart(whole, it.experts, it.record)
+                let whole =
+                    self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
+                apart(whole, it.op.experts, it.op.record)
             }
             (Spec::ExpertsJoin(it), "routes") => self.routes(rows, 2 * it.chosen, it.chosen),
             (Spec::ExpertsJoin(it), "each") => self.floats(rows * it.chosen * it.width),
@@ -123,8 +129,8 @@ fn apart(plane: Content, experts: usize, record: usize) -> Content {
 }
 
 /// Pairs and tiles of those routes.
-fn grouped(spec: &ExpertsTiles, rows: usize) -> (Vec<u32>, Vec<u32>) {
-    let ExpertsTiles { experts, chosen, tile_rows, .. } = *spec;
+fn grouped(spec: &ExpertsTilesKernel, rows: usize) -> (Vec<u32>, Vec<u32>) {
+    let ExpertsTiles { experts, chosen, tile_rows, .. } = spec.op;
     let (mut pairs, mut tiles) = (Vec::new(), Vec::new());
     for expert in 0..experts {
         let own: Vec<u32> = (0..rows * chosen)

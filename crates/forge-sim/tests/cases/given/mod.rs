@@ -6,8 +6,8 @@ mod recurrent;
 mod rows;
 
 use super::{CONTEXT, Launch, Writer};
-use forge_ir::Format;
 use forge_kernels::Spec;
+use forge_ops::Format;
 
 /// The contents of a buffer before a dispatch.
 pub(super) enum Content {

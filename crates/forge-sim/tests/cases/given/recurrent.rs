@@ -3,7 +3,7 @@
 use super::Content;
 use crate::cases::{Launch, SLOTS, Writer};
 use forge_kernels::Spec;
-use forge_kernels::spec::DeltaRule;
+use forge_ops::DeltaRule;
 
 impl Writer {
     /// The contents of a buffer of a recurrent kernel.
@@ -21,14 +21,16 @@ impl Writer {
             (Spec::DeltaRule(it), "inputs") => self.floats(rows * it.inputs()),
             (Spec::DeltaRule(it), "gain") => self.floats(it.values),
             (Spec::DeltaRule(it), "memory") => self.memory(it, launch),
-            (Spec::DeltaChunks(it), "query" | "key") => self.floats(rows * it.rule.key_heads * it.rule.keys),
-            (Spec::DeltaChunks(it), "value") => self.floats(rows * it.rule.heads * it.rule.values),
-            (Spec::DeltaChunks(it), "time" | "strength") => self.floats(rows * it.rule.heads),
-            (Spec::DeltaChunks(it), "rate" | "bias") => self.floats(it.rule.heads),
-            (Spec::DeltaChunks(it), "convolved") => self.floats(rows * it.rule.channels()),
-            (Spec::DeltaChunks(it), "inputs") => self.floats(rows * it.rule.inputs()),
-            (Spec::DeltaChunks(it), "memory") => self.memory(&it.rule, launch),
-            (Spec::DeltaChunks(it), _) => Content::Unwritten(rows * it.rule.heads * it.rule.values * 4),
+            (Spec::DeltaChunks(it), "query" | "key") => {
+                self.floats(rows * it.op.rule.key_heads * it.op.rule.keys)
+            }
+            (Spec::DeltaChunks(it), "value") => self.floats(rows * it.op.rule.heads * it.op.rule.values),
+            (Spec::DeltaChunks(it), "time" | "strength") => self.floats(rows * it.op.rule.heads),
+            (Spec::DeltaChunks(it), "rate" | "bias") => self.floats(it.op.rule.heads),
+            (Spec::DeltaChunks(it), "convolved") => self.floats(rows * it.op.rule.channels()),
+            (Spec::DeltaChunks(it), "inputs") => self.floats(rows * it.op.rule.inputs()),
+            (Spec::DeltaChunks(it), "memory") => self.memory(&it.op.rule, launch),
+            (Spec::DeltaChunks(it), _) => Content::Unwritten(rows * it.op.rule.heads * it.op.rule.values * 4),
             (Spec::LetThrough(it), "inputs") => self.floats(rows * it.pitch),
             (Spec::LetThrough(it), "gain") => self.floats(it.values),
             (Spec::LetThrough(it), _) => self.floats(rows * it.heads * it.values),

@@ -3,7 +3,7 @@
 use super::{Content, plane_of};
 use crate::cases::Writer;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Epilogue, Function};
+use forge_ops::{Epilogue, Function};
 
 impl Writer {
     /// The contents of a buffer of a row kernel.
@@ -37,35 +37,36 @@ impl Writer {
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
             (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
-            (Spec::Project(it), "bias") => self.floats(it.outputs),
-            (Spec::Project(it), "x") => self.floats(rows * it.inputs),
-            (Spec::Project(it), "y") => match it.epilogue {
-                Epilogue::Store | Epilogue::Best | Epilogue::Multiply { .. } => {
-                    Content::Unwritten(rows * it.outputs * 4)
+            (Spec::Project(it), "bias") => self.floats(it.op.outputs),
+            (Spec::Project(it), "x") => self.floats(rows * it.op.inputs),
+            (Spec::Project(it), "y") => match it.op.epilogue {
+                Epilogue::Store | Epilogue::Best { .. } | Epilogue::Multiply { .. } => {
+                    Content::Unwritten(rows * it.op.outputs * 4)
                 }
-                Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.outputs),
-                Epilogue::Gate(_) => Content::Unwritten(rows * it.outputs / 2 * 4),
+                Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.op.outputs),
+                Epilogue::Gate(_) => Content::Unwritten(rows * it.op.outputs / 2 * 4),
             },
             (Spec::Project(it), "squares") => {
-                let partials = it.norm.map_or(0, |norm| norm.partials);
+                let partials = it.op.norm.map_or(0, |norm| norm.partials);
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
             }
-            (Spec::Project(it), "x_gain") => self.floats(it.inputs),
-            (Spec::Project(it), "factors") => match it.epilogue {
+            (Spec::Project(it), "x_gain") => self.floats(it.op.inputs),
+            (Spec::Project(it), "factors") => match it.op.epilogue {
                 Epilogue::Multiply { of } => self.floats(of),
                 _ => Content::Unwritten(0),
             },
-            (Spec::Project(it), "gain") => self.floats(it.outputs),
-            (Spec::Project(it), "gained") => Content::Unwritten(it.outputs * 4),
-            (Spec::Project(it), "squares_out") => match it.epilogue {
+            (Spec::Project(it), "gain") => self.floats(it.op.outputs),
+            (Spec::Project(it), "gained") => Content::Unwritten(it.op.outputs * 4),
+            (Spec::Project(it), "squares_out") => match it.op.epilogue {
                 Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
                 _ => Content::Unwritten(0),
             },
             (Spec::Project(it), "candidates") => {
-                let each = it.knobs.rows_per_simdgroup * it.knobs.simdgroups / it.knobs.split;
-                Content::Unwritten(it.outputs.div_ceil(each) * 8)
+                let each =
+                    it.layout.knobs.rows_per_simdgroup * it.layout.knobs.simdgroups / it.layout.knobs.split;
+                Content::Unwritten(it.op.outputs.div_ceil(each) * 8)
             }
-            (Spec::Project(it), _) => self.plane(it.format, plane_of(name), it.outputs, it.inputs),
+            (Spec::Project(it), _) => self.plane(it.op.format, plane_of(name), it.op.outputs, it.op.inputs),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
             // Few different logits, of which hundreds are equal, but in the second row; of the third row none is a number.
@@ -101,11 +102,13 @@ impl Writer {
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
             (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Take(it), _) => self.floats(rows * it.of),
-            (Spec::EachHead(it), "x") => self.floats(rows * it.pitch),
-            (Spec::EachHead(it), "y") => {
-                Content::Unwritten(rows * it.heads * if it.turned { it.columns } else { it.rows } * 4)
+            (Spec::EachHead(it), "x") => self.floats(rows * it.op.pitch),
+            (Spec::EachHead(it), "y") => Content::Unwritten(
+                rows * it.op.heads * if it.op.turned { it.op.columns } else { it.op.rows } * 4,
+            ),
+            (Spec::EachHead(it), _) => {
+                self.plane(it.op.format, plane_of(name), it.op.heads * it.op.rows, it.op.columns)
             }
-            (Spec::EachHead(it), _) => self.plane(it.format, plane_of(name), it.heads * it.rows, it.columns),
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
             _ => unreachable!("{name} is of another family"),
         }

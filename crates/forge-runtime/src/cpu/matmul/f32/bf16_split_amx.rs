@@ -18,10 +18,10 @@ use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults, ROWS_AHEAD};
-use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
 use crate::cpu::simd::isa::{Task, run_with_tiles};
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Linear;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 

@@ -20,9 +20,9 @@ use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix};
 use crate::cpu::matmul::epilogue::EpilogueContext;
 use crate::cpu::matmul::int8::int8_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
 use crate::cpu::matmul::int8::quantize::encode;
-use crate::cpu::matmul::linear::Linear;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Linear;
 use std::marker::PhantomData;
 
 /// Rows of x per group in memory.

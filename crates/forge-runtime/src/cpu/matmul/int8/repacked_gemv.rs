@@ -16,11 +16,12 @@ use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
 use crate::cpu::matmul::gemv::FEW;
 use crate::cpu::matmul::int8::quantized_rows::{QuantizedRow, encoded_rows, keep};
-use crate::cpu::matmul::linear::{Linear, prepared_x};
+use crate::cpu::matmul::linear::prepared_x;
 use crate::cpu::matmul::output_partition::OutputPartition;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::prefetch_policy::ReadPattern;
 use crate::cpu::simd::vectors::Simd;
+use forge_ops::Linear;
 use std::marker::PhantomData;
 
 /// Outputs per piece, if partitions are no larger and all threads get work: the strips that are read

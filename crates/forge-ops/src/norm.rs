@@ -1,4 +1,4 @@
-//! Specs of norms.
+//! Norms.
 
 use serde::Serialize;
 
@@ -15,8 +15,8 @@ pub struct Squares {
     pub gain: bool,
 }
 
-/// See [`crate::spec::Spec::RmsNorm`]. Scalars: rows. Buffers: x, \[gain,\] \[wanted,\] y. Grid: parts, rows.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// See [`KernelOp::RmsNorm`]. Scalars: rows. Buffers: x, \[gain,\] \[wanted,\] y. Grid: parts, rows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RmsNorm {
     /// Elements of a part.
     pub width: usize,
@@ -32,11 +32,11 @@ pub struct RmsNorm {
     pub pitch: Option<usize>,
 }
 
-/// See [`crate::spec::Spec::NormAdd`]. Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream
+/// See [`KernelOp::NormAdd`]. Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream
 /// (updated in place) \[, gained\] \[, squares_out\]. Grid: rows.
 ///
 /// The norm of a branch is added to the residual stream.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NormAdd {
     /// Elements of a row.
     pub width: usize,
@@ -50,10 +50,10 @@ pub struct NormAdd {
     pub squares: Option<Squares>,
 }
 
-/// See [`crate::spec::Spec::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
+/// See [`KernelOp::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
 ///
 /// The mean is subtracted, and the result is divided by the standard deviation and multiplied by the gain.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LayerNorm {
     /// Elements of a row.
     pub width: usize,

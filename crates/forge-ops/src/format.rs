@@ -342,6 +342,26 @@ impl Format {
 }
 
 impl Affine {
+    /// The format of this many bits per value and columns per group, if there is one.
+    pub const fn of(bits: usize, group: usize, scales: Scales) -> Option<Affine> {
+        let bits = match bits {
+            8 => Bits::Eight,
+            6 => Bits::Six,
+            5 => Bits::Five,
+            4 => Bits::Four,
+            3 => Bits::Three,
+            2 => Bits::Two,
+            _ => return None,
+        };
+        let group = match group {
+            32 => Group::Of32,
+            64 => Group::Of64,
+            128 => Group::Of128,
+            _ => return None,
+        };
+        Some(Affine { bits, group, scales })
+    }
+
     const fn name(self) -> &'static str {
         AFFINE[self.index()].1
     }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotation {
     /// Angle per position of each pair, in radians. Channels past `2 * frequencies.len()` are not rotated.
-    pub frequencies: Vec<f32>,
+    pub frequencies: Cow<'static, [f32]>,
     /// Which two channels form a pair.
     pub pairing: Pairing,
     /// Multiplies sine and cosine; 1 except for yarn and longrope.
@@ -31,7 +31,7 @@ pub enum LongContext {
         /// Longest context that is not long.
         beyond: usize,
         /// One per pair.
-        frequencies: Vec<f32>,
+        frequencies: Cow<'static, [f32]>,
     },
     /// Dynamic NTK scaling: lower frequencies, depending on the context length. The frequency of pair k of n
     /// is multiplied by s^(-k / (n - 1)), where s = factor * context / beyond - (factor - 1). There are at
@@ -56,7 +56,12 @@ impl LongContext {
 impl Rotation {
     /// No rotation.
     pub fn none() -> Rotation {
-        Rotation { frequencies: Vec::new(), pairing: Pairing::Interleaved, magnitude: 1.0, long: None }
+        Rotation {
+            frequencies: Cow::Borrowed(&[]),
+            pairing: Pairing::Interleaved,
+            magnitude: 1.0,
+            long: None,
+        }
     }
 
     /// Whether there is no rotation.
@@ -67,13 +72,15 @@ impl Rotation {
     /// The frequencies for a context length.
     pub fn within(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
-            Some(LongContext::Other { beyond, frequencies }) if context > *beyond => frequencies.into(),
+            Some(LongContext::Other { beyond, frequencies }) if context > *beyond => {
+                Cow::Borrowed(&**frequencies)
+            }
             Some(LongContext::Stretched { beyond, factor }) if context > *beyond => {
                 let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
                 let slope = -stretch.ln() / (self.frequencies.len() - 1) as f32;
                 self.frequencies.iter().enumerate().map(|(k, own)| own * (slope * k as f32).exp()).collect()
             }
-            _ => (&self.frequencies).into(),
+            _ => Cow::Borrowed(&*self.frequencies),
         }
     }
 }

@@ -1,0 +1,43 @@
+//! Operations as plain data: what a kernel computes, without how.
+//!
+//! Each operation is declared once, here. The planner selects operations, the kernel catalogue adds a layout
+//! and renders Metal source, and the CPU functions take the same shapes. Generated crates contain shapes as
+//! constants.
+//!
+//! The documentation of a shape lists the scalars and buffers of its kernels, in the order of their arguments.
+//! The planes of a weight are `<weight>_values`, or `<weight>_codes` and `<weight>_scales`. Values and codes
+//! are read as packets of 16 bytes, scales as `half`. For GPUs it also states the grid: threadgroups along x,
+//! y and z.
+
+mod activation;
+mod attention;
+mod elementwise;
+mod format;
+mod head;
+mod matmul;
+mod mla;
+mod moe;
+mod norm;
+mod op;
+mod recurrent;
+mod rotation;
+
+pub use crate::activation::{Activation, Gating, UnaryOp};
+pub use crate::attention::{
+    Append, Attend, AttendJoin, Gates, HeadNorm, KvSource, Prologue, Rotate, RotateAppend,
+};
+pub use crate::elementwise::{Elementwise, Embed, Function, SliceColumns};
+pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
+pub use crate::head::{Argmax, ArgmaxJoin, Sample};
+pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear};
+pub use crate::mla::{
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
+    PerHeadLinear,
+};
+pub use crate::moe::{
+    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Groups, Route, Scores,
+};
+pub use crate::norm::{LayerNorm, NormAdd, RmsNorm, Squares};
+pub use crate::op::{KernelOp, OpFamily};
+pub use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
+pub use crate::rotation::{LongContext, Pairing, Rotation};

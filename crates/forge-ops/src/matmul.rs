@@ -1,0 +1,87 @@
+//! Linear layers: a matrix times rows.
+
+use crate::activation::{Gating, UnaryOp};
+use crate::format::Format;
+use crate::norm::Squares;
+use serde::Serialize;
+
+/// Epilogue for the result v of output o of row r.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Epilogue {
+    /// `y[r][o] = v`
+    Store,
+    /// `y[r][o] += v`
+    Add,
+    /// Outputs alternate gate and up: `y[r][o / 2]` is their gating.
+    Gate(Gating),
+    /// `y[o] += v`, with outputs for a deferred norm of y. For one row.
+    AddSquares(Squares),
+    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the scalar `first` on. For one row.
+    Multiply {
+        /// Elements of the row of factors.
+        of: usize,
+    },
+    /// `y[o] = v`, and the argmax of each partition of the outputs in `candidates`: `[candidates, 2]`, an
+    /// order-preserving key of the value and the lowest output with that value. Unused ones have key 0. For
+    /// one row.
+    Best {
+        /// Partitions of the outputs: the threadgroups of the GPU kernel.
+        candidates: usize,
+    },
+}
+
+impl Epilogue {
+    /// Number of results per element of y: 2 for gate and up.
+    pub const fn results_per_output(&self) -> usize {
+        if matches!(self, Epilogue::Gate(_)) { 2 } else { 1 }
+    }
+}
+
+/// Deferred norm of the input: x is already multiplied by the gain, and v is divided by `sqrt(sum(squares) /
+/// inputs + epsilon)` before the bias is added. For one row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DeferredNorm {
+    /// Elements of `squares`.
+    pub partials: usize,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+/// Norm of the input, computed by the projection: x is multiplied by the optional gain as it is loaded, and v
+/// is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For one row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct InlineNorm {
+    /// Whether there is a gain (f32, `[inputs]`).
+    pub gain: bool,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+/// See [`KernelOp::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\]
+/// y\[, gain, gained, squares_out\] \[, candidates\].
+///
+/// v is W x, then deferred norm, bias, unary function and epilogue, in this order. `gain` and `gained` exist
+/// if [`Squares::gain`] is set. A deferred norm reads `squares`; an epilogue with squares writes
+/// `squares_out`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Linear {
+    /// Format of the weight.
+    pub format: Format,
+    /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
+    pub outputs: usize,
+    /// Columns of the weight, and the width of x.
+    pub inputs: usize,
+    /// Deferred norm of x, if any.
+    pub norm: Option<DeferredNorm>,
+    /// Norm of x computed by this projection, if any. Excludes a deferred norm.
+    pub own_norm: Option<InlineNorm>,
+    /// Whether a bias (f32, `[outputs]`) is added.
+    pub bias: bool,
+    /// Unary function of v, before the epilogue.
+    pub each: Option<UnaryOp>,
+    /// Epilogue.
+    pub epilogue: Epilogue,
+    /// Whether the result selects experts. Its order matters, so the CPU does not quantize x.
+    pub chooses: bool,
+}

@@ -1,0 +1,134 @@
+//! Multi-head latent attention (MLA). The cache has one line per position of a slot, which all heads share: the latent and
+//! then the RoPE key, `[slot, context, width + turned]`.
+
+use crate::format::Format;
+use crate::rotation::Rotation;
+use serde::Serialize;
+
+/// See [`KernelOp::EachHead`]. Scalars: rows. Buffers: weight planes, x, y. Grid: groups of outputs,
+/// heads, rows or groups of `together` of them.
+///
+/// The matrices of all heads are stacked along rows. `y` is `[row, heads * rows]` or, transposed, `[row,
+/// heads * columns]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PerHeadLinear {
+    /// Format of the weight.
+    pub format: Format,
+    /// Heads, each with its own matrix.
+    pub heads: usize,
+    /// Rows of a head's matrix.
+    pub rows: usize,
+    /// Columns of a head's matrix.
+    pub columns: usize,
+    /// Whether matrices are applied transposed: a head's part of x then has as many elements as its matrix
+    /// has rows.
+    pub turned: bool,
+    /// Row stride of x in elements: all heads, or more if they are the first columns of wider rows.
+    pub pitch: usize,
+}
+
+/// Location of the parts of an input row: columns of wider rows, possibly of the same buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LatentColumns {
+    /// Elements of a row of `queries`.
+    pub queries_pitch: usize,
+    /// First column of the RoPE queries, stored head by head.
+    pub turned_first: usize,
+    /// Elements of a row of `latent`.
+    pub latent_pitch: usize,
+    /// First column of the latent.
+    pub latent_first: usize,
+    /// Elements of a row of `key`.
+    pub key_pitch: usize,
+    /// First column of the RoPE key.
+    pub key_first: usize,
+}
+
+/// Preparation of a row: norm of the latent with a gain (f32, `[width]`), and RoPE of key and queries.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LatentPrepare {
+    /// Number of query heads.
+    pub heads: usize,
+    /// Location of the parts.
+    pub columns: LatentColumns,
+    /// Added to the mean of squares of a latent.
+    pub epsilon: f32,
+    /// RoPE of queries and keys.
+    pub rotation: Rotation,
+}
+
+/// See [`KernelOp::LatentAppend`]. Scalars: rows, context. Buffers: latent, key, slots, positions,
+/// latents. Grid: a row in groups of 128 threads; rows. With `prepare`: queries, latent, key, gain, slots,
+/// positions, turned, latents, where `turned` is `[row, heads, turned]`. Grid: the pairs of queries in groups
+/// of 128 threads, and one more; rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LatentAppend {
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a RoPE key.
+    pub turned: usize,
+    /// Format of the cache.
+    pub cache: Format,
+    /// Norm and RoPE to perform first.
+    pub prepare: Option<LatentPrepare>,
+}
+
+/// See [`KernelOp::LatentAttend`]. Scalars: rows, context, splits. Buffers: q, turned, latents, slots,
+/// positions, partials, heads. With a prologue: queries, latent, key, gain instead of turned, and latents are
+/// written; no two rows of a pass may then belong to one slot. Grid: splits, groups of heads, rows.
+///
+/// q is `[row, head, width]`, `turned` `[row, head, turned]`. A row attends to the positions `0..=position`
+/// with softmax(scale · (q·c + r·k)) c. Splits, `partials` and `heads` are as in [`Attend`](crate::attention::Attend).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LatentAttend {
+    /// Number of heads.
+    pub heads: usize,
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a RoPE key.
+    pub turned: usize,
+    /// Format of the cache.
+    pub cache: Format,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Preparation of the row, if this kernel performs it.
+    pub prologue: Option<LatentPrepare>,
+}
+
+/// See [`KernelOp::LatentShare`]. Scalars: rows, context, begin. Buffers: latents, slots, share,
+/// turned_keys. Grid: a line in groups of 128 threads; rows.
+///
+/// Rows are positions, from `begin` on, of the slot of the pass's first row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MlaLoadLatents {
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a RoPE key.
+    pub turned: usize,
+    /// Format of the cache.
+    pub cache: Format,
+}
+
+/// See [`KernelOp::AttendUnfolded`]. Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys,
+/// values, positions, heads, carried. Grid: groups of 8 rows, heads.
+///
+/// q contains the queries of all heads, `turned` is `[row, head, turned]`. For the positions `begin..end` of
+/// the rows' slot, `keys` is `[position, head, keys]`, `values` `[position, head, values]`, and `turned_keys`
+/// `[position, turned]`. A row attends to those of them up to its own position with softmax(scale · (q·k +
+/// r·t)) v. KV tiles are processed in order from position 0 on. `heads` is `[row, head, values]`, the output
+/// over the positions so far. `carried` is `[row, head, 2]`, the maximum of the scores and the denominator.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MlaAttentionExpanded {
+    /// Number of heads.
+    pub heads: usize,
+    /// Channels of a head's key without RoPE.
+    pub keys: usize,
+    /// Channels of a RoPE key.
+    pub turned: usize,
+    /// Channels of a head's value.
+    pub values: usize,
+    /// Row stride of q in elements: all heads, or more if they are the first columns of wider rows.
+    pub queries_pitch: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+}
