@@ -4,12 +4,15 @@
 //! Nothing is listed by hand. An architecture reads a probe configuration, and the keys that it reads,
 //! ignores and rejects show what it supports.
 
-use crate::architectures::{ALL, Architecture};
-use crate::config::{Config, Conventions};
+use crate::architectures::ALL;
+use crate::blueprint::Architecture;
+use crate::config::conventions::Conventions;
+use crate::config::file::Config;
+use crate::config::ignored_keys;
 use crate::json;
 use crate::json::Document;
-use crate::rope_scaling::KNOWS;
-use crate::{ignored_keys, mlx_quant};
+use crate::layers::rope_scaling::KNOWS;
+use crate::quantization::mlx;
 use forge_ir::Diagnostic;
 use std::collections::BTreeSet;
 
@@ -64,7 +67,7 @@ fn around(config: &Config, family: &str) {
     for key in ["architectures", "model_type", "bos_token_id", "eos_token_id"] {
         root.get(key);
     }
-    mlx_quant::read(&root);
+    mlx::read(&root);
     ignored_keys::check(&root, family);
 }
 

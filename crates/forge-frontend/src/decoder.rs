@@ -3,19 +3,18 @@
 //!
 //! Most architectures are this with a few differences, which their files read. The shared part is here.
 
-use crate::architectures::{Blueprint, Parts};
-use crate::attention::{Attention, rope};
-use crate::builder::{Builder, Layer, Norm, NormKind};
-use crate::config::Section;
-use crate::delta_net::DeltaNet;
-use crate::experts::Experts;
-use crate::mla::LatentAttention;
-use crate::mlp::Mlp;
-use crate::mlx_layout::Place;
-use crate::rope_scaling::Kinds;
-use crate::sliding_window::Windows;
-use crate::tensors::Tensors;
-use forge_ir::{Activation, Apply, LongContext, Pairing, Rotation, ValueId};
+use crate::blueprint::{Blueprint, Parts};
+use crate::checkpoint::tensors::Tensors;
+use crate::config::section::Section;
+use crate::defaults::{Defaults, count};
+use crate::graph::builder::{Builder, Layer, Norm, NormKind};
+use crate::layers::attention::{Attention, rope};
+use crate::layers::delta_net::DeltaNet;
+use crate::layers::experts::Experts;
+use crate::layers::mla::LatentAttention;
+use crate::layers::mlp::Mlp;
+use crate::layers::sliding_window::Windows;
+use forge_ir::{Apply, LongContext, Rotation, ValueId};
 
 /// Description of a standard decoder.
 pub(crate) struct Decoder {
@@ -81,49 +80,38 @@ pub(crate) struct Norms {
     pub(crate) down: Option<&'static str>,
 }
 
-/// An architecture's defaults for absent configuration keys.
-pub(crate) struct Defaults {
-    /// `max_position_embeddings`
-    pub(crate) context: usize,
-    /// `vocab_size` and `num_attention_heads`; none: both are required.
-    pub(crate) sizes: Option<[usize; 2]>,
-    /// Key of the norms' epsilon, and its default.
-    pub(crate) epsilon: (&'static str, f64),
-    /// `rope_theta`
-    pub(crate) theta: f64,
-    /// `tie_word_embeddings`
-    pub(crate) tied: bool,
-    /// `num_key_value_heads`; none: equal to the number of query heads.
-    pub(crate) key_heads: Option<usize>,
-    /// `head_dim`; none: the hidden size divided by the number of heads.
-    pub(crate) width: Option<usize>,
-    /// Key of the MLP's intermediate size; if all layers have experts, that of the shared expert.
-    pub(crate) inner: &'static str,
-    /// Key of the activation, and its default.
-    pub(crate) activation: (&'static str, Activation),
-    /// `partial_rotary_factor`; none: whole heads rotate, and the key must be absent or 1.
-    pub(crate) partial: Option<f64>,
-    /// RoPE pairing.
-    pub(crate) pairing: Pairing,
-    /// Supported RoPE scaling types.
-    pub(crate) scaling: Kinds,
+/// Prefixes of a text model's tensor names.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Prefix of all tensors but the head.
+    pub(crate) scope: &'static str,
+    /// Module of the head, if not tied.
+    pub(crate) head: &'static str,
+    /// Prefixes of tensors that the model does not use.
+    pub(crate) ignored: &'static [&'static str],
 }
 
-impl Defaults {
-    /// Defaults of most architectures.
-    pub(crate) const USUAL: Defaults = Defaults {
-        context: 2048,
-        sizes: None,
-        epsilon: ("rms_norm_eps", 1e-6),
-        theta: 1e4,
-        tied: false,
-        key_heads: None,
-        width: None,
-        inner: "intermediate_size",
-        activation: ("hidden_act", Activation::Silu),
-        partial: None,
-        pairing: Pairing::Half,
-        scaling: Kinds::Usual,
+impl Place {
+    /// A text model by itself.
+    pub(crate) const ALONE: Place = Place { scope: "model.", head: "lm_head", ignored: &[] };
+
+    /// A text model saved without its head, by the class of the inner model: names lack the prefix `model.`.
+    pub(crate) const BASE: Place = Place { scope: "", ..Place::ALONE };
+
+    /// The text model in a multimodal checkpoint written by an MLX converter.
+    pub(crate) const CONVERTED: Place = Place {
+        scope: "language_model.model.",
+        head: "language_model.lm_head",
+        ignored: &[
+            "vision_tower.",
+            "vision_embedder.",
+            "multi_modal_projector.",
+            "audio_tower.",
+            "embed_vision.",
+            "embed_audio.",
+            "language_model.mtp.",
+            "mtp.",
+        ],
     };
 }
 
@@ -310,11 +298,6 @@ fn is_cache_scale(tensor: &str) -> bool {
     const ENDS: [&str; 6] =
         [".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".k_proj.output_scale", ".v_proj.output_scale"];
     tensor.contains("attn.") && ENDS.iter().any(|end| tensor.ends_with(end))
-}
-
-/// A positive integer, required unless there is a default.
-pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> usize {
-    default.map_or_else(|| config.count(key), |default| config.count_or(key, default))
 }
 
 impl Blueprint for Decoder {

@@ -3,10 +3,11 @@
 //! It allows planning and cost prediction for a model without downloading it. It implements [`Checkpoint`]
 //! and is read by [`crate::read_model`].
 
-use crate::builder::Builder;
-use crate::checkpoint::{Checkpoint, Memory};
-use crate::config::Conventions;
-use crate::{Options, describe};
+use crate::checkpoint::files::{Checkpoint, Memory};
+use crate::config::conventions::Conventions;
+use crate::description::describe;
+use crate::graph::builder::Builder;
+use crate::options::Options;
 use forge_ir::{Diagnostic, Weight};
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Tensor layout of checkpoints written by MLX converters, apart from quantization (`quantised`). Values are
+//! Tensor layout of checkpoints written by MLX converters, apart from quantization (`quantization`). Values are
 //! the same except for norm gains.
 //!
 //! * Experts of a layer are one tensor per projection; `experts` recognizes them by name.
@@ -6,46 +6,11 @@
 //!   [`Place`].
 //! * Convolution taps are transposed, and gains that were stored minus 1 include the 1. A converter does both
 //!   or neither, so the taps' layout also tells how gains are stored.
-//! * MLA's key and value matrices are recognized by name in `latent`.
+//! * MLA's key and value matrices are recognized by name in `layers::mla`.
 
-use crate::decoder::Decoder;
-use crate::safetensors_header::Tensor;
-use crate::tensors::Tensors;
-
-/// Prefixes of a text model's tensor names.
-#[derive(Clone, Copy)]
-pub(crate) struct Place {
-    /// Prefix of all tensors but the head.
-    pub(crate) scope: &'static str,
-    /// Module of the head, if not tied.
-    pub(crate) head: &'static str,
-    /// Prefixes of tensors that the model does not use.
-    pub(crate) ignored: &'static [&'static str],
-}
-
-impl Place {
-    /// A text model by itself.
-    pub(crate) const ALONE: Place = Place { scope: "model.", head: "lm_head", ignored: &[] };
-
-    /// A text model saved without its head, by the class of the inner model: names lack the prefix `model.`.
-    pub(crate) const BASE: Place = Place { scope: "", ..Place::ALONE };
-
-    /// The text model in a multimodal checkpoint written by an MLX converter.
-    pub(crate) const CONVERTED: Place = Place {
-        scope: "language_model.model.",
-        head: "language_model.lm_head",
-        ignored: &[
-            "vision_tower.",
-            "vision_embedder.",
-            "multi_modal_projector.",
-            "audio_tower.",
-            "embed_vision.",
-            "embed_audio.",
-            "language_model.mtp.",
-            "mtp.",
-        ],
-    };
-}
+use crate::checkpoint::safetensors_header::Tensor;
+use crate::checkpoint::tensors::Tensors;
+use crate::decoder::{Decoder, Place};
 
 impl Decoder {
     /// Adjusts the description to the tensors: name prefixes, head, and layout of convolution taps. Returns

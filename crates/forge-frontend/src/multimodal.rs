@@ -1,7 +1,7 @@
 //! Text models inside multimodal checkpoints, configured by `text_config`.
 
-use crate::config::Section;
-use crate::ignored_keys;
+use crate::config::ignored_keys;
+use crate::config::section::Section;
 
 /// Reads the text model of a multimodal configuration of the first family. The text model must be of the
 /// second. `place` has the prefixes of its tensor names and any further adjustment.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Path of the result.
-pub const FILE: &str = "crates/forge-frontend/src/reference_keys.json";
+pub const FILE: &str = "crates/forge-frontend/src/config/reference_keys.json";
 
 const SCRIPT: &str = include_str!("reference_keys.py");
 

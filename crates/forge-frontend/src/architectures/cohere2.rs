@@ -2,11 +2,12 @@
 //! interleaved RoPE; every fourth layer has full attention without RoPE. Logits are scaled. Attention may
 //! have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::builder::NormKind;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults, Norms};
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Norms};
+use crate::defaults::Defaults;
+use crate::graph::builder::NormKind;
+use crate::layers::sliding_window::Windows;
 use forge_ir::Pairing;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

@@ -1,12 +1,13 @@
 //! DeepSeek V2: MLA, and experts with shared experts in all layers but the first few. Router scores are
 //! softmax; routing may be group-limited.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::rope;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, groups};
-use crate::mla::LatentAttention;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::attention::rope;
+use crate::layers::experts::{Experts, groups};
+use crate::layers::mla::LatentAttention;
 use forge_ir::{Pairing, Scores};
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

@@ -1,12 +1,13 @@
 //! DeepSeek V3: DeepSeek V2 with sigmoid router scores, a correction bias, and group-limited routing in which
 //! a group's score is the sum of its two best experts.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::rope;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, groups};
-use crate::mla::LatentAttention;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::attention::rope;
+use crate::layers::experts::{Experts, groups};
+use crate::layers::mla::LatentAttention;
 use forge_ir::{Pairing, Scores};
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

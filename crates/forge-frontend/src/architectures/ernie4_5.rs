@@ -1,8 +1,9 @@
 //! ERNIE 4.5: the standard decoder with interleaved RoPE. All projections may have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
 use forge_ir::Pairing;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

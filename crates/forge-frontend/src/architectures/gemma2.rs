@@ -2,10 +2,11 @@
 //! Embeddings are scaled by the square root of their width, scores and logits have softcaps, and every second
 //! layer has a sliding window.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults, Norms};
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Norms};
+use crate::defaults::Defaults;
+use crate::layers::sliding_window::Windows;
 use forge_ir::Activation;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

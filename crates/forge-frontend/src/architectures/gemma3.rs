@@ -2,13 +2,14 @@
 //! layers, another for full-attention layers, whose positions alone may be scaled. Most checkpoints are
 //! multimodal; forge uses the text model.
 
-use crate::architectures::{Architecture, Blueprint, gemma2};
-use crate::attention::{HeadNorm, rope};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::mlx_layout::Place;
+use crate::architectures::gemma2;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Place};
+use crate::defaults::Defaults;
+use crate::layers::attention::{HeadNorm, rope};
+use crate::layers::sliding_window::Windows;
 use crate::multimodal;
-use crate::sliding_window::Windows;
 use forge_ir::{Activation, Rotation};
 use serde_json::Value;
 

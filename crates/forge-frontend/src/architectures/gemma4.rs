@@ -7,19 +7,20 @@
 //! - Experts are parallel to the MLP. Router, MLP and experts each norm the stream with their own gain; the
 //!   two outputs are normed separately, added, and normed again.
 
-use crate::architectures::{Architecture, Blueprint, Parts, gemma2};
-use crate::attention::{Attention, HeadNorm, rope};
-use crate::builder::{Builder, Layer};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::Experts;
-use crate::mlp::Mlp;
-use crate::mlx_layout::Place;
+use crate::architectures::gemma2;
+use crate::blueprint::{Architecture, Blueprint, Parts};
+use crate::checkpoint::tensors::Tensors;
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Place};
+use crate::defaults::Defaults;
+use crate::graph::builder::{Builder, Layer};
+use crate::layers::attention::{Attention, HeadNorm, rope};
+use crate::layers::experts::Experts;
+use crate::layers::mlp::Mlp;
+use crate::layers::per_layer_inputs::{Inputs, whole_number};
+use crate::layers::rope::Rope;
+use crate::layers::sliding_window::Windows;
 use crate::multimodal;
-use crate::per_layer_inputs::{Inputs, whole_number};
-use crate::rope::Rope;
-use crate::sliding_window::Windows;
-use crate::tensors::Tensors;
 use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
 
 pub(crate) const ARCHITECTURE: Architecture =

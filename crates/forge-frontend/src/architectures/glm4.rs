@@ -1,9 +1,10 @@
 //! GLM 4: the standard decoder with norms before and after both branches and a fused gate and up projection.
 //! Half of a head's channels rotate, interleaved; queries, keys and values may have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults, Norms};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Norms};
+use crate::defaults::Defaults;
 use forge_ir::Pairing;
 
 pub(crate) const ARCHITECTURE: Architecture =

@@ -1,11 +1,12 @@
 //! GLM 4.5 MoE: the standard decoder with routed and shared experts in all layers but the first few. Router
 //! scores are sigmoid with a correction bias. Half of a head's channels rotate; heads may have norms.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::HeadNorm;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, groups};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::attention::HeadNorm;
+use crate::layers::experts::{Experts, groups};
 use forge_ir::Scores;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

@@ -1,11 +1,11 @@
 //! GPT-2: learned position embeddings, LayerNorm, biases on all projections, and an MLP without a gate.
 //! Matrices are stored transposed; query, key and value are one projection.
 
-use crate::architectures::{Architecture, Blueprint, Parts};
-use crate::builder::{Builder, Layer, Norm, NormKind};
-use crate::config::Section;
-use crate::mlp::activation;
-use crate::tensors::Tensors;
+use crate::blueprint::{Architecture, Blueprint, Parts};
+use crate::checkpoint::tensors::Tensors;
+use crate::config::section::Section;
+use crate::graph::builder::{Builder, Layer, Norm, NormKind};
+use crate::layers::mlp::activation;
 use forge_ir::{Activation, Apply, ValueId, WeightSlice};
 
 pub(crate) const ARCHITECTURE: Architecture =

@@ -2,13 +2,14 @@
 //! Attention has sinks, and all projections have biases; every second layer has a sliding window. Experts may
 //! be stored in mxfp4.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::Experts;
-use crate::mxfp4;
-use crate::rope_scaling::Kinds;
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::experts::Experts;
+use crate::layers::rope_scaling::Kinds;
+use crate::layers::sliding_window::Windows;
+use crate::quantization::mxfp4;
 use forge_ir::{Gating, Scores};
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

@@ -1,9 +1,10 @@
 //! Granite: the standard decoder with multipliers for embeddings, branches, scores and logits. Attention and
 //! MLP may have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "GraniteForCausalLM",

@@ -1,11 +1,12 @@
 //! HunYuan V1 Dense: the standard decoder with a norm of each query and key head after RoPE. The RoPE base
 //! may be stretched (alpha); attention may have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::HeadNorm;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::rope_scaling::Kinds;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::attention::HeadNorm;
+use crate::layers::rope_scaling::Kinds;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "HunYuanDenseV1ForCausalLM",

@@ -1,8 +1,9 @@
 //! Llama: the standard decoder. Attention and MLP may have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "LlamaForCausalLM",

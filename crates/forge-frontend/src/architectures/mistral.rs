@@ -1,10 +1,11 @@
 //! Mistral: the standard decoder without biases. All layers have a sliding window unless the configuration
 //! disables it.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::sliding_window::Windows;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "MistralForCausalLM",

@@ -1,11 +1,12 @@
 //! Mixtral: the standard decoder with experts in every layer and normalized routing weights. All layers may
 //! have a window.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::Experts;
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::experts::Experts;
+use crate::layers::sliding_window::Windows;
 use forge_ir::Scores;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

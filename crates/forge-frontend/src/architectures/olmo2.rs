@@ -1,10 +1,11 @@
 //! OLMo 2: the standard decoder with norms after both branches instead of before, and norms over all query
 //! heads and over all key heads. Attention may have biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::HeadNorm;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults, Norms};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Norms};
+use crate::defaults::Defaults;
+use crate::layers::attention::HeadNorm;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Olmo2ForCausalLM",

@@ -1,11 +1,12 @@
 //! Phi 3: the standard decoder with fused query-key-value and gate-up projections. RoPE may be scaled
 //! differently below and beyond the original context length (longrope).
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::rope_scaling::Kinds;
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::rope_scaling::Kinds;
+use crate::layers::sliding_window::Windows;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Phi3ForCausalLM",

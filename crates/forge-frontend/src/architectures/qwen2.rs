@@ -1,10 +1,11 @@
 //! Qwen2: the standard decoder with biases on query, key and value only. The last layers may have a sliding
 //! window.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::sliding_window::Windows;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen2ForCausalLM",

@@ -1,12 +1,13 @@
 //! Qwen2 MoE: Qwen2 with routed experts and a gated shared expert, except in layers that the configuration
 //! makes dense. Every second layer may have a sliding window.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, Shared};
-use crate::mlp::Mlp;
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::experts::{Experts, Shared};
+use crate::layers::mlp::Mlp;
+use crate::layers::sliding_window::Windows;
 use forge_ir::Scores;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

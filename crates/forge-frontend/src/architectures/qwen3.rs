@@ -1,11 +1,12 @@
 //! Qwen3: the standard decoder with a norm of each query and key head. Attention may have biases; the last
 //! layers may have a sliding window.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::HeadNorm;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::attention::HeadNorm;
+use crate::layers::sliding_window::Windows;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen3ForCausalLM",

@@ -1,13 +1,13 @@
 //! Qwen3.5: Qwen3 with Gated DeltaNet in most layers. Attention layers rotate part of each head and have an
 //! output gate. Most checkpoints are multimodal; forge uses the text model.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::HeadNorm;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::delta_net;
-use crate::delta_net::{DeltaNet, Stored};
-use crate::mlx_layout::Place;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::{Decoder, Place};
+use crate::defaults::Defaults;
+use crate::layers::attention::HeadNorm;
+use crate::layers::delta_net;
+use crate::layers::delta_net::{DeltaNet, Stored};
 use crate::multimodal;
 
 pub(crate) const ARCHITECTURE: Architecture =

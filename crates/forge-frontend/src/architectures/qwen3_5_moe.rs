@@ -1,8 +1,10 @@
 //! Qwen3.5 MoE: Qwen3.5 with routed experts and a gated shared expert in every layer.
 
-use crate::architectures::{Architecture, Blueprint, qwen2_moe, qwen3_5};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
+use crate::architectures::{qwen2_moe, qwen3_5};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
 
 pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3_5MoeForCausalLM", family: "qwen3_5_moe_text", hub: &[], read };

@@ -1,12 +1,13 @@
 //! Qwen3 MoE: Qwen3 with experts, except in layers that the configuration makes dense. Either all layers have
 //! a sliding window or none.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::attention::HeadNorm;
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
-use crate::experts::Experts;
-use crate::sliding_window::Windows;
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
+use crate::layers::attention::HeadNorm;
+use crate::layers::experts::Experts;
+use crate::layers::sliding_window::Windows;
 use forge_ir::Scores;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {

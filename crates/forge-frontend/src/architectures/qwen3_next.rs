@@ -1,10 +1,11 @@
 //! Qwen3-Next: Gated DeltaNet in most layers, gated attention in the others, and routed experts with a gated
 //! shared expert in layers that the configuration does not make dense.
 
-use crate::architectures::{Architecture, Blueprint, qwen2_moe, qwen3_5};
-use crate::config::Section;
-use crate::decoder::Defaults;
-use crate::delta_net::Stored;
+use crate::architectures::{qwen2_moe, qwen3_5};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::defaults::Defaults;
+use crate::layers::delta_net::Stored;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
     class: "Qwen3NextForCausalLM",

@@ -1,9 +1,10 @@
 //! SmolLM3: the standard decoder; by default every fourth layer has no RoPE. Attention and MLP may have
 //! biases.
 
-use crate::architectures::{Architecture, Blueprint};
-use crate::config::Section;
-use crate::decoder::{Decoder, Defaults};
+use crate::blueprint::{Architecture, Blueprint};
+use crate::config::section::Section;
+use crate::decoder::Decoder;
+use crate::defaults::Defaults;
 use serde_json::Value;
 
 pub(crate) const ARCHITECTURE: Architecture =

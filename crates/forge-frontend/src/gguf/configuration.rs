@@ -1,24 +1,12 @@
 //! Translates metadata to config.json.
 //!
 //! Absent metadata gets llama.cpp's default, which is why its converter omits it. Keys without such a default
-//! stay absent. `positions` translates RoPE.
+//! stay absent. `rope` translates RoPE.
 
 use crate::gguf::family::Family;
 use crate::gguf::metadata::Metadata;
-use crate::gguf::rope::Factors;
+use crate::gguf::reading::{Reading, Shape, Tensors};
 use serde_json::{Map, Value, json};
-
-/// Facts from the tensors that the metadata lacks.
-pub(crate) struct Tensors<'a> {
-    /// Number of tensors.
-    pub(crate) count: usize,
-    /// Rows of the embedding table.
-    pub(crate) vocabulary: usize,
-    /// Whether the file has a tensor of that name.
-    pub(crate) has: &'a dyn Fn(&str) -> bool,
-    /// RoPE frequency factors, if any: one list for all contexts, or two.
-    pub(crate) factors: Factors,
-}
 
 /// Layer counts of models whose score scale is not derived from the head dimension.
 const SCALED_BY_SHARE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
@@ -64,47 +52,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
     read.config.into()
 }
 
-/// Sizes that other keys depend on.
-pub(crate) struct Shape {
-    layers: u64,
-    hidden: u64,
-    heads: u64,
-    /// Channels of a head.
-    pub(crate) width: u64,
-    pub(crate) context: u64,
-}
-
-/// A configuration under construction.
-pub(crate) struct Reading<'a> {
-    pub(crate) metadata: &'a Metadata,
-    pub(crate) tensors: &'a Tensors<'a>,
-    config: Map<String, Value>,
-}
-
 impl Reading<'_> {
-    pub(crate) fn set(&mut self, key: &str, value: Value) {
-        self.config.insert(key.to_owned(), value);
-    }
-
-    /// A required positive integer.
-    fn count(&self, key: &str) -> u64 {
-        let key = self.metadata.own(key);
-        let number = self.metadata.count_of_layers(&key);
-        number.filter(|number| *number > 0).or_else(|| self.metadata.missing(&key)).unwrap_or(1)
-    }
-
-    /// Copies a required number.
-    pub(crate) fn copy(&mut self, key: &str, as_key: &str) {
-        let key = self.metadata.own(key);
-        let number = self.metadata.number(&key).or_else(|| self.metadata.missing(&key));
-        self.set(as_key, json!(number));
-    }
-
-    pub(crate) fn copy_or(&mut self, key: &str, as_key: &str, default: f64) {
-        let number = self.metadata.number(&self.metadata.own(key)).unwrap_or(default);
-        self.set(as_key, json!(number));
-    }
-
     /// Rejects unsupported values of keys that do not depend on the architecture.
     fn refuse_elsewhere(&self) {
         let metadata = self.metadata;

@@ -4,7 +4,7 @@
 //! must follow each other at multiples of the alignment, fill the rest of the file, and have the size of
 //! their type and shape.
 
-use crate::checkpoint::{Checkpoint, lfs_pointer};
+use crate::checkpoint::files::{Checkpoint, lfs_pointer};
 use crate::gguf::reader::Cursor;
 use crate::gguf::types::{Type, of_number};
 use crate::gguf::value::Value;

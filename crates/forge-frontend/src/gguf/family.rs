@@ -1,7 +1,7 @@
 //! The supported GGUF architectures: Hugging Face class, tensor names and tensor layout. `configuration`
 //! translates their keys.
 
-use crate::config::Conventions;
+use crate::config::conventions::Conventions;
 
 /// An architecture.
 pub(crate) struct Family {

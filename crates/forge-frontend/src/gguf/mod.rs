@@ -10,9 +10,9 @@
 //!   query and key rows ordered for interleaved RoPE, gains that include the 1, matrices with one row per
 //!   output.
 //!
-//! `container` reads headers with `cursor`, `value` and `types`. `metadata` returns values by key and records
-//! which were read. `family`, `configuration`, `positions`, `vocabulary`, `tokenizer`, `merges`,
-//! `pretokenizer` and `specials` translate.
+//! `container` reads headers with `reader`, `value` and `types`. `metadata` returns values by key and records
+//! which were read. `family`, `configuration`, `rope`, `vocabulary`, `tokenizer`, `merges`, `pretokenizer` and
+//! `special_tokens` translate.
 
 pub(crate) mod configuration;
 pub(crate) mod container;
@@ -21,6 +21,7 @@ pub(crate) mod merges;
 pub(crate) mod metadata;
 pub(crate) mod pretokenizer;
 pub(crate) mod reader;
+pub(crate) mod reading;
 pub(crate) mod reference;
 pub(crate) mod rope;
 pub(crate) mod special_tokens;
@@ -29,16 +30,16 @@ pub(crate) mod types;
 pub(crate) mod value;
 pub(crate) mod vocabulary;
 
-use crate::checkpoint::{Checkpoint, Memory, is_there, unreadable};
-use crate::config::Conventions;
+use crate::checkpoint::files::{Checkpoint, GGUF, Memory, is_gguf, is_there, unreadable};
+use crate::checkpoint::safetensors_header::Tensor;
+use crate::checkpoint::tensors::Tensors;
+use crate::config::conventions::Conventions;
 use crate::gguf::configuration::configuration;
 use crate::gguf::container::{Container, Entry};
 use crate::gguf::family::Family;
 use crate::gguf::metadata::Metadata;
-use crate::gguf::rope::Factors;
+use crate::gguf::reading::Factors;
 use crate::gguf::types::Type;
-use crate::safetensors_header::Tensor;
-use crate::tensors::Tensors;
 use forge_ir::Diagnostic;
 
 /// A translated file.
@@ -55,13 +56,6 @@ pub(crate) struct Translated {
     pub(crate) ignored_keys: Vec<String>,
     /// Notes for the user.
     pub(crate) notes: Vec<String>,
-}
-
-const END: &str = ".gguf";
-
-/// Whether a file name has the GGUF extension.
-pub(crate) fn is_one(file: &str) -> bool {
-    file.ends_with(END)
 }
 
 /// Translates a GGUF checkpoint, which may be split into parts; `None` if there is a config.json or no GGUF
@@ -103,13 +97,13 @@ fn is_projector(file: &str) -> bool {
 
 /// The GGUF file, or its parts in order.
 fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
-    let mut files: Vec<String> = checkpoint.files().into_iter().filter(|file| is_one(file)).collect();
+    let mut files: Vec<String> = checkpoint.files().into_iter().filter(|file| is_gguf(file)).collect();
     if files.iter().any(|file| !is_projector(file)) {
         files.retain(|file| !is_projector(file));
     }
     files.sort();
     let count = files.len();
-    let part = |index: usize| format!("-{:05}-of-{count:05}{END}", index + 1);
+    let part = |index: usize| format!("-{:05}-of-{count:05}{GGUF}", index + 1);
     let stem = |index: usize, file: &str| file.strip_suffix(&part(index)).map(str::to_owned);
     let stems: Vec<_> = files.iter().enumerate().map(|(index, file)| stem(index, file)).collect();
     if count <= 1 || stems[0].is_some() && stems.iter().all(|stem| *stem == stems[0]) {
@@ -198,8 +192,7 @@ fn translated(
         found.both = take("rope_factors_short.weight").zip(take("rope_factors_long.weight")).map(Into::into);
     }
     let has = |name: &str| entries.iter().any(|(_, entry)| entry.name == name);
-    let told =
-        crate::gguf::configuration::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
+    let told = crate::gguf::reading::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
     let config = configuration(metadata, family, &told);
     let mut texts = crate::gguf::tokenizer::files(metadata);
     texts.0.insert("config.json".to_owned(), format!("{config:#}\n").into_bytes());

@@ -3,7 +3,7 @@
 //! A GGUF header does not state its length, so bytes are fetched in pieces. Every read is bounded before
 //! allocation, by the bytes left in the file and by a maximum header size.
 
-use crate::checkpoint::{Checkpoint, unreadable};
+use crate::checkpoint::files::{Checkpoint, unreadable};
 use forge_ir::Diagnostic;
 
 /// Bytes fetched at once.

@@ -3,18 +3,9 @@
 //! Values that the converter derived from others are kept: a stretched base, or a factor per pair of
 //! channels.
 
-use crate::gguf::configuration::{Reading, Shape};
 use crate::gguf::family::Family;
+use crate::gguf::reading::{Factors, Reading, Shape};
 use serde_json::{Value, json};
-
-/// Divisors of RoPE frequencies.
-#[derive(Default)]
-pub(crate) struct Factors {
-    /// For every context length.
-    pub(crate) all: Option<Vec<f32>>,
-    /// For short and for long contexts.
-    pub(crate) both: Option<[Vec<f32>; 2]>,
-}
 
 impl Reading<'_> {
     /// Sets the RoPE keys.

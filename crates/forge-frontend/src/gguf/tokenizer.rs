@@ -1,9 +1,10 @@
-//! Translates metadata to tokenizer.json; `specials` writes tokenizer_config.json and generation_config.json.
+//! Translates metadata to tokenizer.json; `special_tokens` writes tokenizer_config.json and
+//! generation_config.json.
 //!
 //! Two vocabulary types are supported: byte-level BPE (`gpt2`), with the splits of `pretokenizer`, and
 //! SentencePiece pieces with scores and byte fallback (`llama`), whose merges `merges` derives.
 
-use crate::checkpoint::Memory;
+use crate::checkpoint::files::Memory;
 use crate::gguf::merges::{Pieces, merges};
 use crate::gguf::metadata::Metadata;
 use crate::gguf::pretokenizer;

@@ -1,7 +1,7 @@
 //! Duplicate tensors: a tied head stored in addition to the embedding table.
 
-use crate::checkpoint::{Checkpoint, unreadable};
-use crate::tensors::Tensors;
+use crate::checkpoint::files::{Checkpoint, unreadable};
+use crate::checkpoint::tensors::Tensors;
 use forge_ir::Diagnostic;
 
 /// Bytes compared at once.

@@ -53,6 +53,14 @@ impl Checkpoint for Memory {
     }
 }
 
+/// Extension of GGUF files.
+pub(crate) const GGUF: &str = ".gguf";
+
+/// Whether a file name has the GGUF extension.
+pub(crate) fn is_gguf(file: &str) -> bool {
+    file.ends_with(GGUF)
+}
+
 /// Maximum size of a text file. Configurations take kilobytes, shard indices and tokenizers megabytes.
 const LONGEST_TEXT: u64 = 256 << 20;
 

@@ -3,12 +3,11 @@
 //! Weights are in `model.safetensors`, in the shards listed by `model.safetensors.index.json`, or in a GGUF
 //! file. Other safetensors files in the directory are ignored.
 
-use crate::checkpoint;
-use crate::checkpoint::Checkpoint;
-use crate::gguf;
+use crate::checkpoint::files;
+use crate::checkpoint::files::Checkpoint;
+use crate::checkpoint::safetensors_header;
+use crate::checkpoint::safetensors_header::Tensor;
 use crate::json;
-use crate::safetensors_header;
-use crate::safetensors_header::Tensor;
 use forge_ir::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,23 +22,12 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Tensors(BTreeMap<String, Tensor>);
 
 impl Tensors {
-    /// Finds the weight files and reads their headers. Tensors of a GGUF file keep their GGUF names.
-    ///
-    /// # Errors
-    /// Missing, truncated or malformed files, and mismatches between index and shards.
-    pub fn open(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
-        match gguf::tensors(checkpoint).map_err(|fault| vec![fault])? {
-            Some(tensors) => Tensors::gather(tensors),
-            None => Tensors::of_folder(checkpoint),
-        }
-    }
-
     /// Like [`Tensors::open`], for a checkpoint that is not a GGUF file.
     pub(crate) fn of_folder(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
-        if checkpoint::is_there(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
+        if files::is_there(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
             return Tensors::gather(safetensors_header::read(checkpoint, SINGLE)?);
         }
-        let Some(text) = checkpoint::text(checkpoint, INDEX).map_err(|fault| vec![fault])? else {
+        let Some(text) = files::text(checkpoint, INDEX).map_err(|fault| vec![fault])? else {
             return Err(vec![no_weights(checkpoint)]);
         };
         let index = parse_index(&text)?;
@@ -136,7 +124,7 @@ fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
             ));
         } else if file.ends_with(".safetensors") {
             fault = fault.note(format!("{file} is ignored because there is no {INDEX}"));
-        } else if gguf::is_one(&file) {
+        } else if files::is_gguf(&file) {
             fault = fault.note(format!("{file} is a complete model: pass that file instead"));
         } else if [".bin", ".pth", ".pt"].iter().any(|end| file.ends_with(end)) {
             is_pickled = true;

@@ -2,9 +2,9 @@
 //! embedding, computed for all layers before the first. Each layer gates its columns and adds a projection of
 //! them to the residual stream.
 
-use crate::builder::Layer;
-use crate::config::Section;
+use crate::config::section::Section;
 use crate::decoder::Decoder;
+use crate::graph::builder::Layer;
 use forge_ir::ValueId;
 
 /// Description of per-layer inputs.

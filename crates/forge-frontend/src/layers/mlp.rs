@@ -1,7 +1,7 @@
 //! Gated MLP: down(activation(gate(x)) * up(x)).
 
-use crate::builder::Layer;
-use crate::config::Section;
+use crate::config::section::Section;
+use crate::graph::builder::Layer;
 use forge_ir::{Activation, ValueId, WeightSlice};
 
 /// Description of an MLP.

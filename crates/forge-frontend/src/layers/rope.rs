@@ -1,12 +1,13 @@
 //! Rotary position embedding (RoPE): reads either spelling of the configuration into frequencies.
 //!
 //! Older configurations have `rope_theta` and `rope_scaling`, newer ones have both in `rope_parameters`. The
-//! scaling type is `rope_type` or `type`; `scaling` implements the types. Arithmetic is in f32 wherever the
+//! scaling type is `rope_type` or `type`; `rope_scaling` implements the types. Arithmetic is in f32 wherever the
 //! reference's is.
 
-use crate::config::Section;
-use crate::rope_scaling;
-use crate::rope_scaling::{Kinds, Plain, Scaled, scaled};
+use crate::config::section::Section;
+use crate::layers::rope_keys::{either, object};
+use crate::layers::rope_scaling;
+use crate::layers::rope_scaling::{Kinds, Plain, Scaled, scaled};
 use forge_ir::{Pairing, Rotation};
 
 /// RoPE parameters that an architecture determines.
@@ -82,27 +83,4 @@ impl Rope {
         }
         if config.is_broken() { 0 } else { channels }
     }
-}
-
-/// The scaling object, under either of its names.
-pub(crate) fn object<'a>(config: &Section<'a>) -> Option<Section<'a>> {
-    let (new, old) = (config.get("rope_parameters"), config.get("rope_scaling"));
-    if new.is_some() && old.is_some() && new != old {
-        config
-            .contradiction("rope_scaling", "rope_scaling and rope_parameters differ; remove one".to_owned());
-    }
-    let key = if new.is_some() { "rope_parameters" } else { "rope_scaling" };
-    config.section(key)
-}
-
-/// A number in the scaling object or next to it.
-pub(crate) fn either(config: &Section<'_>, scaling: Option<&Section<'_>>, key: &str) -> Option<f64> {
-    let read = |section: &Section<'_>| section.get(key).map(|_| section.number(key));
-    let (outside, inside) = (read(config), scaling.and_then(read));
-    if let (Some(outside), Some(inside)) = (outside, inside)
-        && outside != inside
-    {
-        config.contradiction(key, format!("{key} is {outside}, but {inside} in the scaling object"));
-    }
-    inside.or(outside)
 }

@@ -3,9 +3,9 @@
 //! generation_config.json takes precedence over config.json, and that over the names in
 //! tokenizer_config.json. A generation_config.json that is not JSON is ignored, as in transformers.
 
-use crate::checkpoint;
-use crate::checkpoint::Checkpoint;
-use crate::config::Section;
+use crate::checkpoint::files;
+use crate::checkpoint::files::Checkpoint;
+use crate::config::section::Section;
 use crate::json::Document;
 use forge_ir::{Diagnostic, SpecialTokens};
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub(crate) const GENERATION: &str = "generation_config.json";
 
 /// Why generation_config.json is ignored: it is not JSON.
 pub(crate) fn unusable_generation(checkpoint: &dyn Checkpoint) -> Option<Diagnostic> {
-    let text = checkpoint::text(checkpoint, GENERATION).ok()??;
+    let text = files::text(checkpoint, GENERATION).ok()??;
     let faults = crate::json::parse(GENERATION, &text).err()?;
     faults.into_iter().find(|fault| fault.code == crate::json::NOT_JSON)
 }
@@ -69,7 +69,7 @@ pub(crate) fn read(
 }
 
 fn parse(checkpoint: &dyn Checkpoint, file: &str) -> Result<Document, Vec<Diagnostic>> {
-    let Some(text) = checkpoint::text(checkpoint, file).map_err(|fault| vec![fault])? else {
+    let Some(text) = files::text(checkpoint, file).map_err(|fault| vec![fault])? else {
         return Ok(Document::default());
     };
     let document = crate::json::parse(file, &text)?;

@@ -4,10 +4,10 @@
 //! expert and projection, one per projection (MLX), or one for gate and up together. The architecture
 //! determines whether gate and up rows alternate or are stacked.
 
-use crate::builder::Layer;
-use crate::config::Section;
-use crate::mlp::Mlp;
-use crate::mxfp4;
+use crate::config::section::Section;
+use crate::graph::builder::Layer;
+use crate::layers::mlp::Mlp;
+use crate::quantization::mxfp4;
 use forge_ir::{Activation, Gating, Groups, ParamId, Routing, Scores, Stack, ValueId, WeightSlice};
 
 /// Description of MoE layers.

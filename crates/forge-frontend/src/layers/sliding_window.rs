@@ -2,7 +2,7 @@
 //!
 //! A window as wide as the context counts as none.
 
-use crate::config::Section;
+use crate::config::section::Section;
 
 /// The windows of a model's layers.
 pub(crate) struct Windows {

@@ -1,9 +1,9 @@
 //! Grouped-query attention with RoPE.
 
-use crate::builder::{Layer, Norm};
-use crate::config::Section;
-use crate::decoder::{Defaults, count};
-use crate::rope::Rope;
+use crate::config::section::Section;
+use crate::defaults::{Defaults, count};
+use crate::graph::builder::{Layer, Norm};
+use crate::layers::rope::Rope;
 use forge_ir::{Activation, Rotation, StateId, ValueId, WeightSlice};
 
 /// Description of an attention block.

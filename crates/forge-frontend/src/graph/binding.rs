@@ -3,12 +3,12 @@
 //! A tensor that is missing or has the wrong shape is recorded and replaced by a placeholder, so that all
 //! problems are found at once. Tensors that are unused, or not fully used, are errors too.
 
-use crate::mlx_quant;
-use crate::mlx_quant::Quantization;
-use crate::mxfp4;
-use crate::safetensors_header::Tensor;
+use crate::checkpoint::safetensors_header::Tensor;
+use crate::checkpoint::tensors::Tensors;
+use crate::quantization::mlx;
+use crate::quantization::mlx::Quantization;
+use crate::quantization::mxfp4;
 use crate::suggest::nearest;
-use crate::tensors::Tensors;
 use forge_ir::{Diagnostic, Format, Stack, Weight, WeightId, WeightSlice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -216,10 +216,10 @@ impl<'a> Bindings<'a> {
             self.faults.push(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
             return Format::F32;
         }
-        let format = mlx_quant::format(tensors, self.quantization.as_ref(), tensor, shape);
+        let format = mlx::format(tensors, self.quantization.as_ref(), tensor, shape);
         // Scales and biases that this format does not have stay unused and are reported.
         let beside = if format == Ok(Format::Mxfp4) { 1 } else { 2 };
-        self.beside.extend(mlx_quant::companions(&tensor.name).into_iter().take(beside));
+        self.beside.extend(mlx::companions(&tensor.name).into_iter().take(beside));
         format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
     }
 

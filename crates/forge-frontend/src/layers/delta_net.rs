@@ -6,8 +6,8 @@
 //! out       = projection of norm(heads) * silu(z)
 //! ```
 
-use crate::builder::{Layer, Norm, NormKind};
-use crate::config::Section;
+use crate::config::section::Section;
+use crate::graph::builder::{Layer, Norm, NormKind};
 use forge_ir::{Activation, RecurrentState, ValueId, WeightSlice};
 
 /// Description of a Gated DeltaNet block.

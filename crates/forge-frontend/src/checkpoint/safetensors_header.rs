@@ -4,7 +4,7 @@
 //! Checks that the header fits the file, tensor ranges fill the rest without gaps or overlaps, each range
 //! matches its shape, and names are unique.
 
-use crate::checkpoint::{Checkpoint, lfs_pointer, unreadable};
+use crate::checkpoint::files::{Checkpoint, lfs_pointer, unreadable};
 use forge_ir::{Blocks, Diagnostic};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};

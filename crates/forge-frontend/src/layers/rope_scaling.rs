@@ -1,8 +1,8 @@
 //! RoPE scaling. Every type is reduced to frequencies, a magnitude, and optional frequencies for long
 //! contexts, so later stages do not depend on the types.
 
-use crate::config::Section;
-use crate::rope::either;
+use crate::config::section::Section;
+use crate::layers::rope_keys::either;
 use forge_ir::LongContext;
 
 /// Meaning of the scaling types for an architecture.

@@ -2,9 +2,8 @@
 //!
 //! A body is built for every layer; equal bodies are shared.
 
-use crate::binding::{Bindings, TensorRequest};
-use crate::mla::OfHeads;
-use crate::tensors::Tensors;
+use crate::checkpoint::tensors::Tensors;
+use crate::graph::binding::{Bindings, TensorRequest};
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, ConvState, Experts, LatentCache, Node, Op, Param, ParamId,
     ParamKind, RecurrentState, Rotation, Routing, Stack, State, StateId, ValueId, WeightId, WeightSlice,
@@ -401,4 +400,16 @@ impl Layer<'_, '_> {
         });
         Apply { body: BodyId(index), weights, states, parts }
     }
+}
+
+/// One matrix per head, stacked: a tensor or a slice of one.
+pub(crate) struct OfHeads {
+    /// The tensor.
+    pub(crate) tensor: String,
+    /// Shape over all heads.
+    pub(crate) shape: [usize; 2],
+    /// Slice of the tensor.
+    pub(crate) cut: Option<WeightSlice>,
+    /// The tensor's dimensions after the first, if it has a dimension for heads.
+    pub(crate) lies: Vec<usize>,
 }

@@ -1,79 +1,21 @@
-//! A model configuration that records which of its keys have been read.
+//! An object of the configuration: getters that record which keys have been read.
 //!
-//! A key that is present and never read is an error if the reference implementation reads it
-//! ([`crate::reference`]): ignoring it could change the output. Other unread keys are accepted and listed.
 //! Getters never fail: they record the problem and return a placeholder, so that all problems of a file are
 //! found at once. A null value counts as absent.
 
+use crate::config::conventions::Conventions;
+use crate::config::file::Config;
 use crate::json::Document;
-use crate::reference;
 use crate::suggest::nearest;
 use forge_ir::Diagnostic;
 use serde_json::{Map, Value};
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// A configuration file, with the keys read so far.
-pub(crate) struct Config {
-    document: Document,
-    conventions: Conventions,
-    asked: RefCell<BTreeSet<String>>,
-    passed: RefCell<BTreeSet<String>>,
-    /// Model types by the paths of the objects that configure them.
-    models: RefCell<BTreeMap<String, &'static str>>,
-    /// Keys that were accepted without being read.
-    ignored: RefCell<Vec<String>>,
-    /// Notes for the user.
-    notes: RefCell<Vec<String>>,
-    /// Keys whose empty objects count as absent.
-    empty: RefCell<BTreeSet<String>>,
-    faults: RefCell<Vec<Diagnostic>>,
-    broken: Cell<bool>,
-}
-
-/// How a checkpoint's tensors differ from Hugging Face's layout. By default nothing differs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Conventions {
-    /// Rows of queries and keys are ordered for interleaved RoPE pairs.
-    pub(crate) neighbours_turn: bool,
-    /// Gains are stored in full, not minus 1.
-    pub(crate) whole_gains: bool,
-    /// Matrices have one row per output even if the architecture's are transposed.
-    pub(crate) rows_are_outputs: bool,
-}
 
 /// An object of the configuration: the whole file, or the value of a key.
 #[derive(Clone)]
 pub(crate) struct Section<'a> {
-    config: &'a Config,
-    path: String,
-    map: Option<&'a Map<String, Value>>,
-}
-
-/// A key that has not been read.
-struct Unread<'a> {
-    /// Path of its object; empty for the whole file.
-    object: String,
-    key: &'a str,
-    value: &'a Value,
-}
-
-impl Unread<'_> {
-    fn path(&self) -> String {
-        if self.object.is_empty() { self.key.to_owned() } else { format!("{}.{}", self.object, self.key) }
-    }
-}
-
-/// Paths of the configuration keys that an architecture reads, whether or not they are present.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
-    /// Keys that were read.
-    pub read: Vec<String>,
-    /// Keys that have no effect, at any value or in combination with other keys.
-    pub inert: Vec<String>,
-    /// Present keys that were accepted without being read: the reference ignores them, or their value is the
-    /// default.
-    pub ignored: Vec<String>,
+    pub(super) config: &'a Config,
+    pub(super) path: String,
+    pub(super) map: Option<&'a Map<String, Value>>,
 }
 
 /// Maximum count. Products of two counts fit in 64 bits.
@@ -83,22 +25,6 @@ const LARGEST: u64 = u32::MAX as u64;
 const MOST_LAYERS: usize = 1000;
 
 impl Config {
-    /// A configuration of which no key has been read.
-    pub(crate) fn new(document: Document, conventions: Conventions) -> Config {
-        Config {
-            document,
-            conventions,
-            asked: RefCell::default(),
-            passed: RefCell::default(),
-            models: RefCell::default(),
-            ignored: RefCell::default(),
-            notes: RefCell::default(),
-            empty: RefCell::default(),
-            faults: RefCell::default(),
-            broken: Cell::new(false),
-        }
-    }
-
     /// The whole file.
     pub(crate) fn root(&self) -> Section<'_> {
         if !self.document.value.is_object() {
@@ -106,145 +32,10 @@ impl Config {
         }
         Section { config: self, path: String::new(), map: self.document.value.as_object() }
     }
-
-    /// Whether a problem was found that leaves the description incomplete.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.get()
-    }
-
-    /// All problems found.
-    pub(crate) fn faults(self) -> Vec<Diagnostic> {
-        self.faults.into_inner()
-    }
-
-    /// Notes on keys that were accepted without being read.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.borrow().clone()
-    }
-
-    /// The keys that were read, and the keys that were ignored and not read.
-    pub(crate) fn keys(&self) -> Keys {
-        let (read, passed) = (self.asked.borrow(), self.passed.borrow());
-        Keys {
-            read: read.iter().cloned().collect(),
-            inert: passed.difference(&read).cloned().collect(),
-            ignored: self.ignored.borrow().clone(),
-        }
-    }
-
-    /// Every unread key that is not in `allowed`, whether or not it has an effect.
-    pub(crate) fn unread_keys(&self, allowed: &[String]) -> Vec<String> {
-        self.unread(allowed).iter().map(Unread::path).collect()
-    }
-
-    fn unread(&self, allowed: &[String]) -> Vec<Unread<'_>> {
-        let mut unread = Vec::new();
-        self.find_unread(&self.root(), allowed, &mut unread);
-        // Sorted: the order in the map depends on serde_json's features.
-        unread.sort_by_key(Unread::path);
-        unread
-    }
-
-    /// Whether an unread key has an effect in the reference implementation.
-    fn has_effect(&self, Unread { object, key, value }: &Unread<'_>) -> bool {
-        let models = self.models.borrow();
-        let inside = |model: &str| match model {
-            "" => Some(object.as_str()),
-            _ => object.strip_prefix(model).filter(|rest| rest.is_empty() || rest.starts_with('.')),
-        };
-        // The innermost object that configures a model.
-        let owner = models.iter().rev().find_map(|(path, model)| Some((inside(path)?, *model)));
-        let model = owner.and_then(|(inner, model)| Some((inner, reference::model(model)?)));
-        model.is_none_or(|(inner, model)| model.has_effect(inner.trim_start_matches('.'), key, value))
-    }
-
-    /// Accepts every unread key that has no effect in the reference implementation and records an error for
-    /// the others.
-    pub(crate) fn refuse_unread(&self, family: &str, allowed: &[String]) {
-        let (unknown, ignored): (Vec<Unread<'_>>, Vec<Unread<'_>>) =
-            self.unread(allowed).into_iter().partition(|unread| self.has_effect(unread));
-        let (asked, passed) = (self.asked.borrow(), self.passed.borrow());
-        for unread in &ignored {
-            // A key of the same object that was read and is absent.
-            let (path, Unread { object, key, .. }) = (unread.path(), unread);
-            let siblings = asked.iter().filter_map(|known| {
-                let (parent, name) = known.rsplit_once('.').unwrap_or(("", known));
-                (parent == *object && self.document.key(known).is_none()).then_some(name)
-            });
-            // Names of special tokens are similar but never typos of each other.
-            let siblings = siblings.filter(|name| !name.contains("_token_"));
-            if let Some(known) = nearest(key, siblings) {
-                self.notes.borrow_mut().push(format!(
-                    "{}: transformers ignores {path}; did you mean {known}?",
-                    self.document.file
-                ));
-            }
-        }
-        *self.ignored.borrow_mut() = ignored.iter().map(Unread::path).collect();
-        for unread in unknown {
-            let (path, Unread { object, key, .. }) = (unread.path(), &unread);
-            let release = reference::release();
-            let message = format!("unsupported key {path}, which transformers {release} reads");
-            let mut fault = Diagnostic::new("F0207", message);
-            if let Some(span) = self.document.key(&path) {
-                fault = fault.at(&self.document.file, span, format!("not supported for {family}"));
-            }
-            // Only keys of the same object are suggested.
-            let siblings = asked.union(&passed).filter_map(|known| {
-                let (parent, known) = known.rsplit_once('.').unwrap_or(("", known));
-                (parent == *object).then_some(known)
-            });
-            if let Some(known) = nearest(key, siblings) {
-                fault = fault.note(format!("nearest supported key: {known}"));
-            }
-            let fault = fault
-                .note("ignoring it could change the output")
-                .note(format!("if it has no effect, pass --ignore-config-key {path}"));
-            // Tensors are still checked: the description is complete without the key.
-            self.faults.borrow_mut().push(fault);
-        }
-    }
-
-    /// Records an error for every allowed key that is absent: it is probably misspelled.
-    pub(crate) fn refuse_absent(&self, allowed: &[String]) {
-        let Document { file, value, .. } = &self.document;
-        let Some(map) = value.as_object() else { return };
-        for path in allowed.iter().filter(|path| self.document.key(path).is_none()) {
-            let message = format!("--ignore-config-key {path}: {file} has no such key");
-            let mut fault = Diagnostic::new("F0207", message);
-            if let Some(found) = nearest(path, map.keys().map(String::as_str)) {
-                fault = fault.note(format!("nearest key: {found}"));
-            }
-            self.faults.borrow_mut().push(fault.note(format!("remove --ignore-config-key {path}")));
-        }
-    }
-
-    fn find_unread<'a>(&'a self, section: &Section<'a>, allowed: &[String], unread: &mut Vec<Unread<'a>>) {
-        for (key, value) in section.map.into_iter().flatten() {
-            let path = section.path_of(key);
-            if !section.was_known(key) && !allowed.contains(&path) {
-                unread.push(Unread { object: section.path.clone(), key, value });
-            } else if let (true, Some(map)) = (self.was_opened(&path), value.as_object()) {
-                self.find_unread(&Section { config: self, path, map: Some(map) }, allowed, unread);
-            }
-        }
-    }
-
-    /// Whether any key of the object at a path has been read.
-    fn was_opened(&self, path: &str) -> bool {
-        let inside = format!("{path}.");
-        let asked = self.asked.borrow();
-        asked.range(inside.clone()..).next().is_some_and(|key| key.starts_with(&inside))
-    }
-
-    fn fault(&self, fault: Diagnostic) {
-        self.broken.set(true);
-        self.faults.borrow_mut().push(fault);
-    }
 }
 
 impl<'a> Section<'a> {
-    fn path_of(&self, key: &str) -> String {
+    pub(super) fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 

@@ -4,9 +4,9 @@
 //! `quantization` in the configuration gives mode, bits and group size, for all modules and for single
 //! modules by name. Shapes must agree with it. A module without scales is not quantized.
 
-use crate::config::Section;
-use crate::safetensors_header::Tensor;
-use crate::tensors::Tensors;
+use crate::checkpoint::safetensors_header::Tensor;
+use crate::checkpoint::tensors::Tensors;
+use crate::config::section::Section;
 use forge_ir::{Affine, BLOCK, Bits, Diagnostic, Format, Group, Scales};
 use std::collections::BTreeMap;
 

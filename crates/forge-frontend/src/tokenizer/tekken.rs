@@ -5,8 +5,8 @@
 //! into two other tokens, ordered by the rank of the token. Special tokens have the first ids; the id of any
 //! other token is its rank plus the number of special tokens.
 
-use crate::checkpoint;
-use crate::checkpoint::{Checkpoint, Memory, is_there};
+use crate::checkpoint::files;
+use crate::checkpoint::files::{Checkpoint, Memory, is_there};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forge_ir::Diagnostic;
@@ -54,7 +54,7 @@ pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Me
     if is_there(checkpoint, TOKENIZER)? {
         return Ok(files);
     }
-    let Some(text) = checkpoint::text(checkpoint, FILE)? else { return Ok(files) };
+    let Some(text) = files::text(checkpoint, FILE)? else { return Ok(files) };
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| Diagnostic::new("F0201", format!("{FILE} is not valid JSON: {error}")))?;
     drop(text);

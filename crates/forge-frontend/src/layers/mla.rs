@@ -10,12 +10,12 @@
 //! The graph uses the absorbed form: queries are multiplied by the key matrices, and the attention output
 //! over latents by the value matrices, so keys and values of heads are never materialized.
 
-use crate::attention::Attention;
-use crate::builder::{Layer, Norm};
-use crate::config::Section;
-use crate::rope;
-use crate::rope::Rope;
-use crate::rope_scaling;
+use crate::config::section::Section;
+use crate::graph::builder::{Layer, Norm, OfHeads};
+use crate::layers::attention::Attention;
+use crate::layers::rope::Rope;
+use crate::layers::rope_keys;
+use crate::layers::rope_scaling;
 use forge_ir::{LatentCache, Rotation, ValueId, WeightSlice};
 
 /// Description of an MLA block.
@@ -126,18 +126,6 @@ impl LatentAttention {
     }
 }
 
-/// One matrix per head, stacked: a tensor or a slice of one.
-pub(crate) struct OfHeads {
-    /// The tensor.
-    pub(crate) tensor: String,
-    /// Shape over all heads.
-    pub(crate) shape: [usize; 2],
-    /// Slice of the tensor.
-    pub(crate) cut: Option<WeightSlice>,
-    /// The tensor's dimensions after the first, if it has a dimension for heads.
-    pub(crate) lies: Vec<usize>,
-}
-
 /// The matrices absorbed into queries and outputs.
 struct Matrices {
     /// Key matrices, and whether they are multiplied transposed: they are stored as projections from latents
@@ -173,7 +161,8 @@ impl LatentAttention {
 
 /// YaRN's correction of the score scale (`mscale_all_dim`).
 fn spread(config: &Section<'_>) -> f64 {
-    let Some(scaling) = rope::object(config).filter(|scaling| rope_scaling::kind(scaling) == "yarn") else {
+    let Some(scaling) = rope_keys::object(config).filter(|scaling| rope_scaling::kind(scaling) == "yarn")
+    else {
         return 1.0;
     };
     let all = scaling.number_or("mscale_all_dim", 0.0);

@@ -2,10 +2,10 @@
 //! `X_scales` one exponent byte per block. Rows are outputs. Tensor names and types identify the format; the
 //! configuration must agree with them.
 
-use crate::config::Section;
-use crate::mlx_quant;
-use crate::safetensors_header::Tensor;
-use crate::tensors::Tensors;
+use crate::checkpoint::safetensors_header::Tensor;
+use crate::checkpoint::tensors::Tensors;
+use crate::config::section::Section;
+use crate::quantization::mlx;
 use forge_ir::{BLOCK, Diagnostic, Format};
 
 const BLOCKS: &str = "_blocks";
@@ -18,7 +18,7 @@ pub(crate) fn blocks(matrix: &str) -> String {
 /// Checks `quantization_config`, unless it is a copy of MLX's `quantization`.
 pub(crate) fn read(config: &Section<'_>) {
     const KEY: &str = "quantization_config";
-    if config.get(mlx_quant::KEY).is_some() {
+    if config.get(mlx::KEY).is_some() {
         return;
     }
     config.absent_if_empty(KEY);

@@ -1,10 +1,10 @@
-//! Keys that the reference implementation reads although they have no effect: what [`crate::reference`]
+//! Keys that the reference implementation reads although they have no effect: what [`crate::config::reference`]
 //! cannot decide.
 //!
 //! Some have no effect at any value, others only at a value that disables them. Keys that have no effect in
 //! combination with other keys are ignored where those are read.
 
-use crate::config::Section;
+use crate::config::section::Section;
 use serde_json::Value;
 
 /// Keys without effect at any value, and why.

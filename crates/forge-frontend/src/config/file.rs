@@ -1,0 +1,91 @@
+//! A model configuration that records which of its keys have been read.
+//!
+//! A key that is present and never read is an error if the reference implementation reads it
+//! (`reference`): ignoring it could change the output. Other unread keys are accepted and listed.
+//! Getters never fail: they record the problem and return a placeholder, so that all problems of a file are
+//! found at once. A null value counts as absent.
+
+use crate::config::conventions::Conventions;
+use crate::json::Document;
+use forge_ir::Diagnostic;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A configuration file, with the keys read so far.
+pub(crate) struct Config {
+    pub(super) document: Document,
+    pub(super) conventions: Conventions,
+    pub(super) asked: RefCell<BTreeSet<String>>,
+    pub(super) passed: RefCell<BTreeSet<String>>,
+    /// Model types by the paths of the objects that configure them.
+    pub(super) models: RefCell<BTreeMap<String, &'static str>>,
+    /// Keys that were accepted without being read.
+    pub(super) ignored: RefCell<Vec<String>>,
+    /// Notes for the user.
+    pub(super) notes: RefCell<Vec<String>>,
+    /// Keys whose empty objects count as absent.
+    pub(super) empty: RefCell<BTreeSet<String>>,
+    pub(super) faults: RefCell<Vec<Diagnostic>>,
+    pub(super) broken: Cell<bool>,
+}
+
+/// Paths of the configuration keys that an architecture reads, whether or not they are present.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Keys that were read.
+    pub read: Vec<String>,
+    /// Keys that have no effect, at any value or in combination with other keys.
+    pub inert: Vec<String>,
+    /// Present keys that were accepted without being read: the reference ignores them, or their value is the
+    /// default.
+    pub ignored: Vec<String>,
+}
+
+impl Config {
+    /// A configuration of which no key has been read.
+    pub(crate) fn new(document: Document, conventions: Conventions) -> Config {
+        Config {
+            document,
+            conventions,
+            asked: RefCell::default(),
+            passed: RefCell::default(),
+            models: RefCell::default(),
+            ignored: RefCell::default(),
+            notes: RefCell::default(),
+            empty: RefCell::default(),
+            faults: RefCell::default(),
+            broken: Cell::new(false),
+        }
+    }
+
+    /// Whether a problem was found that leaves the description incomplete.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// All problems found.
+    pub(crate) fn faults(self) -> Vec<Diagnostic> {
+        self.faults.into_inner()
+    }
+
+    /// Notes on keys that were accepted without being read.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
+    }
+
+    /// The keys that were read, and the keys that were ignored and not read.
+    pub(crate) fn keys(&self) -> Keys {
+        let (read, passed) = (self.asked.borrow(), self.passed.borrow());
+        Keys {
+            read: read.iter().cloned().collect(),
+            inert: passed.difference(&read).cloned().collect(),
+            ignored: self.ignored.borrow().clone(),
+        }
+    }
+
+    /// Records a problem that leaves the description incomplete.
+    pub(super) fn fault(&self, fault: Diagnostic) {
+        self.broken.set(true);
+        self.faults.borrow_mut().push(fault);
+    }
+}

@@ -1,0 +1,4 @@
+//! The graph under construction, and the tensors bound to its weights.
+
+pub(crate) mod binding;
+pub(crate) mod builder;

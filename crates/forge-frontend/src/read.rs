@@ -1,0 +1,104 @@
+//! Reads a checkpoint into a validated graph.
+
+use crate::checkpoint::files::{Checkpoint, Memory};
+use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::tied_copies;
+use crate::config::conventions::Conventions;
+use crate::config::file::Keys;
+use crate::description::{Described, describe};
+use crate::gguf;
+use crate::graph::builder::Builder;
+use crate::options::Options;
+use crate::tokenizer::tekken;
+use forge_ir::{Diagnostic, Draft, Graph};
+
+/// A checkpoint that has been read.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The computation graph.
+    pub graph: Graph,
+    /// Locations of the weights. [`Tensors::read`] reads them by the names in the graph.
+    pub tensors: Tensors,
+    /// Names of tensors that the model does not need.
+    pub ignored: Vec<String>,
+    /// Text files that are not in the checkpoint, by their Hugging Face names. For a GGUF file:
+    /// configuration, tokenizer and chat template. For a directory: files converted from other formats.
+    pub texts: Memory,
+    /// Files that are ignored because they are not JSON, as transformers does.
+    pub unusable: Vec<String>,
+    /// The keys of its configuration.
+    pub keys: Keys,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+}
+
+/// Reads a checkpoint.
+///
+/// # Errors
+/// All problems found, in the order of the stages: checkpoint, configuration, tensors.
+pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
+    let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
+    let mut options = options.clone();
+    let mut ignored_keys = Vec::new();
+    let mut file_notes = Vec::new();
+    let (texts, tensors, conventions) = match translated {
+        Some(translated) => {
+            ignored_keys = translated.ignored_keys;
+            file_notes = translated.notes;
+            options.allow_unknown.retain(|key| !translated.keys.contains(key));
+            (translated.texts, Ok(translated.tensors), translated.conventions)
+        }
+        None => (Memory::default(), Tensors::of_folder(checkpoint), Conventions::default()),
+    };
+    let described = describe(if texts.0.is_empty() { checkpoint } else { &texts }, conventions, &options);
+    let (described, tensors) = match (described, tensors) {
+        (Ok(described), Ok(tensors)) => (described, tensors),
+        (described, tensors) => {
+            let faults = |first: Option<Vec<Diagnostic>>| first.into_iter().flatten();
+            let configuration = described.map_or_else(|faults| faults, |described| described.faults);
+            return Err(faults(tensors.err()).chain(configuration).collect());
+        }
+    };
+    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
+        described;
+
+    let mut builder = Builder::new(Some(&tensors));
+    builder.bindings.quantization = quantization;
+    notes.extend(file_notes.into_iter().chain(blueprint.find(&tensors)));
+    let parts = blueprint.build(&mut builder);
+    for copy in &parts.copies {
+        if let Some(fault) = tied_copies::check(checkpoint, &tensors, copy) {
+            builder.bindings.fault(fault);
+        }
+    }
+    let mut texts = texts;
+    if texts.0.is_empty() {
+        match tekken::files(checkpoint, parts.vocabulary) {
+            Ok(files) if files.0.is_empty() => {}
+            Ok(files) => {
+                notes.push("the checkpoint has no tokenizer.json: converting tekken.json".to_owned());
+                texts = files;
+            }
+            Err(fault) => faults.push(fault),
+        }
+    }
+    let ignored = match builder.bindings.finish() {
+        Ok(ignored) if faults.is_empty() => ignored,
+        finished => {
+            faults.extend(finished.err().into_iter().flatten());
+            return Err(faults);
+        }
+    };
+    keys.ignored.extend(ignored_keys);
+    (model.vocabulary, model.hidden, model.context) = (parts.vocabulary, parts.hidden, parts.context);
+    let draft = Draft {
+        model,
+        weights: builder.bindings.weights,
+        states: builder.states,
+        bodies: builder.bodies,
+        prologue: parts.prologue,
+        layers: parts.layers,
+        epilogue: parts.epilogue,
+    };
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
+}
