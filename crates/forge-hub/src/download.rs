@@ -6,9 +6,9 @@
 use crate::cache::Cache;
 use crate::checksum::{Digest, Sum};
 use crate::error::Error;
+use crate::event::{Event, Watch};
 use crate::retry::{RetryPolicy, TransferError};
 use crate::transport::{HttpResponse, TransportError};
-use crate::{Event, Watch};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;

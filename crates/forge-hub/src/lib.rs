@@ -3,13 +3,14 @@
 //! A [`Request`] names a repository, [`Settings`] configure hub and cache, and [`fetch`] downloads the files
 //! that a compilation needs. The cache is shared with all other hub tools.
 //!
-//! `request`, `listing`, `choose`, `checksum` and `error` do no I/O. Only `transport` uses the network, and
-//! only `cache` and `download` write to disk.
+//! `request`, `listing`, `select_files`, `checksum`, `event` and `error` do no I/O. Only `transport` uses the
+//! network, and only `cache` and `download` write to disk.
 
 mod cache;
 mod checksum;
 mod download;
 mod error;
+mod event;
 mod listing;
 mod request;
 mod retry;
@@ -18,6 +19,7 @@ mod settings;
 mod transport;
 
 pub use crate::error::Error;
+pub use crate::event::{Event, Watch};
 pub use crate::request::Request;
 pub use crate::retry::RetryPolicy;
 pub use crate::select_files::part_of;
@@ -31,36 +33,6 @@ use crate::retry::TransferError;
 use crate::select_files::Choice;
 use crate::transport::{HttpResponse, Transport};
 use std::path::PathBuf;
-
-/// A progress event.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// A message for the user.
-    Note(&'a str),
-    /// A download is about to start.
-    Total {
-        /// Number of files that the cache does not have.
-        files: usize,
-        /// Missing bytes of these files.
-        bytes: u64,
-    },
-    /// A file's download begins.
-    Begin {
-        /// Name in the repository.
-        file: &'a str,
-        /// Bytes downloaded earlier.
-        done: u64,
-        /// Size in bytes.
-        size: u64,
-    },
-    /// Bytes of the current file downloaded so far.
-    Progress(u64),
-    /// The current file is complete and verified.
-    End,
-}
-
-/// A callback for events.
-pub type Watch<'a> = dyn FnMut(Event<'_>) + 'a;
 
 /// A checkpoint in the cache.
 #[derive(Debug, PartialEq, Eq)]

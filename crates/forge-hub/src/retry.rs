@@ -1,7 +1,7 @@
 //! Retry policy for failed transfers.
 
 use crate::error::Error;
-use crate::{Event, Watch};
+use crate::event::{Event, Watch};
 use std::time::{Duration, SystemTime};
 
 /// A failed transfer, by whether a retry can help.
