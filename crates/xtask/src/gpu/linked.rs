@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The runtime crate, which all programs share.
+pub(super) const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../forge-runtime");
+
 const FILL: &str = include_str!("../../gpu/fill.rs");
 
 /// Links the crates in `out/crates` to `out/pack/programs`.

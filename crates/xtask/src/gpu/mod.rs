@@ -8,14 +8,11 @@ mod kernels;
 mod linked;
 pub(crate) mod times;
 
-use linked::{link, run, write};
+use linked::{RUNTIME, link, run, write};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::member::make_member;
-
-/// The runtime crate, which all programs share.
-const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../forge-runtime");
 
 const JUDGE: &str = include_str!("../../gpu/judge.sh");
 

@@ -3,7 +3,7 @@
 //! No checkpoint is needed. The package only contains the headers of the weight files; `times.sh` fills in random weights on
 //! the GPU machine, more than 1 GB/s, and runs each program's `bench`.
 
-use super::linked::{link, write};
+use super::linked::{RUNTIME, link, write};
 use forge_codegen::{CrateOptions, LAYOUTS, layouts_ptx, render};
 use forge_frontend::{DummyWeights, Options as Reading, read_model};
 use forge_ir::{Diagnostic, Format, Graph};
@@ -43,7 +43,7 @@ pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&
             converses: false,
             cuda: true,
             tunable,
-            runtime: Some(super::RUNTIME.to_owned()),
+            runtime: Some(RUNTIME.to_owned()),
             command: "cargo xtask gpu-times".to_owned(),
             version: env!("CARGO_PKG_VERSION"),
         };
