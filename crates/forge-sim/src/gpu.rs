@@ -12,9 +12,9 @@
 #[path = "../../forge-runtime/src/gpu/cuda/driver.rs"]
 mod driver;
 
-use crate::compile::CompileError;
-use crate::memory::{Bound, BufferId, Memory};
-use crate::signature::Signature;
+use crate::compile::clang::CompileError;
+use crate::compile::signature::Signature;
+use crate::memory::buffers::{Bound, BufferId, Memory};
 use driver::{Address, Driver, Handle, call};
 use forge_kernels::decl::KernelDecl;
 use forge_kernels::ptx::{TARGETS, find_clang, translate};

@@ -46,50 +46,35 @@
 //!
 //! # Modules
 //!
-//! - `text`, `signature`, `rewrite`, `compile`, `program`: from source text to callable code.
-//! - `memory`, `poison`, `map`, `arena`, `shadow`: memory and its access history.
-//! - `fibre`, `engine`, `waits`, `diverge`, `hooks`: execution of threads.
-//! - `watch`, `blame`, `fault`: the checks and their messages; `traffic`: memory traffic counters.
+//! - `compile`: from source text to callable code.
+//! - `memory`: buffers and threadgroup memory, with their access history.
+//! - `execute`: execution of threads.
+//! - `check`: the checks, their messages, and memory traffic counters.
 //! - `sim`, `recording`, `replay`, `sample`, `mutants`: the public interface.
-//! - `card`: runs the dispatches on an NVIDIA GPU instead; `exactness`: the numeric tolerances of both.
+//! - `gpu`: runs the dispatches on an NVIDIA GPU instead; `precision`: the numeric tolerances of both.
 
-mod barriers;
-mod checker;
+mod check;
 mod compile;
-mod diagnostics;
-mod diverge;
-mod engine;
-mod fault;
-mod fibre;
+mod execute;
 #[cfg(feature = "card")]
 mod gpu;
-mod hooks;
-mod lexer;
 mod memory;
-mod mmap;
 pub mod mutants;
-mod poison;
 mod precision;
-mod program;
 pub mod recording;
 mod replay;
-mod rewrite;
 mod sample;
-mod shadow;
-mod signature;
 mod sim;
-mod threadgroup_memory;
-mod traffic;
 
-pub use crate::checker::Counters;
-pub use crate::compile::{Clang, CompileError, clang};
-pub use crate::fault::{Fault, Kind};
-pub use crate::memory::{Bound, BufferId, Memory};
+pub use crate::check::checker::Counters;
+pub use crate::check::fault::{Fault, Kind};
+pub use crate::check::traffic::Traffic;
+pub use crate::compile::clang::{Clang, CompileError, clang};
+pub use crate::compile::program::{Kernel, Options, Program};
+pub use crate::compile::signature::{Malformed, Parameter, Signature, Source, Space, kernels};
+pub use crate::memory::buffers::{Bound, BufferId, Memory};
 pub use crate::precision::Exactness;
-pub use crate::program::{Kernel, Options, Program};
 pub use crate::recording::{Command, Dispatch, Pass, Read, Recording, What};
 pub use crate::replay::{Replay, Report, Values, Wait, Weights};
 pub use crate::sample::{Outcome, Sample, Samples};
-pub use crate::signature::{Malformed, Parameter, Signature, Source, Space, kernels};
 pub use crate::sim::Sim;
-pub use crate::traffic::Traffic;

@@ -1,12 +1,12 @@
 //! Mutation testing of the checker: removes one barrier or one bound of a kernel at a time. A bound is a `min(a, b)` that
 //! clamps an index, or a comparison that guards an access.
 
-use crate::compile::CompileError;
-use crate::fault::Fault;
-use crate::lexer::{Sort, Token, closing, tokens};
-use crate::program::{Options, Program};
+use crate::check::fault::Fault;
+use crate::compile::clang::CompileError;
+use crate::compile::lexer::{Sort, Token, closing, tokens};
+use crate::compile::program::{Options, Program};
+use crate::compile::signature::{Malformed, Signature, kernels, split};
 use crate::sample::Sample;
-use crate::signature::{Malformed, Signature, kernels, split};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -81,8 +81,9 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Ran
         return if token.is("?") { ternary(tokens, index) } else { Vec::new() };
     };
     // Keeps line numbers.
-    let padded =
-        |range: &Range<usize>, with: &str| with.to_owned() + &crate::lexer::blank(&text[range.clone()]);
+    let padded = |range: &Range<usize>, with: &str| {
+        with.to_owned() + &crate::compile::lexer::blank(&text[range.clone()])
+    };
     match token.text {
         "threadgroup_barrier" | "simdgroup_barrier" => {
             let range = token.start..tokens[close].end();
@@ -192,7 +193,7 @@ fn owner(text: &str, tokens: &[Token<'_>], kernels: &[Signature], at: usize) -> 
     }
     let name = name.filter(|_| depth > 0)?;
     let uses = |kernel: &&Signature| {
-        crate::lexer::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
+        crate::compile::lexer::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
     };
     kernels.iter().find(uses).map(|kernel| kernel.name.clone())
 }

@@ -1,13 +1,13 @@
 //! Replay: executes a recording in the kernel checker, with the same dispatches and data in the same order.
 
-use crate::checker::Counters;
-use crate::fault::Fault;
-use crate::memory::{Bound, BufferId};
-use crate::program::Program;
+use crate::check::checker::Counters;
+use crate::check::fault::Fault;
+use crate::check::traffic::Traffic;
+use crate::compile::program::Program;
+use crate::memory::buffers::{Bound, BufferId};
 use crate::recording::{Command, Dispatch, Pass, Recording, What};
 use crate::sample::{Sample, Samples};
 use crate::sim::Sim;
-use crate::traffic::Traffic;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;

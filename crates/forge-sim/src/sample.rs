@@ -1,9 +1,9 @@
 //! Samples: single dispatches of a replay with their inputs, which can be executed again in isolation. Mutation tests of a
 //! kernel run on them in milliseconds.
 
-use crate::fault::Fault;
-use crate::memory::{Bound, Memory};
-use crate::program::Program;
+use crate::check::fault::Fault;
+use crate::compile::program::Program;
+use crate::memory::buffers::{Bound, Memory};
 use crate::recording::Dispatch;
 use crate::sim::Sim;
 use std::collections::HashMap;

@@ -1,16 +1,16 @@
 //! The simulated device: dispatches kernels over buffers, like a command encoder, and collects faults.
 
-use crate::checker::{Counters, View};
-use crate::engine::{Engine, LANES, MOST_THREADS};
-use crate::fault::{Fault, Kind};
-use crate::hooks::set_engine;
-use crate::memory::{Bound, Memory};
-use crate::program::Program;
-use crate::rewrite::{FIRST_THREADGROUP, POINTERS};
-use crate::shadow::Shadow;
-use crate::signature::{Signature, Source, Space};
-use crate::threadgroup_memory::LIMIT;
-use crate::traffic::Traffic;
+use crate::check::checker::{Counters, View};
+use crate::check::fault::{Fault, Kind};
+use crate::check::traffic::Traffic;
+use crate::compile::program::Program;
+use crate::compile::rewrite::{FIRST_THREADGROUP, POINTERS};
+use crate::compile::signature::{Signature, Source, Space};
+use crate::execute::engine::{Engine, LANES, MOST_THREADS};
+use crate::execute::hooks::set_engine;
+use crate::memory::buffers::{Bound, Memory};
+use crate::memory::shadow::Shadow;
+use crate::memory::threadgroup_memory::LIMIT;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;

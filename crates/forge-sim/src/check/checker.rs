@@ -1,11 +1,11 @@
 //! The access checker. It is called before each access, finds the binding or array, and compares the access with the shadow
 //! memory.
 
-use crate::fault::{Faults, Kind};
-use crate::program::Program;
-use crate::shadow::{Cell, Conflict, Now, Other, Shadow};
-use crate::threadgroup_memory::Arena;
-use crate::traffic::{Counting, Traffic};
+use crate::check::fault::{Faults, Kind};
+use crate::check::traffic::{Counting, Traffic};
+use crate::compile::program::Program;
+use crate::memory::shadow::{Cell, Conflict, Now, Other, Shadow};
+use crate::memory::threadgroup_memory::Arena;
 use serde::Serialize;
 use std::ffi::c_void;
 

@@ -1,6 +1,6 @@
 //! Parser of kernel signatures in Metal source. The source is the only declaration of a kernel.
 
-use crate::lexer::{Sort, Token, closing, tokens};
+use crate::compile::lexer::{Sort, Token, closing, tokens};
 use std::ops::Range;
 
 /// The address space of a parameter.

@@ -1,10 +1,10 @@
 //! Messages of the faults that the checker finds. None of this code is on the fast path.
 
-use crate::checker::{Checker, WRITES, site};
-use crate::fault::{Fault, Kind};
-use crate::program::Program;
-use crate::shadow::{Cell, Conflict, Other};
-use crate::threadgroup_memory::LIMIT;
+use crate::check::checker::{Checker, WRITES, site};
+use crate::check::fault::{Fault, Kind};
+use crate::compile::program::Program;
+use crate::memory::shadow::{Cell, Conflict, Other};
+use crate::memory::threadgroup_memory::LIMIT;
 use std::ffi::c_void;
 
 impl Checker {

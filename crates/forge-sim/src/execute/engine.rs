@@ -1,15 +1,15 @@
 //! Execution of threadgroups. Each thread is a fibre that runs until a barrier or a simdgroup operation. Lanes do not run in
 //! lockstep, so kernels cannot rely on an order of threads.
 
-use crate::barriers::Simdgroup;
-use crate::checker::{Checker, site};
-use crate::fault::Kind;
-use crate::fibre::{Fibre, Pause, borrow, give_back};
-use crate::hooks::engine;
-use crate::program::Call;
-use crate::rewrite::{BUILTIN_WORDS, POINTERS};
-use crate::shadow::{HOST, Now, Shadow};
-use crate::threadgroup_memory::{Arena, LIMIT};
+use crate::check::checker::{Checker, site};
+use crate::check::fault::Kind;
+use crate::compile::program::Call;
+use crate::compile::rewrite::{BUILTIN_WORDS, POINTERS};
+use crate::execute::barriers::Simdgroup;
+use crate::execute::fibre::{Fibre, Pause, borrow, give_back};
+use crate::execute::hooks::engine;
+use crate::memory::shadow::{HOST, Now, Shadow};
+use crate::memory::threadgroup_memory::{Arena, LIMIT};
 use std::ffi::{CStr, c_void};
 use std::io;
 

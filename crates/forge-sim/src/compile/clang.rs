@@ -1,6 +1,6 @@
 //! Compiles C++ source to a shared library with clang. Libraries are cached by the hash of all inputs.
 
-use crate::signature::Malformed;
+use crate::compile::signature::Malformed;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -42,23 +42,23 @@ pub enum CompileError {
 }
 
 const STANDARD_LIBRARY: &[(&str, &str)] = &[
-    ("metal_stdlib", include_str!("../stdlib/metal_stdlib")),
+    ("metal_stdlib", include_str!("../../stdlib/metal_stdlib")),
     ("metal_simdgroup", "#include \"metal_stdlib\"\n"),
     ("metal_simdgroup_matrix", "#include \"metal_stdlib\"\n"),
     ("metal_atomic", "#include \"metal_stdlib\"\n"),
     ("metal_math", "#include \"metal_stdlib\"\n"),
     ("metal_compute", "#include \"metal_stdlib\"\n"),
-    ("types.h", include_str!("../stdlib/types.h")),
-    ("hooks.h", include_str!("../stdlib/hooks.h")),
-    ("math.h", include_str!("../stdlib/math.h")),
-    ("integer.h", include_str!("../stdlib/integer.h")),
-    ("simd.h", include_str!("../stdlib/simd.h")),
-    ("matrix.h", include_str!("../stdlib/matrix.h")),
-    ("atomic.h", include_str!("../stdlib/atomic.h")),
+    ("types.h", include_str!("../../stdlib/types.h")),
+    ("hooks.h", include_str!("../../stdlib/hooks.h")),
+    ("math.h", include_str!("../../stdlib/math.h")),
+    ("integer.h", include_str!("../../stdlib/integer.h")),
+    ("simd.h", include_str!("../../stdlib/simd.h")),
+    ("matrix.h", include_str!("../../stdlib/matrix.h")),
+    ("atomic.h", include_str!("../../stdlib/atomic.h")),
 ];
 /// Time that a library stays in the cache after its last use.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
-const HOOKS: &str = include_str!("../stdlib/hooks.cpp");
+const HOOKS: &str = include_str!("../../stdlib/hooks.cpp");
 
 const COMMON: &[&str] =
     &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];

@@ -3,8 +3,8 @@
 //! A binding is a byte range of a buffer. Each binding is mapped at its own address with a gap on both sides, so an address
 //! identifies the binding: an overrun of one weight does not reach the next. Two windows of the same bytes share memory.
 
-use crate::mmap::{Mapping, anonymous, map, page, round_up};
-use crate::shadow::Shadow;
+use crate::memory::mmap::{Mapping, anonymous, map, page, round_up};
+use crate::memory::shadow::Shadow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;

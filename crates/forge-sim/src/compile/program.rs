@@ -1,9 +1,9 @@
 //! A compiled and loaded Metal source: kernels that can be called for one thread, with line information.
 
-use crate::compile::{CompileError, library};
-use crate::hooks::{TABLE, Table};
-use crate::rewrite::rewrite;
-use crate::signature::Signature;
+use crate::compile::clang::{CompileError, library};
+use crate::compile::rewrite::rewrite;
+use crate::compile::signature::Signature;
+use crate::execute::hooks::{TABLE, Table};
 use addr2line::Loader;
 use libloading::{Library, Symbol};
 use std::cell::OnceCell;

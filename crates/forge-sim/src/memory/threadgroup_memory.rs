@@ -1,7 +1,7 @@
 //! Threadgroup memory. Each array is surrounded by a gap, so that an overrun does not reach the next array. The shadow
 //! memory is contiguous, without gaps.
 
-use crate::shadow::Shadow;
+use crate::memory::shadow::Shadow;
 use std::io;
 
 /// Size of the address range in bytes.

@@ -1,7 +1,7 @@
 //! Synchronization: threadgroup barriers, simdgroup barriers, and the rendezvous of simdgroup operations.
 
-use crate::checker::site;
-use crate::engine::{Engine, LANES, State};
+use crate::check::checker::site;
+use crate::execute::engine::{Engine, LANES, State};
 use std::ffi::c_void;
 
 /// The values of all lanes in a simdgroup operation: `forge_meeting` of `hooks.h`.

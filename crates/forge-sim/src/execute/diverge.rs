@@ -1,8 +1,8 @@
 //! Divergence checks: all threads of a threadgroup or simdgroup must reach the same barriers and simdgroup operations.
 
-use crate::checker::Checker;
-use crate::engine::{Engine, LANES, State};
-use crate::fault::Kind;
+use crate::check::checker::Checker;
+use crate::check::fault::Kind;
+use crate::execute::engine::{Engine, LANES, State};
 use std::ops::Range;
 
 impl Engine {
@@ -119,7 +119,7 @@ fn verb(place: &str) -> String {
     if place == "its end" { "has returned".to_owned() } else { format!("waits at {place}") }
 }
 
-fn program(watch: &Checker) -> &crate::program::Program {
+fn program(watch: &Checker) -> &crate::compile::program::Program {
     // SAFETY: the program outlives every dispatch of its kernels.
     unsafe { &*watch.program }
 }

@@ -7,8 +7,8 @@
 //! The host may write while kernels are in flight if they do not access the word. Such a word is
 //! [forgotten](Memory::forget) before the kernels run and [checked](Memory::recall) afterwards.
 
-use crate::memory::{BufferId, Memory};
-use crate::shadow::{Cell, HOST};
+use crate::memory::buffers::{BufferId, Memory};
+use crate::memory::shadow::{Cell, HOST};
 use std::io;
 
 /// The poison word at `index`.

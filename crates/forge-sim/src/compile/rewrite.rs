@@ -1,8 +1,8 @@
 //! Rewrites Metal source to C++ for clang. Threadgroup arrays become references to memory of the executor, unselected
 //! kernels are removed, and each kernel gets a function that calls it for one thread. Line numbers do not change.
 
-use crate::lexer::{Sort, Token, blank, edit, tokens};
-use crate::signature::{Malformed, Signature, Source, Space, kernels, split};
+use crate::compile::lexer::{Sort, Token, blank, edit, tokens};
+use crate::compile::signature::{Malformed, Signature, Source, Space, kernels, split};
 use std::fmt::Write;
 
 /// Index of each launch builtin in the words that the executor passes to a thread.

@@ -1,6 +1,6 @@
 //! Callbacks of instrumented code. At most one executor runs on a system thread; a thread-local pointer refers to it.
 
-use crate::engine::Engine;
+use crate::execute::engine::Engine;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;

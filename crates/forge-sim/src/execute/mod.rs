@@ -1,0 +1,7 @@
+//! Execution of the threads of a dispatch.
+
+pub(crate) mod barriers;
+pub(crate) mod diverge;
+pub(crate) mod engine;
+pub(crate) mod fibre;
+pub(crate) mod hooks;
