@@ -16,8 +16,8 @@
 //!   into Hugging Face's files and tensor names.
 //! * `config`: a configuration that records which keys have been read, and the keys that the reference
 //!   implementation reads. `json`: JSON with source locations.
-//! * `quantization`: quantized matrices. `mlx_layout`: other changes of MLX's converters. `tokenizer`: special
-//!   tokens, and conversion of Mistral's tokenizer format.
+//! * `quantization`: quantized matrices. `mlx_layout`: other changes of MLX's converters. `tokenizer`:
+//!   special tokens, and conversion of Mistral's tokenizer format.
 //! * `architectures`: one file per architecture. It reads the configuration into a `blueprint`, made of
 //!   shared parts: `decoder`, which has `defaults`, and the parts of a layer in `layers`. `multimodal` finds
 //!   the text model of a multimodal checkpoint. `architecture_lookup` finds the architecture that a

@@ -1,5 +1,5 @@
-//! Tensor layout of checkpoints written by MLX converters, apart from quantization (`quantization`). Values are
-//! the same except for norm gains.
+//! Tensor layout of checkpoints written by MLX converters, apart from `quantization`. Values are the same
+//! except for norm gains.
 //!
 //! * Experts of a layer are one tensor per projection; `experts` recognizes them by name.
 //! * The text model of a multimodal checkpoint has another name prefix, recognized by its embedding table:

@@ -1,5 +1,4 @@
-//! Keys that the reference implementation reads although they have no effect: what [`crate::config::reference`]
-//! cannot decide.
+//! Keys that the reference implementation reads although they have no effect: what `reference` cannot decide.
 //!
 //! Some have no effect at any value, others only at a value that disables them. Keys that have no effect in
 //! combination with other keys are ignored where those are read.

@@ -1,8 +1,8 @@
 //! A file's metadata, which records which keys have been read.
 //!
-//! An unread key is an error if llama.cpp's loader reads it ([`crate::gguf::reference`]): ignoring it could change
-//! the output. Getters never fail: they record the problem and return nothing, so that all problems are found
-//! at once.
+//! An unread key is an error if llama.cpp's loader reads it ([`crate::gguf::reference`]): ignoring it could
+//! change the output. Getters never fail: they record the problem and return nothing, so that all problems are
+//! found at once.
 
 use crate::gguf::value::Value;
 use crate::suggest::nearest;

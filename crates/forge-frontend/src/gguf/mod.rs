@@ -11,8 +11,8 @@
 //!   output.
 //!
 //! `container` reads headers with `reader`, `value` and `types`. `metadata` returns values by key and records
-//! which were read. `family`, `configuration`, `rope`, `vocabulary`, `tokenizer`, `merges`, `pretokenizer` and
-//! `special_tokens` translate.
+//! which were read. `family`, `configuration`, `rope`, `vocabulary`, `tokenizer`, `merges`, `pretokenizer`
+//! and `special_tokens` translate.
 
 pub(crate) mod configuration;
 pub(crate) mod container;

@@ -1,8 +1,8 @@
 //! Rotary position embedding (RoPE): reads either spelling of the configuration into frequencies.
 //!
 //! Older configurations have `rope_theta` and `rope_scaling`, newer ones have both in `rope_parameters`. The
-//! scaling type is `rope_type` or `type`; `rope_scaling` implements the types. Arithmetic is in f32 wherever the
-//! reference's is.
+//! scaling type is `rope_type` or `type`; `rope_scaling` implements the types. Arithmetic is in f32 wherever
+//! the reference's is.
 
 use crate::config::section::Section;
 use crate::layers::rope_keys::{either, object};
