@@ -99,8 +99,8 @@ pub const PLANTED: [Planted; 26] = [
     ),
     fault(
         "no_pools",
-        "use objc2::rc::{Retained, autoreleasepool};",
-        "use objc2::rc::Retained;\nfn autoreleasepool<T>(f: impl FnOnce(()) -> T) -> T { f(()) }\n",
+        "use objc2::rc::autoreleasepool;",
+        "fn autoreleasepool<T>(f: impl FnOnce(()) -> T) -> T { f(()) }\n",
         "without an autorelease pool",
     ),
     fault(

@@ -1,8 +1,9 @@
 //! The command line of a program with all features, for `docs/reference/cli.md`.
 
-use crate::cli::{
-    Bench, Chat, Completions, Generate, Info, Logits, Perplexity, Profile, Serve, Tune, Verify, command,
+use crate::cli::arguments::{
+    Bench, Chat, Completions, Generate, Info, Logits, Perplexity, Profile, Serve, Tune, Verify,
 };
+use crate::cli::command;
 use clap::Args;
 use clap::builder::PossibleValue;
 

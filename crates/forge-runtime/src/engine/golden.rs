@@ -4,7 +4,7 @@
 //! expected logits of the last position. Differences are in standard deviations of the reference logits.
 
 use crate::device::Device;
-use crate::engine::Engine;
+use crate::engine::engine::Engine;
 use crate::engine::output::Output;
 use crate::error::Error;
 use serde::Deserialize;

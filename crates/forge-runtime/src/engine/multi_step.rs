@@ -11,7 +11,7 @@
 //! models with such states [`RunAhead::NONE`] is better if the slot is used again.
 
 use crate::device::{Device, RunAhead};
-use crate::engine::Engine;
+use crate::engine::engine::Engine;
 use crate::engine::output::Row;
 use crate::error::Error;
 use crate::model::TokenRing;

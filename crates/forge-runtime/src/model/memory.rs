@@ -1,7 +1,7 @@
 //! Memory needed by a model, and memory of the machine.
 
 use crate::error::Error;
-use crate::model::Layout;
+use crate::model::layout::Layout;
 use crate::weights::WeightFile;
 
 /// Memory use of a loaded model in bytes.

@@ -5,7 +5,7 @@
 //! uses the layout to copy a slot and to save and restore recurrent states.
 
 use crate::device::{Buffer, Device, Span};
-use crate::model::Arena;
+use crate::model::arena::Arena;
 
 /// Layout of [`Buffer::State`].
 #[derive(Clone, Debug)]

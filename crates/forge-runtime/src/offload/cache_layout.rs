@@ -4,7 +4,7 @@
 //! several classes. Memory is divided among classes in proportion to the bytes of all their experts.
 
 use crate::error::Error;
-use crate::offload::ExpertWeights;
+use crate::offload::expert_weights::ExpertWeights;
 
 /// The slots for experts of one size.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 //! attention in between, and the other layer's gains, biases and groups. It affects prefetch only.
 
 use crate::device::{Binding, Buffer, Span};
-use crate::offload::ExpertWeights;
+use crate::offload::expert_weights::ExpertWeights;
 
 /// The dispatch of the next layer's router on this layer's input.
 #[derive(Debug, PartialEq)]

@@ -5,7 +5,7 @@
 //! written, nothing is kept.
 
 use crate::atomic_write;
-use crate::offload::ExpertWeights;
+use crate::offload::expert_weights::ExpertWeights;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,10 @@
 pub(crate) mod api;
 pub(crate) mod batch;
 pub(crate) mod http;
+pub(crate) mod stop;
 pub(crate) mod tools;
+
+pub use crate::serve::stop::Stop;
 
 use crate::device::Device;
 use crate::engine::Engine;
@@ -29,7 +32,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use tokio::sync::Notify;
 
 /// Server options.
 #[derive(Clone, Debug)]
@@ -56,17 +58,6 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     stop: Stop,
-}
-
-/// Stops a server from within the program, like Ctrl-C.
-#[derive(Clone, Default)]
-pub struct Stop(Arc<Notify>);
-
-impl Stop {
-    /// Finishes running requests and stops the server; a second call stops at once.
-    pub fn stop(&self) {
-        self.0.notify_one();
-    }
 }
 
 impl Server {

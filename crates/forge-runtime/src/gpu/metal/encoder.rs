@@ -4,8 +4,8 @@
 //! routing results ([`crate::gpu::metal::expert_streaming`]).
 
 use crate::device::{Binding, Kernel, Pass};
+use crate::gpu::metal::device::{Commands, MetalDevice};
 use crate::gpu::metal::expert_streaming::SlotTableWrite;
-use crate::gpu::metal::{Commands, MetalDevice};
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{

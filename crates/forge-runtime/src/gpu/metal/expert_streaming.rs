@@ -16,8 +16,8 @@
 
 use crate::device::Device;
 use crate::device::{Binding, Buffer, Span};
-use crate::gpu::metal::MetalDevice;
 use crate::gpu::metal::buffers::{Mapped, Place, Region};
+use crate::gpu::metal::device::MetalDevice;
 use crate::gpu::metal::encoder::{Dispatch, Encoding};
 use crate::model::{Arena, Layout};
 use crate::offload::{BoundPlane, CacheStats, ExpertCache, ExpertStage, ExpertWeights, RouterLookahead};

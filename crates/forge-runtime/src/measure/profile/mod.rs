@@ -2,53 +2,19 @@
 //! and again as a whole. Isolated dispatches do not overlap, so their sum may exceed the time of the pass.
 
 pub(crate) mod table;
+pub(crate) mod timings;
 pub(crate) mod trace;
 
 pub use crate::measure::profile::table::{PeakBandwidth, json, table};
+pub use crate::measure::profile::timings::{Profile, Step};
 pub use crate::measure::profile::trace::trace;
 
-use crate::device::kernel_cost::DispatchCost;
 use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
 use crate::measure::capture::{CapturedPass, CapturingDevice};
 use crate::weights::WeightFile;
 use std::time::Instant;
-
-/// A timed dispatch.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// The kernel's name.
-    pub kernel: &'static str,
-    /// The layer, derived from the weights that it reads; `None` before the first layer and after the last.
-    pub layer: Option<u32>,
-    /// Its minimum memory traffic and operations.
-    pub cost: DispatchCost,
-    /// Median time in seconds.
-    pub seconds: f64,
-    /// Start in the last round, in seconds of the device's clock.
-    pub begin: f64,
-}
-
-/// A profile of one or more passes.
-#[derive(Clone, Debug)]
-pub struct Profile {
-    /// Description for output.
-    pub name: String,
-    /// Measured rounds.
-    pub repetitions: usize,
-    /// The dispatches in order.
-    pub steps: Vec<Step>,
-    /// Median time of all passes as a whole, in seconds.
-    pub pass_seconds: f64,
-}
-
-impl Profile {
-    /// Sum of the isolated dispatch times in seconds.
-    pub fn sum(&self) -> f64 {
-        self.steps.iter().map(|step| step.seconds).sum()
-    }
-}
 
 /// Captured passes to be profiled.
 pub struct ProfiledPass {

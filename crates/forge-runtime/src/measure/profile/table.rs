@@ -1,7 +1,7 @@
 //! A profile as a text table with a line for each kernel, and as JSON.
 
 use crate::device::kernel_cost::DispatchCost;
-use crate::measure::profile::Profile;
+use crate::measure::profile::timings::Profile;
 use crate::model::memory::format_bytes;
 use serde_json::{Value, json as value};
 

@@ -1,7 +1,7 @@
 //! Profiles as a Chrome trace, for Perfetto (ui.perfetto.dev): an event for each dispatch, a track for each
 //! profile.
 
-use crate::measure::profile::Profile;
+use crate::measure::profile::timings::Profile;
 use serde_json::{Value, json};
 
 /// The trace. Durations are the median of all rounds; start times are those of the last round.

@@ -61,7 +61,7 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
             "mismatches": wrong.collect::<Vec<_>>(),
         });
         if let ErrorModel::Attention { .. } = subject.error_model {
-            let of = |it: &crate::measure::tune::LayoutTimes| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.default });
+            let of = |it: &crate::measure::tune::result::LayoutTimes| json!({ "positions": it.positions, "seconds": it.best, "default_seconds": it.default });
             more["texts"] = times.iter().map(of).collect();
         }
         layout.extend(more.as_object_mut().map(std::mem::take).unwrap_or_default());

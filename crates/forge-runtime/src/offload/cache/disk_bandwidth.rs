@@ -2,7 +2,7 @@
 //!
 //! Uncached experts are read into a few slots, so few that the evicted experts hardly matter.
 
-use crate::offload::cache::ExpertCache;
+use crate::offload::cache::expert_cache::ExpertCache;
 use crate::offload::eviction::Expert;
 use crate::offload::io_pool::{Priority, ReadId};
 use std::collections::VecDeque;

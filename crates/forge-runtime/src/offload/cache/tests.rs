@@ -1,7 +1,10 @@
 //! Tests of the expert cache with a simulated disk whose bytes encode their offset.
 
 use crate::device::{Buffer, Span};
-use crate::offload::cache::*;
+use crate::offload::cache::expert_cache::*;
+use crate::offload::{CacheLayout, CacheStats, ExpertWeights, Repacking, Source, UsageStats};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
 //! The connection loop: limits, timeouts and shutdown.
 
 use crate::error::Error;
-use crate::serve::Stop;
 use crate::serve::api::state::ServerState;
 use crate::serve::http::auth::is_open_path;
 use crate::serve::http::connections::Connections;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::routes::router;
 use crate::serve::http::write_timeout::WriteTimeout;
+use crate::serve::stop::Stop;
 use axum::response::IntoResponse;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
