@@ -35,7 +35,7 @@ pub const PLANTED: [Planted; 26] = [
         "two_buffers_swapped",
         "&self.regions[buffer.index()]",
         "&self.regions[[0, 2, 1, 3][buffer.index()]]",
-        "of state, which has",
+        "out of range: state has",
     ),
     fault(
         "a_buffer_not_bound",

@@ -343,7 +343,7 @@ fn a_file_longer_than_a_buffer_is_shown_by_several() {
     assert_eq!(several["texts"][0]["logits"], whole["texts"][0]["logits"]);
     let error =
         short(longest.next_multiple_of(PAGE))["texts"][0]["error"].as_str().unwrap_or_default().to_owned();
-    assert!(error.contains(&format!("weights: {longest} bytes at once")), "{error}");
+    assert!(error.contains(&format!("weights: a binding of {longest} bytes exceeds")), "{error}");
 }
 
 /// The page size, of which no-copy buffers must be a multiple.
