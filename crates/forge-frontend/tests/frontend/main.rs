@@ -1,7 +1,9 @@
 //! Tests of the frontend's public API: graphs of models, config variants, and diagnostics of broken models.
 
 mod common;
+mod configuration_faults;
 mod experts;
+mod fault_edits;
 mod faults;
 mod fuzz;
 mod gguf;
@@ -10,4 +12,5 @@ mod graphs;
 mod positions;
 mod published;
 mod shapes;
+mod spellings;
 mod tekken;

@@ -1,12 +1,12 @@
 //! Projections in int8: results, and bitwise identity on every ISA level.
 
-use super::support::{
+use crate::support::{
     Argument, IN_STRIPS, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips,
     laid_out, matrix, numbers_of, run_kernel_as,
 };
-use super::{FORMATS, cancelled, plain, plane_arguments, planes, project};
+use crate::{FORMATS, cancelled, plain, plane_arguments, planes, project};
+use forge_runtime::cpu;
 use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule::{self, Batch, Decode};
 use forge_runtime::ops::{self, Activation, Epilogue, Format, Gating, Squares};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ struct Case {
     format: Format,
     outputs: usize,
     inputs: usize,
-    weight: super::Matrix,
+    weight: crate::support::Matrix,
     /// Whether experts are chosen by the products.
     chooses: bool,
 }

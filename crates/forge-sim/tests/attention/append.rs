@@ -1,6 +1,7 @@
 //! RoPE and KV cache append.
 
-use crate::shape::{Batch, Shape, shapes};
+use crate::shape::{Batch, Shape};
+use crate::shapes::shapes;
 use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
 use forge_kernels::Spec;
 use forge_ops::{Append, Format, KvSource, Rotate};

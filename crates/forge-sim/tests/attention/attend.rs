@@ -1,6 +1,7 @@
 //! Attention over prepared queries and a filled KV cache.
 
-use crate::shape::{Batch, Shape, cache, laid_out_otherwise, met_by_units, shapes};
+use crate::shape::{Batch, Shape, cache};
+use crate::shapes::{laid_out_otherwise, met_by_units, shapes};
 use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
 use forge_kernels::Spec;
 use forge_ops::{Append, Format};

@@ -7,6 +7,7 @@ mod norms;
 mod prologue;
 mod recurrent;
 mod shape;
+mod shapes;
 
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_ops::{Format, LongContext, Pairing, Rotation};

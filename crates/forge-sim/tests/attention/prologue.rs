@@ -1,6 +1,7 @@
 //! Attention with a fused prologue, which prepares its row and appends it to the KV cache.
 
-use crate::shape::{Batch, cache, met_by_units, shapes};
+use crate::shape::{Batch, cache};
+use crate::shapes::{met_by_units, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of};
 use forge_kernels::prologue_fits;
 use forge_ops::{Format, KvSource};

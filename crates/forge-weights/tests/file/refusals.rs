@@ -1,6 +1,6 @@
 //! Rejected inputs: mismatched plans, values outside a format's range, files of another plan, and failing writers.
 
-use super::{checkpoint, graph, pack, packed, read_of};
+use crate::common::{checkpoint, graph, pack, packed, read_of};
 use forge_ir::{Format, Layout, Packed, Records, WeightId};
 use forge_weights::{CheckpointWeights, PackedFile, write};
 

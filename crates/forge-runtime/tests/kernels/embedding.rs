@@ -1,0 +1,121 @@
+//! Embedding rows, and the sums of squares that they leave.
+
+use crate::support::{
+    Argument, IN_STRIPS, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, laid_out,
+    matrix, numbers_of, run_kernel, run_kernel_as,
+};
+use crate::{FORMATS, embed, plane_arguments, planes};
+use forge_runtime::cpu;
+use forge_runtime::device::Schedule;
+use forge_runtime::ops::{self, Squares};
+
+#[test]
+fn embed_widens_rows_exactly() {
+    kernel_under_test!(SHAPE, ops::Embed, embed);
+    let mut random = Random(2);
+    let shapes = [(7, 1), (5, 31), (9, 32), (300, 56), (4, 200), (48, 70)];
+    for ((vocabulary, width), format) in
+        shapes.iter().flat_map(|shape| FORMATS.map(|format| (*shape, format)))
+    {
+        let strips = vocabulary % 16 == 0 && IN_STRIPS.contains(&format);
+        for in_strips in if strips { vec![false, true] } else { vec![false] } {
+            let table = matrix(&mut random, format, vocabulary, width, 1.0);
+            let mut ids: Vec<u32> = (0..11).map(|_| random.below(vocabulary) as u32).collect();
+            ids.push(vocabulary as u32 - 1);
+            ids.push(vocabulary as u32);
+            let wanted: Vec<(f64, f64)> = ids
+                .iter()
+                .map(|&id| if id as usize == vocabulary { 0 } else { id as usize })
+                .flat_map(|id| {
+                    table.values[id * width..(id + 1) * width].iter().map(|&v| (f64::from(v), 0.0))
+                })
+                .collect();
+            let mut buffers = planes(format, "table");
+            buffers.extend(["ids", "stream"]);
+            let mut arguments = plane_arguments(&table);
+            if in_strips {
+                arguments = table.planes.iter().cloned().map(Argument::Weights).collect();
+            }
+            arguments.push(Argument::Words(ids.clone()));
+            arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
+            let kernel = match in_strips {
+                false => kernel("embed", buffers, run),
+                true => kernel_in_strips("embed", buffers, laid_out(&table), run),
+            };
+            let before = random.numbers(ids.len() * width);
+            for adds in [false, true] {
+                let shape = ops::Embed { format, vocabulary, width, scale: 1.0, adds, squares: None };
+                *SHAPE.write().unwrap() = Some(shape);
+                let mut wanted = wanted.clone();
+                if adds {
+                    *arguments.last_mut().unwrap() = Argument::Output(bytes_of(&before));
+                    for (wanted, before) in wanted.iter_mut().zip(&before) {
+                        *wanted = (f64::from(wanted.0 as f32 + before), 0.0);
+                    }
+                }
+                each_level(|level, threads| {
+                    let stream = run_kernel_as(
+                        kernel,
+                        &arguments,
+                        &[ids.len() as u32],
+                        Schedule::Batch,
+                        level,
+                        threads,
+                        !in_strips,
+                    );
+                    compare(
+                        &format!("{level:?} {format:?} {width} {in_strips}"),
+                        &numbers_of(&stream[0]),
+                        &wanted,
+                    );
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn embedding_leaves_squares() {
+    kernel_under_test!(SHAPE, ops::Embed, embed);
+    let mut random = Random(8);
+    for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {
+        for format in FORMATS {
+            let table = matrix(&mut random, format, 5, width, 1.0);
+            let gains = random.numbers(width);
+            let row: Vec<f32> = table.values[3 * width..4 * width].iter().map(|x| x * 0.5).collect();
+            let mut buffers = planes(format, "table");
+            let mut arguments = plane_arguments(&table);
+            buffers.push("ids");
+            arguments.push(Argument::Words(vec![3]));
+            if gain {
+                buffers.push("gain");
+                arguments.push(Argument::Numbers(gains.clone()));
+            }
+            buffers.push("stream");
+            arguments.push(Argument::Output(NAN.repeat(width)));
+            if gain {
+                buffers.push("gained");
+                arguments.push(Argument::Output(NAN.repeat(width)));
+            }
+            buffers.push("squares");
+            arguments.push(Argument::Output(NAN.repeat(partials)));
+            let kernel = kernel("embed", buffers, run);
+            let squares = Some(Squares { partials, gain });
+            *SHAPE.write().unwrap() =
+                Some(ops::Embed { format, vocabulary: 5, width, scale: 0.5, adds: false, squares });
+            each_level(|level, threads| {
+                let what = format!("{level:?} {format:?} {width}");
+                let left = run_kernel(kernel, &arguments, &[1], level, threads);
+                assert_eq!(numbers_of(&left[0]), row, "{what}");
+                if gain {
+                    let product: Vec<f32> = row.iter().zip(&gains).map(|(x, gain)| x * gain).collect();
+                    assert_eq!(numbers_of(&left[1]), product, "{what}");
+                }
+                let all = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+                let mut wanted = vec![(0.0, 0.0); partials];
+                wanted[0] = (all, all);
+                compare(&what, &numbers_of(&left[left.len() - 1]), &wanted);
+            });
+        }
+    }
+}

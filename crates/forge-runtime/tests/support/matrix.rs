@@ -1,0 +1,242 @@
+//! Random stored matrices, and their tensors in a weight file.
+
+use crate::support::bytes_of;
+use crate::support::random::Random;
+use forge_runtime::ops::{Affine, Format, Scales};
+use half::{bf16, f16};
+
+/// A stored matrix: its planes as bytes, and its values `[rows, columns]`.
+#[derive(Clone)]
+pub struct Matrix {
+    pub format: Format,
+    pub rows: usize,
+    pub columns: usize,
+    pub planes: Vec<Vec<u8>>,
+    pub values: Vec<f32>,
+}
+
+pub fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(32)
+}
+
+/// An affine format.
+pub const fn affine(bits: usize, group: usize, scales: Scales) -> Format {
+    Format::Affine(Affine::of(bits, group, scales).unwrap())
+}
+
+/// Formats that can be repacked into strips.
+#[allow(dead_code)]
+pub const IN_STRIPS: [Format; 6] = [
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Q4K,
+    affine(4, 32, Scales::F16),
+    affine(4, 64, Scales::Bf16),
+    affine(4, 128, Scales::F16),
+];
+
+/// Rows and stored columns of a matrix of one of these.
+#[allow(dead_code)]
+pub fn laid_out(matrix: &Matrix) -> [usize; 2] {
+    let of_byte = if matrix.format == Format::Q8_0 { 1 } else { 2 };
+    [matrix.rows, matrix.planes[0].len() / matrix.rows * of_byte]
+}
+
+/// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
+pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    if let Format::Affine { .. } = format {
+        return affine_matrix(random, format, rows, columns, size);
+    }
+    if let Format::Q6K | Format::Q5K | Format::Q4K = format {
+        return superblocks(random, format, rows, columns, size);
+    }
+    let width = padded(columns);
+    let mut values = Vec::with_capacity(rows * columns);
+    let (mut first, mut scales) = (Vec::new(), Vec::new());
+    for _ in 0..rows {
+        for block in 0..width / 32 {
+            let scale = f16::from_f32(size * (0.25 + 0.75 * random.number().abs()) / 127.0 * 16.0);
+            let wide = f16::from_f32(scale.to_f32() / 16.0);
+            // As a power of two.
+            let exponent = (scale.to_f32().to_bits() >> 23) as u8;
+            let power = f32::from_bits(u32::from(exponent) << 23);
+            let mut nibbles = [0_u8; 16];
+            for i in 0..32 {
+                let inside = block * 32 + i < columns;
+                let x = if inside { random.number() * size } else { 0.0 };
+                let value = match format {
+                    Format::F32 => {
+                        first.extend(x.to_ne_bytes());
+                        x
+                    }
+                    Format::F16 => {
+                        first.extend(f16::from_f32(x).to_ne_bytes());
+                        f16::from_f32(x).to_f32()
+                    }
+                    Format::Bf16 => {
+                        first.extend(bf16::from_f32(x).to_ne_bytes());
+                        bf16::from_f32(x).to_f32()
+                    }
+                    Format::Q8_0 => {
+                        let code = if inside { random.below(255) as i32 - 127 } else { 0 };
+                        first.push(code as i8 as u8);
+                        code as f32 * wide.to_f32()
+                    }
+                    Format::Mxfp4 => {
+                        let code = if inside { random.below(16) as u8 } else { 0 };
+                        nibbles[i % 16] |= code << (i / 16 * 4);
+                        let float = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+                        if code < 8 { float * power } else { -float * power }
+                    }
+                    Format::Q4_0 => {
+                        let code = if inside { random.below(16) as u8 } else { 8 };
+                        nibbles[i % 16] |= code << (i / 16 * 4);
+                        (f32::from(code) - 8.0) * scale.to_f32()
+                    }
+                    _ => unreachable!(),
+                };
+                if inside {
+                    values.push(value);
+                }
+            }
+            match format {
+                Format::Q4_0 => {
+                    first.extend(nibbles);
+                    scales.extend(scale.to_ne_bytes());
+                }
+                Format::Mxfp4 => {
+                    first.extend(nibbles);
+                    scales.push(exponent);
+                }
+                Format::Q8_0 => scales.extend(wide.to_ne_bytes()),
+                _ => {}
+            }
+        }
+    }
+    let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
+    Matrix { format, rows, columns, planes, values }
+}
+
+/// A random quantized matrix with offsets. The padding of rows is arbitrary, because kernels must not use it.
+fn affine_matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    let Format::Affine(parameters) = format else { panic!("{format:?} has no offsets") };
+    let (bits, group) = (parameters.bits.count(), parameters.group.columns());
+    let bf16 = parameters.scales == Scales::Bf16;
+    let rounded = |x: f32| if bf16 { bf16::from_f32(x).to_f32() } else { f16::from_f32(x).to_f32() };
+    let bytes = |x: f32| if bf16 { bf16::from_f32(x).to_ne_bytes() } else { f16::from_f32(x).to_ne_bytes() };
+    let most = ((1 << bits) - 1) as f32;
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(group) {
+            let scale = rounded(size * (0.5 + random.number().abs()) / most);
+            let offset = rounded(-size * random.number().abs());
+            scales.extend([scale, offset].into_iter().flat_map(bytes));
+            let of_group: Vec<u8> = (0..group).map(|_| random.below(1 << bits) as u8).collect();
+            row.extend(of_group.iter().map(|&code| f32::from(code) * scale + offset));
+            codes.extend(of_group.chunks(32).flat_map(|block| packed(bits, block)));
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// A matrix of random superblocks, padded with whatever it is.
+fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    let bits = match format {
+        Format::Q6K => 6,
+        Format::Q5K => 5,
+        _ => 4,
+    };
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(256) {
+            let some: Vec<u8> = (0..256).map(|_| random.below(1 << bits) as u8).collect();
+            codes.extend(some.chunks(32).flat_map(|block| packed(bits, block)));
+            let bytes: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
+            let mut unit = |most: f32| f16::from_f32(size * (0.5 + random.number().abs()) / most);
+            if format == Format::Q6K {
+                let d = unit(128.0 * 32.0);
+                scales.extend(d.to_ne_bytes());
+                scales.extend(&bytes);
+                let scale = |column: usize| d.to_f32() * f32::from(bytes[column / 16] as i8);
+                row.extend(some.iter().enumerate().map(|(c, code)| (f32::from(*code) - 32.0) * scale(c)));
+            } else {
+                let [d, least] = [unit(63.0 * ((1 << bits) - 1) as f32), unit(63.0)];
+                scales.extend([d, least].into_iter().flat_map(f16::to_ne_bytes));
+                let bytes: Vec<u8> = bytes.iter().map(|byte| byte & 63).collect();
+                scales.extend(&bytes);
+                let of = |unit: f16, at: usize| unit.to_f32() * f32::from(bytes[at]);
+                let value = |(c, code): (usize, &u8)| {
+                    f32::from(*code) * of(d, c / 32 * 2) - of(least, c / 32 * 2 + 1)
+                };
+                row.extend(some.iter().enumerate().map(value));
+            }
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// 32 codes as an affine format has them: column by column, and part by part, as it is documented.
+fn packed(bits: usize, codes: &[u8]) -> Vec<u8> {
+    if bits == 8 {
+        return codes.to_vec();
+    }
+    let mut bytes = vec![0; 4 * bits];
+    for (column, code) in codes.iter().enumerate() {
+        let (half, word, byte) = (column / 16, column % 16 / 4, column % 4);
+        let nibble = (4, 4 * word + byte, 4 * half);
+        let pair = (2, word / 2 * 4 + byte, 4 * (word % 2) + 2 * half);
+        let single = (1, byte, 2 * word + half);
+        let (mut first, mut taken) = (0, 0);
+        for (part, at, place) in [nibble, pair, single].into_iter().filter(|(part, ..)| bits & part != 0) {
+            bytes[first + at] |= (code >> taken & ((1 << part) - 1)) << place;
+            (first, taken) = (first + 4 * part, taken + part);
+        }
+    }
+    bytes
+}
+
+/// Tensors for a weight file: name, safetensors' element type, shape, bytes.
+pub type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
+
+/// The tensors of a matrix.
+pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
+    let (rows, width) = (matrix.rows, padded(matrix.columns));
+    let planes: Vec<(String, &'static str, Vec<usize>)> = match matrix.format {
+        Format::F32 => vec![(name.into(), "F32", vec![rows, width])],
+        Format::F16 => vec![(name.into(), "F16", vec![rows, width])],
+        Format::Bf16 => vec![(name.into(), "BF16", vec![rows, width])],
+        Format::Q8_0 => vec![
+            (format!("{name}.codes"), "I8", vec![rows, width]),
+            (format!("{name}.scales"), "F16", vec![rows, width / 32]),
+        ],
+        Format::Q4_0 => vec![
+            (format!("{name}.codes"), "U8", vec![rows, width / 2]),
+            (format!("{name}.scales"), "F16", vec![rows, width / 32]),
+        ],
+        Format::Q6K | Format::Q5K | Format::Q4K | Format::Mxfp4 => {
+            let of_row = |plane: usize| matrix.planes[plane].len() / rows;
+            vec![
+                (format!("{name}.codes"), "U8", vec![rows, of_row(0)]),
+                (format!("{name}.scales"), "U8", vec![rows, of_row(1)]),
+            ]
+        }
+        Format::Affine(parameters) => {
+            let (bits, group) = (parameters.bits.count(), parameters.group.columns());
+            let bf16 = parameters.scales == Scales::Bf16;
+            let groups = matrix.columns.div_ceil(group);
+            vec![
+                (format!("{name}.codes"), "U8", vec![rows, groups * group * bits / 8]),
+                (format!("{name}.scales"), if bf16 { "BF16" } else { "F16" }, vec![rows, groups * 2]),
+            ]
+        }
+    };
+    planes.into_iter().zip(&matrix.planes).map(|((n, d, s), bytes)| (n, d, s, bytes.clone())).collect()
+}
+
+pub fn vector(name: &str, values: &[f32]) -> Tensor {
+    (name.into(), "F32", vec![values.len()], bytes_of(values))
+}

@@ -1,0 +1,213 @@
+//! Shapes that cover the templates of attention.
+
+use crate::shape::Shape;
+use crate::{CONTEXT, long, rotation, stretched};
+use forge_kernels::spec::{AttentionKnobs, Rows};
+use forge_ops::{Format, HeadNorm, KvSource, Pairing, Rotation};
+
+/// The same shapes in other layouts than the rule's: a few of each, of which all together have every knob.
+pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
+    let of_shape = |(index, shape): (usize, Shape)| {
+        let Shape { query_heads, key_heads, width, cache, .. } = shape;
+        let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
+        let tried = |rows| AttentionKnobs::tried(rows, query_heads, key_heads, width, cache).into_iter();
+        let few: Vec<_> = tried(Rows::Few).filter(|knobs| *knobs != by_rule).collect();
+        let many: Vec<_> = tried(Rows::Many).collect();
+        let picked = few.into_iter().skip(index % 4).step_by(4).enumerate();
+        let knobs = picked.map(move |(place, few)| {
+            let AttentionKnobs { tile, lines, .. } = many[place % many.len()];
+            AttentionKnobs { tile, lines, ..few }
+        });
+        knobs.map(move |knobs| Shape { knobs: Some(knobs), ..shape.clone() }).collect::<Vec<_>>()
+    };
+    shapes().into_iter().enumerate().flat_map(of_shape).collect()
+}
+
+/// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their template.
+pub(crate) fn met_by_units() -> Vec<Shape> {
+    let by_units = |query_heads, key_heads, width, simdgroups| {
+        let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
+        let group = query_heads / key_heads;
+        let knobs = AttentionKnobs { heads_each: group.min(8), units: true, loads: 1, simdgroups, ..by_rule };
+        let knobs = Some(knobs);
+        Shape { knobs, ..plain(query_heads, key_heads, width, Format::F16) }
+    };
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    vec![
+        Shape { norm, ..by_units(4, 2, 128, 8) },
+        by_units(8, 1, 64, 4),
+        Shape { sinks: true, ..by_units(3, 3, 64, 8) },
+        Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..by_units(5, 1, 128, 8) },
+        Shape { window: Some(19), softcap: Some(1.0), ..by_units(10, 1, 64, 4) },
+        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..by_units(16, 1, 128, 8) },
+        Shape {
+            norm: norm.map(|norm| HeadNorm { values: true, ..norm }),
+            brings: KvSource::Keys,
+            ..by_units(6, 3, 64, 8)
+        },
+        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..by_units(7, 1, 64, 16) },
+    ]
+}
+
+fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> Shape {
+    Shape {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring: None,
+        window: None,
+        softcap: None,
+        sinks: false,
+        gated: false,
+        brings: KvSource::KeysAndValues,
+        norm: None,
+        rotation: rotation(width / 2, Pairing::Half, 1.0),
+        knobs: None,
+    }
+}
+
+/// Sizes and options that cover every branch of the templates.
+pub(crate) fn shapes() -> Vec<Shape> {
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    vec![
+        Shape { norm, ..plain(4, 2, 128, Format::F16) },
+        Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
+        Shape {
+            norm,
+            window: Some(19),
+            softcap: Some(2.0),
+            sinks: true,
+            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            ..plain(10, 2, 80, Format::F16)
+        },
+        Shape { window: Some(1000), softcap: Some(1.0), norm, ..plain(2, 2, 256, Format::F32) },
+        Shape { sinks: true, ..plain(13, 1, 6, Format::F16) },
+        Shape { window: Some(1), sinks: true, ..plain(3, 3, 64, Format::F32) },
+        plain(2, 2, 96, Format::F16),
+        // QK norm after RoPE, full and partial.
+        Shape { norm: turned, ..plain(4, 2, 16, Format::F32) },
+        Shape {
+            norm: turned,
+            rotation: rotation(5, Pairing::Interleaved, 1.0),
+            ..plain(3, 1, 20, Format::F16)
+        },
+        // A long context's own frequencies, and those of one that is as long as any that is not long.
+        Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: stretched(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
+        Shape { rotation: stretched(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        // Rings: as many positions as 58 rows of one pass need and not one more, and more than the context has.
+        Shape {
+            norm,
+            window: Some(19),
+            ring: Some(76),
+            softcap: Some(2.0),
+            sinks: true,
+            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            ..plain(10, 2, 80, Format::F16)
+        },
+        Shape { window: Some(7), ring: Some(67), ..plain(4, 2, 18, Format::F32) },
+        Shape {
+            window: Some(40),
+            ring: Some(1000),
+            rotation: long(CONTEXT - 1),
+            ..plain(4, 2, 16, Format::F32)
+        },
+        // The RoPE frequencies depend on the context length, not on the size of the ring.
+        Shape {
+            window: Some(12),
+            ring: Some(72),
+            rotation: stretched(CONTEXT / 3),
+            ..plain(4, 2, 16, Format::F16)
+        },
+        // Codes of 8 bits: every alignment of records, heads of one scale and of several, rings.
+        Shape { norm, ..plain(4, 2, 128, Format::Q8_0) },
+        Shape { rotation: rotation(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
+        Shape { sinks: true, rotation: rotation(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
+        Shape {
+            norm: turned,
+            window: Some(19),
+            ring: Some(76),
+            softcap: Some(2.0),
+            ..plain(5, 1, 96, Format::Q8_0)
+        },
+        Shape { window: Some(40), ..plain(2, 2, 256, Format::Q8_0) },
+        // Values with a norm, computed from the key heads; and queries only.
+        Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
+        Shape {
+            norm: of_values.map(|norm| HeadNorm { turned: true, ..norm }),
+            brings: KvSource::Keys,
+            ..plain(6, 3, 64, Format::Q8_0)
+        },
+        Shape {
+            brings: KvSource::Keys,
+            rotation: rotation(3, Pairing::Half, 1.0),
+            ..plain(5, 1, 18, Format::F16)
+        },
+        Shape {
+            norm: of_values,
+            brings: KvSource::Keys,
+            window: Some(19),
+            ring: Some(76),
+            ..plain(4, 2, 96, Format::F16)
+        },
+        Shape {
+            norm,
+            brings: KvSource::Nothing,
+            rotation: rotation(5, Pairing::Half, 1.0),
+            ..plain(4, 2, 20, Format::F32)
+        },
+        Shape {
+            norm: turned,
+            brings: KvSource::Nothing,
+            window: Some(19),
+            ring: Some(76),
+            sinks: true,
+            ..plain(5, 1, 96, Format::Q8_0)
+        },
+        Shape { brings: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
+        // Heads without RoPE.
+        Shape { rotation: Rotation::none(), ..plain(4, 2, 20, Format::F32) },
+        Shape { norm, rotation: Rotation::none(), ..plain(5, 1, 96, Format::Q8_0) },
+        Shape {
+            norm: of_values,
+            brings: KvSource::Keys,
+            rotation: Rotation::none(),
+            ..plain(6, 3, 18, Format::F16)
+        },
+        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
+        // Gates: heads that are prepared and not, and that do not fit.
+        Shape {
+            gated: true,
+            brings: KvSource::KeysValuesAndGates,
+            norm,
+            rotation: rotation(5, Pairing::Half, 1.0),
+            ..plain(4, 2, 20, Format::F32)
+        },
+        Shape {
+            gated: true,
+            brings: KvSource::KeysValuesAndGates,
+            window: Some(19),
+            ring: Some(76),
+            sinks: true,
+            ..plain(5, 1, 96, Format::Q8_0)
+        },
+        Shape { gated: true, brings: KvSource::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
+        // Heads of two packets per lane: with prepared queries, with queries in threadgroup memory, and with values computed from keys.
+        Shape {
+            norm: of_values,
+            brings: KvSource::Keys,
+            rotation: rotation(64, Pairing::Half, 1.0),
+            ..plain(4, 1, 512, Format::F16)
+        },
+        Shape { norm, softcap: Some(2.0), ..plain(3, 1, 512, Format::F32) },
+        Shape { sinks: true, ..plain(8, 1, 512, Format::F16) },
+        Shape { window: Some(40), norm: of_values, ..plain(2, 2, 512, Format::Q8_0) },
+        // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
+        Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
+        Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
+    ]
+}

@@ -1,0 +1,111 @@
+//! Kernels of attention.
+
+use crate::cases::{Case, Launch};
+use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
+use forge_kernels::{Family, Spec, prologue_fits};
+use forge_ops::{
+    Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, Pairing, Prologue, RotateAppend, Rotation,
+};
+
+/// Rare options of attention.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extras {
+    pub(crate) norm: bool,
+    pub(crate) window: Option<usize>,
+    pub(crate) ring: Option<usize>,
+    pub(crate) softcap: Option<f32>,
+    pub(crate) sinks: bool,
+    pub(crate) values: bool,
+    pub(crate) keys_alone: bool,
+    pub(crate) still: bool,
+    pub(crate) gated: bool,
+}
+
+/// A rotation that leaves two channels alone, where there are more.
+pub(crate) fn rotation(width: usize, pairing: Pairing) -> Rotation {
+    let pairs = (width / 2 - 1).max(1);
+    let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
+    Rotation { frequencies, pairing, magnitude: 1.0, long: None }
+}
+
+/// Every kernel of attention at one size.
+pub(crate) fn attention(
+    width: usize,
+    query_heads: usize,
+    key_heads: usize,
+    cache: Format,
+    extras: Extras,
+) -> Vec<Case> {
+    let Extras { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
+    let scale = 1.0 / (width as f32).sqrt();
+    let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
+    let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
+    let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
+    let brings = match (keys_alone, gated) {
+        (true, _) => KvSource::Keys,
+        (false, true) => KvSource::KeysValuesAndGates,
+        (false, false) => KvSource::KeysAndValues,
+    };
+    let pitch = brings.row_heads(query_heads, key_heads) * width;
+    let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
+    let prologue = Prologue { brings, norm, rotation: rotation.clone() };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation };
+    let attend = Kernel {
+        op: Attend {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+            gates,
+            prologue: None,
+        },
+        layout: AttentionLayout { knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache) },
+    };
+    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    let grouped = attend.clone().with_layout(|_| AttentionLayout { knobs });
+    let queries = attend.clone().with_op(|op| Attend {
+        prologue: Some(Prologue { brings: KvSource::Nothing, ..prologue.clone() }),
+        ..op
+    });
+    let prepared = attend.clone().with_op(|op| Attend { prologue: Some(prologue), ..op });
+    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
+    let on_a_card =
+        |attend: &AttendKernel| Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }));
+    let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
+    let one = vec![
+        Launch::rows(1, 71),
+        Launch::rows(1, 0),
+        Launch::rows(1, 40).split(3),
+        Launch::rows(1, 2).split(5),
+    ];
+    let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
+    let mut cases = Vec::new();
+    // Elsewhere a card's layout is another of the same text.
+    if knobs.units {
+        cases.push(Case { spec: on_a_card(&attend), launches: few.clone() });
+        cases.push(Case { spec: on_a_card(&prepared), launches: one.clone() });
+    }
+    cases.extend([
+        Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },
+        Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
+        Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
+        Case { spec: Spec::AttendTiled(grouped), launches: many },
+        Case {
+            spec: Spec::AttendJoin(AttendJoin { query_heads, width, gates }),
+            launches: vec![Launch::rows(3, 50).split(3)],
+        },
+    ]);
+    if prologue_fits(query_heads, key_heads, width) {
+        // Where values are normed some layers have queries alone.
+        if values {
+            cases.push(Case { spec: Spec::AttendSplit(queries), launches: one.clone() });
+        }
+        cases.push(Case { spec: Spec::AttendSplit(prepared), launches: one });
+    }
+    cases
+}

@@ -1,0 +1,248 @@
+//! Every kernel of the catalogue in the kernel checker, at sizes that fill no tile: no faults as it is, and a detected fault for
+//! each removed barrier, clamp and guard.
+
+#[path = "../cases/mod.rs"]
+mod cases;
+
+mod attention;
+mod matmul;
+mod mla;
+mod recurrent;
+
+use crate::attention::{Extras, attention, rotation};
+use crate::matmul::{GATE, formats, planted_projections, project, shared};
+use crate::mla::{latents, unfolded};
+use crate::recurrent::{chunks, memories};
+use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, grouped};
+use cases::{Case, Launch, script};
+use forge_kernels::Spec;
+use forge_kernels::spec::Rows;
+use forge_ops::{
+    Activation, Append, Argmax, Elementwise, Embed, Epilogue, Format, Function, Gating, LayerNorm, NormAdd,
+    Pairing, RmsNorm, Rotate, Sample, SliceColumns, Squares, UnaryOp,
+};
+use forge_sim::mutants::MutantOutcome;
+use forge_sim::{Program, Replay, Samples, Weights, mutants};
+
+fn others() -> Vec<Case> {
+    let once = |spec| Case { spec, launches: vec![Launch::rows(3, 2)] };
+    let norm = |width, parts, gain, gather| {
+        Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather, pitch: None })
+    };
+    let layer_norm = |width, bias, gather| Spec::LayerNorm(LayerNorm { width, epsilon: 1e-5, bias, gather });
+    let pairing = Pairing::Half;
+    vec![
+        once(Spec::Embed(Embed {
+            format: Format::Q8_0,
+            vocabulary: 40,
+            width: 50,
+            scale: 1.0,
+            adds: false,
+            squares: None,
+        })),
+        once(Spec::Embed(Embed {
+            format: Format::F16,
+            vocabulary: 40,
+            width: 50,
+            scale: 1.0,
+            adds: true,
+            squares: None,
+        })),
+        once(layer_norm(100, true, false)),
+        once(layer_norm(1030, false, true)),
+        once(norm(100, 1, true, false)),
+        once(norm(1030, 1, true, true)),
+        once(norm(20, 3, false, false)),
+        once(norm(136, 2, true, true)),
+        once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing) })),
+        once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
+        once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
+        once(Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(0.5)), width: 300 })),
+        once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
+        once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
+        once(Spec::Take(SliceColumns { width: 150, of: 155 })),
+        once(Spec::Argmax(Argmax { vocabulary: 1500 })),
+        Case { spec: Spec::Sample(Sample { vocabulary: 700 }), launches: vec![Launch::rows(4, 3)] },
+    ]
+}
+
+/// Norms that are added, in rows that fill no simdgroup and rows of several.
+fn sums() -> Vec<Case> {
+    let sum = |rows, width, gain, factor, squares| Case {
+        spec: Spec::NormAdd(NormAdd { width, epsilon: 1e-5, gain, factor, squares }),
+        launches: vec![Launch::rows(rows, 2)],
+    };
+    vec![
+        sum(3, 100, true, false, None),
+        sum(3, 1030, false, true, None),
+        sum(1, 30, true, true, Some(Squares { partials: 40, gain: true })),
+        sum(1, 900, true, false, Some(Squares { partials: 300, gain: false })),
+    ]
+}
+
+#[test]
+fn kernels_are_silent() {
+    let mut cases = others();
+    for rows in [Rows::One, Rows::Few, Rows::Many] {
+        for format in formats() {
+            cases.push(project(rows, format, 50, 56, Epilogue::Add));
+            cases.push(project(rows, format, 112, 30, GATE));
+            cases.push(project(rows, format, 7, 96, Epilogue::Store));
+        }
+    }
+    for format in formats() {
+        cases.extend(experts(format));
+        let clamped = Gating::Clamped { limit: 0.5, sharpness: 1.702 };
+        cases.extend(experts_by_tiles(format, &[Gating::Plain(Activation::Silu), clamped]));
+        cases.push(shared(format, GATE));
+        cases.push(Case {
+            spec: Spec::Embed(Embed {
+                format,
+                vocabulary: 40,
+                width: 64,
+                scale: 1.0,
+                adds: false,
+                squares: None,
+            }),
+            launches: vec![Launch::rows(5, 4)],
+        });
+    }
+    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true, ..Extras::default() };
+    let capped = Extras { window: Some(60), softcap: Some(5.0), ..Extras::default() };
+    let plain = Extras::default();
+    let ring = Extras { ring: Some(51), ..all };
+    for (width, query_heads, key_heads, cache, extras) in [
+        (64, 4, 2, Format::F16, plain),
+        (64, 10, 2, Format::F32, all),
+        (64, 5, 1, Format::F16, capped),
+        (128, 8, 2, Format::F16, ring),
+        (20, 9, 3, Format::F32, capped),
+        (6, 6, 1, Format::F16, Extras { sinks: true, ..plain }),
+        (80, 3, 1, Format::F16, all),
+        (250, 2, 1, Format::F16, Extras { norm: true, ..plain }),
+        (256, 9, 1, Format::F16, capped),
+        (2, 32, 1, Format::F32, plain),
+        (64, 4, 2, Format::F16, ring),
+        (20, 3, 3, Format::F32, Extras { norm: false, ..ring }),
+        (64, 4, 2, Format::Q8_0, plain),
+        (128, 6, 1, Format::Q8_0, ring),
+        (64, 4, 2, Format::F16, Extras { values: true, ..ring }),
+        (20, 6, 3, Format::F32, Extras { values: true, keys_alone: true, ..all }),
+        (64, 2, 1, Format::Q8_0, Extras { norm: true, values: true, keys_alone: true, ..plain }),
+    ] {
+        cases.extend(attention(width, query_heads, key_heads, cache, extras));
+    }
+    cases.extend(grouped());
+    cases.push(group(50, 1, 20));
+    cases.extend(memories());
+    cases.extend(sums());
+    for format in formats() {
+        cases.extend(latents(format, [5, 21, 6], Format::F32));
+    }
+    cases.extend(latents(Format::F16, [19, 132, 64], Format::F16));
+    cases.extend(latents(Format::F16, [1, 120, 8], Format::F16));
+    cases.push(project(Rows::One, Format::Q8_0, 7, 96, Epilogue::Multiply { of: 12 }));
+    cases.extend(attention(20, 4, 2, Format::F16, Extras { gated: true, ..Extras::default() }));
+    cases.extend(attention(20, 4, 2, Format::F32, Extras { still: true, ..Extras::default() }));
+    for format in formats() {
+        cases.extend(experts_of_every_row(format));
+    }
+    cases.extend(chunks());
+    cases.extend(unfolded());
+    let script = script(&cases);
+    let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    let weights = Weights::Bytes(&script.weights);
+    let mut replay =
+        Replay::new(&program, &script.recording, weights).unwrap_or_else(|error| panic!("{error}"));
+    let report = replay.run(&mut |_, _| ());
+    let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(report.steps, script.recording.passes.len());
+}
+
+#[test]
+fn planted_faults_are_caught() {
+    let mut cases = others();
+    cases.push(project(Rows::One, Format::Q8_0, 50, 56, Epilogue::Add));
+    cases.push(shared(Format::Q4_0, GATE));
+    cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
+    cases.extend(planted_projections());
+    // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
+    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ..Extras::default() };
+    // A ring that is not full yet: in a full one, the element past the last position is an earlier position and valid. Its window is
+    // more than one round of loads.
+    let ring = Extras { window: Some(70), ring: Some(200), ..Extras::default() };
+    cases.extend(attention(20, 13, 1, Format::F16, all));
+    cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
+    cases.extend(attention(20, 13, 1, Format::F16, ring));
+    // Matrix units, two simdgroups of which share positions.
+    let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.units);
+    cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
+    cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
+    // Several positions at once, and lanes that have no channels.
+    cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
+    cases.extend(memories());
+    cases.extend(sums());
+    cases.push(project(Rows::One, Format::Mxfp4, 50, 56, Epilogue::Add));
+    cases.push(project(Rows::Many, Format::Mxfp4, 50, 56, Epilogue::Add));
+    cases.extend(experts(Format::Q8_0));
+    cases.extend(latents(Format::Q8_0, [19, 21, 6], Format::F32));
+    // Values with a norm, computed from the key heads; and queries only.
+    let of_keys = Extras { values: true, keys_alone: true, ..all };
+    let prepares = |case: &Case| match &case.spec {
+        Spec::RotateAppend(_) => true,
+        Spec::AttendSplit(attend) => attend.op.prologue.is_some(),
+        _ => false,
+    };
+    cases.extend(attention(20, 13, 1, Format::F16, of_keys).into_iter().filter(prepares));
+    // Results that are multiplied by the last columns of a row, as `first` is 5.
+    let multiplied = Epilogue::Multiply { of: 12 };
+    cases.push(project(Rows::One, Format::F16, 7, 50, multiplied));
+    cases.extend(experts_by_tiles(Format::Q8_0, &[Gating::Plain(Activation::Silu)]));
+    cases.extend(grouped());
+    // Heads without RoPE.
+    let still = Extras { still: true, ..Extras::default() };
+    cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
+    // Gates, where heads are joined and where they are prepared.
+    let gated = Extras { gated: true, norm: true, ..Extras::default() };
+    let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
+    cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
+    cases.extend(experts_of_every_row(Format::Q8_0));
+    cases.extend(chunks());
+    cases.extend(unfolded());
+    let script = script(&cases);
+    let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    let weights = Weights::Bytes(&script.weights);
+    let mut replay =
+        Replay::new(&program, &script.recording, weights).unwrap_or_else(|error| panic!("{error}"));
+    replay.sampling(Samples::new(4, 1 << 24));
+    replay.run(&mut |_, _| ());
+    let samples = replay.into_samples();
+    let planted = mutants::mutants(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    let fates = mutants::run(&script.text, &planted, &samples, 20_000_000, &|_, _| ())
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut missed = Vec::new();
+    let mut counts = [0, 0];
+    for (mutant, fate) in planted.iter().zip(&fates) {
+        match fate {
+            MutantOutcome::Caught(_) => counts[0] += 1,
+            // These conditions are arithmetic, such as masks of scores, not bounds: the results differ, but no access is out of bounds.
+            MutantOutcome::Different => counts[1] += 1,
+            fate => {
+                let line = script.text.lines().nth(mutant.line - 1).unwrap_or_default().trim();
+                missed.push(format!(
+                    "{} line {}: {}: {line}: {fate:?}",
+                    mutant.kernel, mutant.line, mutant.change
+                ));
+            }
+        }
+    }
+    println!(
+        "{} planted: {} caught by the checker, {} by their results",
+        planted.len(),
+        counts[0],
+        counts[1]
+    );
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert!(counts[1] * 5 < planted.len(), "{counts:?} of {}", planted.len());
+}

@@ -1,0 +1,108 @@
+//! Kernels of multi-head latent attention.
+
+use crate::attention::rotation;
+use crate::cases::{Case, Launch};
+use crate::matmul::project;
+use forge_kernels::Spec;
+use forge_kernels::spec::{Kernel, Knobs, MlaExpandedLayout, Operand, PerHeadLayout, Rows};
+use forge_ops::{
+    Epilogue, Format, InlineNorm, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, RmsNorm,
+};
+
+/// Keys and values in the place of latents: the first share of a text and one that it goes on with, of which rows see nothing, a part or
+/// all.
+pub(crate) fn unfolded() -> Vec<Case> {
+    let share = |cache| Case {
+        spec: Spec::LatentShare(MlaLoadLatents { width: 130, turned: 6, cache }),
+        launches: vec![Launch::rows(5, 70).share(66, 71)],
+    };
+    let attend = |[heads, keys, turned, values]: [usize; 4], operand, tile| {
+        let (queries_pitch, scale) = (heads * keys + 3, 0.3);
+        let shape = Kernel {
+            op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+            layout: MlaExpandedLayout { operand, tile },
+        };
+        let launches =
+            vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
+        Case { spec: Spec::AttendUnfolded(shape), launches }
+    };
+    vec![
+        share(Format::F32),
+        share(Format::F16),
+        attend([3, 9, 4, 18], Operand::F32, 32),
+        attend([2, 20, 8, 36], Operand::Ranged, 16),
+        attend([2, 16, 4, 44], Operand::F32, 8),
+    ]
+}
+
+/// Attention over latents: matrices of heads in a format, and lines at sizes that fill nothing.
+pub(crate) fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) -> Vec<Case> {
+    let several = || vec![Launch::rows(3, 2)];
+    let each = |turned, together, each| {
+        let (rows, columns) = (21, 50);
+        let pitch = heads * if turned { rows } else { columns } + 3;
+        let spec = Kernel {
+            op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+            layout: PerHeadLayout { together, each },
+        };
+        Case { spec: Spec::EachHead(spec), launches: several() }
+    };
+    let rotation = rotation(turned, Pairing::Interleaved);
+    let columns = LatentColumns {
+        queries_pitch: heads * turned + 2,
+        turned_first: 2,
+        latent_pitch: width + turned,
+        latent_first: 0,
+        key_pitch: width + turned,
+        key_first: width,
+    };
+    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
+    let append = |prepare| Case {
+        spec: Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }),
+        launches: several(),
+    };
+    let attend = |prologue, launches| Case {
+        spec: Spec::LatentAttend(LatentAttend { heads, width, turned, cache, scale: 0.3, prologue }),
+        launches,
+    };
+    let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
+    let one = vec![
+        Launch::rows(1, 71),
+        Launch::rows(1, 0),
+        Launch::rows(1, 40).split(3),
+        Launch::rows(1, 2).split(5),
+    ];
+    let own_norm = |gain, split| {
+        let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);
+        if let Spec::Project(project) = &mut case.spec {
+            project.op.own_norm = Some(InlineNorm { gain, epsilon: 1e-6 });
+            project.layout.knobs =
+                Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.layout.knobs };
+        }
+        case
+    };
+    vec![
+        each(false, 1, 2),
+        each(false, 2, 1),
+        each(true, 1, 1),
+        each(true, 2, 2),
+        append(None),
+        append(prepare.clone()),
+        attend(None, few),
+        attend(prepare, one),
+        own_norm(true, 2),
+        own_norm(false, 1),
+        Case {
+            spec: Spec::RmsNorm(RmsNorm {
+                width: 30,
+                parts: 1,
+                epsilon: 1e-6,
+                gain: true,
+                gather: false,
+                pitch: Some(41),
+            }),
+            launches: several(),
+        },
+    ]
+}

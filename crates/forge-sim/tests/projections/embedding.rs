@@ -1,0 +1,61 @@
+//! Embedding rows.
+
+use crate::formats;
+use crate::plain::{Bench, Given, Random, compare, numbers_of, stored};
+use forge_kernels::Spec;
+use forge_ops::{Embed, Squares};
+
+#[test]
+fn embedding() {
+    let mut random = Random(3);
+    for (width, partials) in [(50, None), (64, Some(7)), (33, Some(300)), (1100, Some(5))] {
+        let squares = |gain| partials.map(|partials| Squares { partials, gain });
+        let specs: Vec<Embed> = formats()
+            .into_iter()
+            .enumerate()
+            .map(|(index, format)| Embed {
+                format,
+                vocabulary: 9,
+                width,
+                scale: if index % 3 == 0 { 1.5 } else { 1.0 },
+                adds: partials.is_none() && index % 2 == 0,
+                squares: squares(index % 2 == 0),
+            })
+            .collect();
+        let bench = Bench::new(&specs.iter().cloned().map(Spec::Embed).collect::<Vec<_>>());
+        for (index, it) in specs.iter().enumerate() {
+            let table = stored(&mut random, it.format, 9, width);
+            let gain = random.numbers(width);
+            let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
+            let rows = ids.len();
+            let before = if it.adds { random.numbers(rows * width) } else { vec![0.0; rows * width] };
+            let left = bench.run(index, rows, |name| match name {
+                "table_values" | "table_codes" => Given::Bytes(table.planes[0].clone()),
+                "table_scales" => Given::Bytes(table.planes[1].clone()),
+                "ids" => Given::Words(ids.clone()),
+                "gain" => Given::Numbers(gain.clone()),
+                "squares" => Given::Unwritten(it.squares.map_or(0, |squares| squares.partials)),
+                "stream" if it.adds => Given::Numbers(before.clone()),
+                _ => Given::Unwritten(rows * width),
+            });
+            // An id outside the table reads row 0.
+            let wanted: Vec<f32> = ids
+                .iter()
+                .map(|&id| if id < 9 { id as usize } else { 0 })
+                .flat_map(|id| table.values[id * width..(id + 1) * width].to_vec())
+                .zip(&before)
+                .map(|(value, before)| if it.adds { before + value * it.scale } else { value * it.scale })
+                .collect();
+            assert_eq!(numbers_of(&left[0]), wanted, "{it:?}");
+            let Some(squares) = it.squares else { continue };
+            if squares.gain {
+                let gained: Vec<f32> = wanted.iter().zip(&gain).map(|(x, gain)| x * gain).collect();
+                assert_eq!(numbers_of(&left[1]), gained, "{it:?}");
+            }
+            let sum: f64 = wanted.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let mut parts = vec![(0.0, 0.0); squares.partials];
+            parts[0] = (sum, sum);
+            compare(&format!("{it:?}"), &numbers_of(&left[left.len() - 1]), &parts, 1e-6);
+        }
+    }
+}
