@@ -14,6 +14,8 @@ pub enum Activation {
     Gelu,
     /// max(x, 0)
     Relu,
+    /// max(x, 0)²
+    ReluSquared,
     /// 1 / (1 + exp(-x))
     Sigmoid,
 }
@@ -26,6 +28,7 @@ impl Activation {
             Activation::GeluTanh => "gelu_tanh",
             Activation::Gelu => "gelu",
             Activation::Relu => "relu",
+            Activation::ReluSquared => "relu_squared",
             Activation::Sigmoid => "sigmoid",
         }
     }

@@ -254,6 +254,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Gelu => x * share_below(x),
         Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
@@ -360,6 +361,8 @@ mod tests {
         assert!((sum - fraction).abs() < 1e-10 * sum, "{sum} {fraction}");
         near(Activation::Relu, 2.5, 2.5);
         near(Activation::Relu, -2.5, 0.0);
+        near(Activation::ReluSquared, 2.5, 6.25);
+        near(Activation::ReluSquared, -2.5, 0.0);
         near(Activation::Sigmoid, 0.0, 0.5);
         near(Activation::Sigmoid, -1.0, 0.268_941_4);
         near(Activation::Sigmoid, 800.0, 1.0);

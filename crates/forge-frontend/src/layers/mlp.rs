@@ -53,8 +53,9 @@ pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -
         Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
         Some("gelu") => Activation::Gelu,
         Some("relu") => Activation::Relu,
+        Some("relu2") => Activation::ReluSquared,
         Some(_) => {
-            config.refuse(key, "expected silu, gelu, gelu_pytorch_tanh or relu", &[]);
+            config.refuse(key, "expected silu, gelu, gelu_pytorch_tanh, relu or relu2", &[]);
             default
         }
     }

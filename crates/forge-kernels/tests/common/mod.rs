@@ -71,6 +71,7 @@ pub(crate) fn others() -> Vec<Spec> {
             Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
             Function::Each(UnaryOp::Activate(Activation::Gelu)),
             Function::Each(UnaryOp::Activate(Activation::Relu)),
+            Function::Each(UnaryOp::Activate(Activation::ReluSquared)),
             Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
             Function::Each(UnaryOp::Softcap(30.0)),
             Function::Each(UnaryOp::Scale(0.22)),

@@ -193,6 +193,7 @@ fn elementwise_is_its_function() {
             (Function::Each(UnaryOp::Activate(Activation::GeluTanh)), false),
             (Function::Each(UnaryOp::Activate(Activation::Gelu)), false),
             (Function::Each(UnaryOp::Activate(Activation::Relu)), false),
+            (Function::Each(UnaryOp::Activate(Activation::ReluSquared)), false),
             (Function::Each(UnaryOp::Activate(Activation::Sigmoid)), false),
             (Function::Each(UnaryOp::Softcap(30.0)), false),
             (Function::Each(UnaryOp::Softcap(0.5)), false),
@@ -226,6 +227,9 @@ fn elementwise_is_its_function() {
                     // A part of x is taken off max(x, 0): an error is one of x.
                     Function::Each(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
                     Function::Each(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
+                    Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => {
+                        (a.max(0.0).powi(2), a.max(0.0).powi(2))
+                    }
                     Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => {
                         let y = 1.0 / (1.0 + (-a).exp());
                         (y, y.max(1e-30))

@@ -114,6 +114,7 @@ fn norms_and_functions() {
         Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
         Function::Each(UnaryOp::Activate(Activation::Gelu)),
         Function::Each(UnaryOp::Activate(Activation::Relu)),
+        Function::Each(UnaryOp::Activate(Activation::ReluSquared)),
         Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
         Function::Each(UnaryOp::Softcap(30.0)),
         Function::Each(UnaryOp::Scale(-0.22)),
@@ -170,6 +171,7 @@ fn norms_and_functions() {
                 }
                 Function::Each(UnaryOp::Activate(Activation::Gelu)) => gelu(a),
                 Function::Each(UnaryOp::Activate(Activation::Relu)) => a.max(0.0),
+                Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => a.max(0.0).powi(2),
                 Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
                 Function::Each(UnaryOp::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
                 Function::Each(UnaryOp::Scale(factor)) => f64::from(factor) * a,

@@ -99,6 +99,7 @@ fn activated(activation: Activation, x: f64) -> f64 {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Gelu => unreachable!("its numbers are tested by themselves"),
         Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));

@@ -37,6 +37,10 @@ impl Vectorized for Activation {
             let (whole, exponent) = match self {
                 Activation::Gelu => return gelu::<S>(x),
                 Activation::Relu => return S::max(x, S::splat(0.0)),
+                Activation::ReluSquared => {
+                    let positive = S::max(x, S::splat(0.0));
+                    return S::mul(positive, positive);
+                }
                 Activation::Silu => (x, x),
                 Activation::Sigmoid => (S::splat(1.0), x),
                 // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)).
