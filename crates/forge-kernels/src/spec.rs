@@ -19,7 +19,7 @@ pub use crate::moe::spec::{ExpertsKnobs, ExpertsLayout, ExpertsTileLayout, MOST_
 pub use crate::recurrent::spec::ChunkLayout;
 
 /// An operation and the layout of its kernel.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Kernel<O, L> {
     /// What is computed.
     #[serde(flatten)]

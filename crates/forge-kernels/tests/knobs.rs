@@ -51,7 +51,7 @@ fn knobs_render_and_keep_cores_busy() {
         if !seen.insert(what.clone()) {
             return;
         }
-        let instance = render("layer_kernel", &Spec::Project(project.clone()));
+        let instance = render("layer_kernel", &Spec::Project(*project));
         let decl = instance.unwrap_or_else(|error| panic!("{what}: {error}")).decl;
         assert!(!decl.is_crowded(), "{what} takes {} bytes", decl.threadgroup_bytes);
         assert!(decl.threads <= 512, "{what} has {} threads", decl.threads);

@@ -490,7 +490,7 @@ fn what_is_not_refused_renders() {
             norm => (None, norm),
         };
         let project = project.with_op(|op| Linear { norm, own_norm, ..op });
-        match render("layer_kernel", &Spec::Project(project.clone())) {
+        match render("layer_kernel", &Spec::Project(project)) {
             Ok(instance) => {
                 assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
                 assert!(instance.decl.threads <= KernelDecl::MOST_THREADS, "{project:?}");

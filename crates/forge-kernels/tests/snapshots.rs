@@ -150,7 +150,7 @@ fn projections_of_more_rows() {
     snapshot("gate_up_few", Spec::Project(odd.with_op(|op| Linear { bias: true, ..op })));
     snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
     let halves = |plain: LinearKernel| {
-        Spec::Project(plain.clone().with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
+        Spec::Project(plain.with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
     };
     snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
     snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
@@ -264,10 +264,10 @@ fn convolutions_and_delta_rules() {
     let (scale, epsilon) = (0.088_388_35, 1e-6);
     let gated = Some(1e-6);
     let rule = DeltaRule { key_heads: 16, heads: 32, keys: 128, values: 128, scale, epsilon, gated };
-    snapshot("delta_rule", Spec::DeltaRule(rule.clone()));
+    snapshot("delta_rule", Spec::DeltaRule(rule));
     snapshot(
         "delta_chunks",
-        Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: rule.clone() }, layout: ChunkLayout { rows: 8 } }),
+        Spec::DeltaChunks(Kernel { op: DeltaChunks { rule }, layout: ChunkLayout { rows: 8 } }),
     );
     let odd = DeltaRule { key_heads: 3, heads: 3, keys: 10, values: 20, scale, epsilon, gated: None };
     snapshot(
@@ -356,16 +356,16 @@ fn experts() {
             norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
             bias: false,
             gating: Gating::Plain(Activation::Silu),
-            route: Some(route.clone()),
+            route: Some(route),
         },
         layout: ExpertsLayout { rows_per_simdgroup: 8, simdgroups: 2 },
     };
-    snapshot("experts_inner_one", Spec::ExpertsInner(inner.clone()));
+    snapshot("experts_inner_one", Spec::ExpertsInner(inner));
     snapshot(
         "experts_inner",
-        Spec::ExpertsInner(inner.clone().with_op(|op| ExpertsInner { norm: None, route: None, ..op })),
+        Spec::ExpertsInner(inner.with_op(|op| ExpertsInner { norm: None, route: None, ..op })),
     );
-    let clamped = inner.clone().with_op(|op| ExpertsInner {
+    let clamped = inner.with_op(|op| ExpertsInner {
         format: Format::Mxfp4,
         bias: true,
         gating: Gating::Clamped { limit: 7.0, sharpness: 1.702 },
@@ -387,15 +387,12 @@ fn experts() {
         },
         layout: ExpertsLayout { rows_per_simdgroup: 4, simdgroups: 4 },
     };
-    snapshot("experts_sum_one", Spec::ExpertsSum(sum.clone()));
+    snapshot("experts_sum_one", Spec::ExpertsSum(sum));
     snapshot(
         "experts_sum",
-        Spec::ExpertsSum(sum.clone().with_op(|op| ExpertsSum { epilogue: Epilogue::Store, ..op })),
+        Spec::ExpertsSum(sum.with_op(|op| ExpertsSum { epilogue: Epilogue::Store, ..op })),
     );
-    snapshot(
-        "experts_sum_biased",
-        Spec::ExpertsSum(sum.clone().with_op(|op| ExpertsSum { bias: true, ..op })),
-    );
+    snapshot("experts_sum_biased", Spec::ExpertsSum(sum.with_op(|op| ExpertsSum { bias: true, ..op })));
     let tiles = Kernel {
         op: ExpertsTiles {
             format: Format::Q4_0,
@@ -411,34 +408,23 @@ fn experts() {
         },
         layout: ExpertsTileLayout { operand: Operand::F16, tile_outputs: 64 },
     };
-    snapshot("experts_tiles_gated", Spec::ExpertsTiles(tiles.clone()));
-    let down = tiles.clone().with_op(|op| ExpertsTiles {
-        outputs: 2000,
-        inputs: 768,
-        bias: true,
-        gating: None,
-        ..op
-    });
+    snapshot("experts_tiles_gated", Spec::ExpertsTiles(tiles));
+    let down =
+        tiles.with_op(|op| ExpertsTiles { outputs: 2000, inputs: 768, bias: true, gating: None, ..op });
     snapshot(
         "experts_tiles",
         Spec::ExpertsTiles(down.with_layout(|layout| ExpertsTileLayout { operand: Operand::F32, ..layout })),
     );
     snapshot("experts_group", Spec::ExpertsGroup(ExpertsGroup { experts: 128, chosen: 8, tile_rows: 32 }));
     snapshot("experts_join", Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width: 2048, adds: true }));
-    snapshot("route", Spec::Route(route.clone()));
+    snapshot("route", Spec::Route(route));
     let groups = Some(Groups { count: 8, kept: 4, best: 2 });
-    let of_groups = Route {
-        experts: 256,
-        scores: Scores::Sigmoid,
-        correction: true,
-        groups,
-        factor: 2.5,
-        ..route.clone()
-    };
-    snapshot("route_groups", Spec::Route(of_groups.clone()));
+    let of_groups =
+        Route { experts: 256, scores: Scores::Sigmoid, correction: true, groups, factor: 2.5, ..route };
+    snapshot("route_groups", Spec::Route(of_groups));
     snapshot("route_gated", Spec::Route(Route { experts: 60, chosen: 4, shared: 4, gated: true, ..route }));
     let route = Some(Route { shared: 1, ..of_groups });
-    let shared = inner.clone().with_op(|op| ExpertsInner { experts: 257, chosen: 9, shared: 1, route, ..op });
+    let shared = inner.with_op(|op| ExpertsInner { experts: 257, chosen: 9, shared: 1, route, ..op });
     snapshot("experts_inner_shared", Spec::ExpertsInner(shared));
 }
 
@@ -455,15 +441,12 @@ fn latents() {
         },
         layout: PerHeadLayout { together: 1, each: 8 },
     };
-    snapshot("absorb_one", Spec::EachHead(each.clone()));
-    snapshot(
-        "absorb",
-        Spec::EachHead(each.clone().with_layout(|layout| PerHeadLayout { together: 2, ..layout })),
-    );
+    snapshot("absorb_one", Spec::EachHead(each));
+    snapshot("absorb", Spec::EachHead(each.with_layout(|layout| PerHeadLayout { together: 2, ..layout })));
     let plain = each
         .with_op(|op| PerHeadLinear { turned: false, pitch: 128 * 512, ..op })
         .with_layout(|layout| PerHeadLayout { each: 4, ..layout });
-    snapshot("values_one", Spec::EachHead(plain.clone()));
+    snapshot("values_one", Spec::EachHead(plain));
     snapshot(
         "values_odd",
         Spec::EachHead(
@@ -501,7 +484,7 @@ fn latents() {
         },
         layout: MlaExpandedLayout { operand: Operand::Ranged, tile: 16 },
     };
-    snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded.clone()));
+    snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded));
     let odd = unfolded
         .with_op(|op| MlaAttentionExpanded {
             heads: 5,

@@ -24,28 +24,21 @@ pub(crate) fn routes() -> Vec<Route> {
     };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     vec![
-        Route { experts: 5, chosen: 5, shares: false, factor: 2.5, scale: true, ..plain.clone() },
-        Route { experts: 60, chosen: 4, scores: Scores::Sigmoid, ..plain.clone() },
-        Route { correction: true, ..plain.clone() },
-        Route {
-            experts: 512,
-            chosen: 16,
-            scores: Scores::Sigmoid,
-            correction: true,
-            factor: 2.5,
-            ..plain.clone()
-        },
+        Route { experts: 5, chosen: 5, shares: false, factor: 2.5, scale: true, ..plain },
+        Route { experts: 60, chosen: 4, scores: Scores::Sigmoid, ..plain },
+        Route { correction: true, ..plain },
+        Route { experts: 512, chosen: 16, scores: Scores::Sigmoid, correction: true, factor: 2.5, ..plain },
         Route {
             experts: 96,
             chosen: 6,
             groups: groups(8, 4, 2),
             scores: Scores::Sigmoid,
             correction: true,
-            ..plain.clone()
+            ..plain
         },
-        Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shares: false, ..plain.clone() },
-        Route { shared: 1, ..plain.clone() },
-        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..plain.clone() },
+        Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shares: false, ..plain },
+        Route { shared: 1, ..plain },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..plain },
         plain,
     ]
 }

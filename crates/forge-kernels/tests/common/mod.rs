@@ -97,7 +97,7 @@ pub(crate) fn others() -> Vec<Spec> {
         let (scale, epsilon) = (0.25, 1e-6);
         for gated in [None, Some(1e-5)] {
             let rule = DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
-            specs.push(Spec::DeltaRule(rule.clone()));
+            specs.push(Spec::DeltaRule(rule));
             specs.extend(DeltaChunksKernel::of(rule).map(Spec::DeltaChunks));
             specs.push(Spec::DeltaChunks(Kernel {
                 op: DeltaChunks { rule },

@@ -46,7 +46,7 @@ pub(crate) fn projections() -> Vec<Spec> {
                     }
                     let plain =
                         project(rows, format, outputs, inputs, epilogue).with_op(|op| Linear { bias, ..op });
-                    specs.push(Spec::Project(plain.clone()));
+                    specs.push(Spec::Project(plain));
                     let knobs = Knobs { simdgroups: 4, split: 2, ..plain.layout.knobs };
                     let each = bias.then_some(if inputs == 56 {
                         UnaryOp::Softcap(30.0)

@@ -7,8 +7,8 @@
 
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    AttentionKnobs, AttentionLayout, ExpertsKnobs, ExpertsLayout, ExpertsTileLayout, Kernel, Knobs,
-    LinearKernel, LinearLayout, Rows,
+    AttentionKnobs, AttentionLayout, ExpertsKnobs, ExpertsLayout, ExpertsTileLayout, Knobs, LinearKernel,
+    Rows,
 };
 use forge_ops::{Attend, Epilogue, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Linear};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -245,38 +245,22 @@ impl Layout {
     /// The kernel with this layout; `None` if the layout is for another kind of kernel.
     pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
-            (Layout::Projection(knobs), Spec::Project(project)) => Spec::Project(Kernel {
-                op: project.op.clone(),
-                layout: LinearLayout { knobs: *knobs, ..project.layout },
-            }),
-            (
-                Layout::Experts(ExpertsKnobs { rows_per_simdgroup, simdgroups, .. }),
-                Spec::ExpertsInner(inner),
-            ) => {
-                let (rows_per_simdgroup, simdgroups) = (*rows_per_simdgroup, *simdgroups);
-                Spec::ExpertsInner(Kernel {
-                    op: inner.op.clone(),
-                    layout: ExpertsLayout { rows_per_simdgroup, simdgroups },
-                })
+            (Layout::Projection(knobs), Spec::Project(kernel)) => Spec::Project(kernel.with_knobs(*knobs)),
+            (Layout::Experts(knobs), Spec::ExpertsInner(kernel)) => {
+                Spec::ExpertsInner(kernel.with_layout(|_| experts_layout(knobs)))
             }
-            (Layout::Experts(ExpertsKnobs { rows_per_simdgroup, simdgroups, .. }), Spec::ExpertsSum(sum)) => {
-                let (rows_per_simdgroup, simdgroups) = (*rows_per_simdgroup, *simdgroups);
-                Spec::ExpertsSum(Kernel {
-                    op: sum.op.clone(),
-                    layout: ExpertsLayout { rows_per_simdgroup, simdgroups },
-                })
+            (Layout::Experts(knobs), Spec::ExpertsSum(kernel)) => {
+                Spec::ExpertsSum(kernel.with_layout(|_| experts_layout(knobs)))
             }
-            (Layout::Experts(ExpertsKnobs { tile_outputs, .. }), Spec::ExpertsTiles(tiles)) => {
-                Spec::ExpertsTiles(Kernel {
-                    op: tiles.op.clone(),
-                    layout: ExpertsTileLayout { tile_outputs: *tile_outputs, ..tiles.layout },
-                })
+            (Layout::Experts(ExpertsKnobs { tile_outputs, .. }), Spec::ExpertsTiles(kernel)) => {
+                let tile_outputs = *tile_outputs;
+                Spec::ExpertsTiles(kernel.with_layout(|layout| ExpertsTileLayout { tile_outputs, ..layout }))
             }
-            (Layout::Attention(knobs), Spec::AttendSplit(attend)) => {
-                Spec::AttendSplit(Kernel { op: attend.op.clone(), layout: AttentionLayout { knobs: *knobs } })
+            (Layout::Attention(knobs), Spec::AttendSplit(kernel)) => {
+                Spec::AttendSplit(kernel.clone().with_layout(|_| AttentionLayout { knobs: *knobs }))
             }
-            (Layout::Attention(knobs), Spec::AttendTiled(attend)) => {
-                Spec::AttendTiled(Kernel { op: attend.op.clone(), layout: AttentionLayout { knobs: *knobs } })
+            (Layout::Attention(knobs), Spec::AttendTiled(kernel)) => {
+                Spec::AttendTiled(kernel.clone().with_layout(|_| AttentionLayout { knobs: *knobs }))
             }
             _ => return None,
         })
@@ -317,4 +301,9 @@ impl Layout {
             }
         }
     }
+}
+
+/// The layout of a small-batch expert kernel with these knobs.
+fn experts_layout(knobs: &ExpertsKnobs) -> ExpertsLayout {
+    ExpertsLayout { rows_per_simdgroup: knobs.rows_per_simdgroup, simdgroups: knobs.simdgroups }
 }

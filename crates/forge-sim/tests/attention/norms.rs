@@ -24,7 +24,7 @@ fn layer_norms() {
     let rows = 3;
     let norms = [(100, true, false), (1030, false, true), (33, true, true), (4, false, false)]
         .map(|(width, bias, gather)| LayerNorm { width, epsilon: 1e-5, bias, gather });
-    let kernels = Kernels::of(norms.iter().map(|norm| Spec::LayerNorm(norm.clone())));
+    let kernels = Kernels::of(norms.iter().map(|norm| Spec::LayerNorm(*norm)));
     for (index, norm) in norms.iter().enumerate() {
         let width = norm.width;
         // Far from 0, so that a variance from the squares of x alone would be none.
@@ -67,7 +67,7 @@ fn norms_that_are_added() {
     .map(|(width, rows, gain, factor, squares)| {
         (rows, NormAdd { width, epsilon: 1e-5, gain, factor, squares })
     });
-    let kernels = Kernels::of(cases.iter().map(|(_, norm)| Spec::NormAdd(norm.clone())));
+    let kernels = Kernels::of(cases.iter().map(|(_, norm)| Spec::NormAdd(*norm)));
     for (index, (rows, norm)) in cases.iter().enumerate() {
         let (rows, width) = (*rows, norm.width);
         let [x, stream] = [0; 2].map(|_| random.numbers(rows * width));
@@ -127,7 +127,7 @@ fn norms_and_functions() {
     let kernels = Kernels::of(
         norms
             .iter()
-            .map(|norm| Spec::RmsNorm(norm.clone()))
+            .map(|norm| Spec::RmsNorm(*norm))
             .chain(functions.map(|function| Spec::Elementwise(Elementwise { function, width }))),
     );
     for (index, norm) in norms.iter().enumerate() {

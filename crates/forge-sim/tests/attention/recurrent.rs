@@ -144,7 +144,7 @@ fn the_state_is_updated_row_by_row() {
 fn all_ways(rule: &DeltaRule) -> [Spec; WAYS] {
     let chunks =
         |rows| Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: *rule }, layout: ChunkLayout { rows } });
-    [Spec::DeltaRule(rule.clone()), chunks(8), chunks(16)]
+    [Spec::DeltaRule(*rule), chunks(8), chunks(16)]
 }
 
 const WAYS: usize = 3;

@@ -29,8 +29,8 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
         gated: false,
     };
     let groups = Some(Groups { count: 6, kept: 3, best: 2 });
-    let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route.clone() };
-    let scaled = Route { shares: false, scale: true, correction: true, factor: 2.5, ..route.clone() };
+    let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route };
+    let scaled = Route { shares: false, scale: true, correction: true, factor: 2.5, ..route };
     let inner = |norm, route: Option<Route>| Kernel {
         op: ExpertsInner {
             format,
@@ -75,9 +75,9 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
     let one = || vec![Launch::rows(1, 0)];
     vec![
         Case { spec: Spec::Route(of_groups), launches: several() },
-        Case { spec: Spec::Route(scaled.clone()), launches: several() },
+        Case { spec: Spec::Route(scaled), launches: several() },
         Case { spec: Spec::ExpertsInner(inner(None, None)), launches: several() },
-        Case { spec: Spec::ExpertsInner(inner(norm, Some(route.clone()))), launches: one() },
+        Case { spec: Spec::ExpertsInner(inner(norm, Some(route))), launches: one() },
         Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: one() },
         Case { spec: Spec::ExpertsSum(sum(Epilogue::Store)), launches: several() },
         Case { spec: Spec::ExpertsSum(sum(Epilogue::Add)), launches: several() },
@@ -104,8 +104,8 @@ pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
         shared: 2,
         gated: true,
     };
-    let ungated = Route { experts: 37, groups: None, shared: 1, gated: false, ..route.clone() };
-    let of_softmax = Route { scores: Scores::Softmax, correction: false, shares: false, ..ungated.clone() };
+    let ungated = Route { experts: 37, groups: None, shared: 1, gated: false, ..route };
+    let of_softmax = Route { scores: Scores::Softmax, correction: false, shares: false, ..ungated };
     let inner = |norm, route: Route| Kernel {
         op: ExpertsInner {
             format,
@@ -126,8 +126,8 @@ pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
     let several = || vec![Launch::rows(3, 2)];
     let one = || vec![Launch::rows(1, 0)];
     vec![
-        Case { spec: Spec::Route(route.clone()), launches: several() },
-        Case { spec: Spec::Route(of_softmax.clone()), launches: several() },
+        Case { spec: Spec::Route(route), launches: several() },
+        Case { spec: Spec::Route(of_softmax), launches: several() },
         // Four launches of one row: the selected groups depend on the group scores only in some of them.
         Case {
             spec: Spec::ExpertsInner(inner(norm, route)),

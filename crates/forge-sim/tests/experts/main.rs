@@ -103,7 +103,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let program = program(&[
         Spec::ExpertsInner(part(None, None)),
         Spec::ExpertsSum(sum(Epilogue::Add)),
-        Spec::ExpertsInner(part(norm, Some(route.clone()))),
+        Spec::ExpertsInner(part(norm, Some(*route))),
         Spec::ExpertsSum(sum(squares)),
     ]);
     // Rows padded to 64 and 32 columns.

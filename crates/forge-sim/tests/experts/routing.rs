@@ -74,19 +74,19 @@ fn ways() -> Vec<Route> {
         PLAIN,
         Route { chosen: 7, shares: false, factor: 2.5, scale: true, ..PLAIN },
         Route { correction: true, ..PLAIN },
-        Route { experts: 64, chosen: 16, correction: true, ..sigmoid.clone() },
-        Route { experts: 100, chosen: 8, shares: false, ..sigmoid.clone() },
-        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid.clone() },
+        Route { experts: 64, chosen: 16, correction: true, ..sigmoid },
+        Route { experts: 100, chosen: 8, shares: false, ..sigmoid },
+        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), ..PLAIN },
         // As many lanes a group as there are, and one.
         Route { experts: 70, chosen: 9, groups: groups(2, 1, 2), correction: true, ..PLAIN },
-        Route { experts: 64, chosen: 5, groups: groups(32, 7, 2), ..sigmoid.clone() },
-        Route { experts: 40, chosen: 5, groups: groups(20, 5, 1), correction: true, ..sigmoid.clone() },
+        Route { experts: 64, chosen: 5, groups: groups(32, 7, 2), ..sigmoid },
+        Route { experts: 40, chosen: 5, groups: groups(20, 5, 1), correction: true, ..sigmoid },
         // Experts that every row has.
         Route { shared: 1, ..PLAIN },
         Route { chosen: 7, shared: 2, gated: true, scale: true, ..PLAIN },
         Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..PLAIN },
-        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), shared: 1, factor: 2.5, ..sigmoid.clone() },
+        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), shared: 1, factor: 2.5, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shared: 2, gated: true, ..sigmoid },
     ]
 }
@@ -173,12 +173,12 @@ fn experts_that_choose_find_the_same_words() {
             norm: None,
             bias: false,
             gating: Gating::Plain(Activation::Relu),
-            route: Some(route.clone()),
+            route: Some(*route),
         },
         layout: ExpertsLayout { rows_per_simdgroup: 2, simdgroups: 1 },
     };
     for (index, route) in ways().iter().enumerate() {
-        let program = program(&[Spec::Route(route.clone()), Spec::ExpertsInner(inner(route))]);
+        let program = program(&[Spec::Route(*route), Spec::ExpertsInner(inner(route))]);
         let (of_row, places) = (route.logits(), route.routes());
         let (correction, scale) = (numbers(route.experts, 77), numbers(route.experts, 99));
         // Of an expert's matrix the first column of gate and up: 1 and its number.

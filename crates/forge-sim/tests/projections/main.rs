@@ -215,7 +215,7 @@ fn many_rows() {
 fn the_best_candidate_is_the_lowest_of_equals() {
     let mut random = Random(4);
     let specs = [1, 3, 70, 1500, 5000].map(|candidates| ArgmaxJoin { candidates });
-    let bench = Bench::new(&specs.clone().map(Spec::ArgmaxJoin));
+    let bench = Bench::new(&specs.map(Spec::ArgmaxJoin));
     for (index, it) in specs.iter().enumerate() {
         let mut pairs: Vec<[u32; 2]> =
             (0..2 * it.candidates).map(|_| [random.bits() % 9, random.bits()]).collect();

@@ -126,11 +126,7 @@ impl Select<'_> {
         let function = match prologue {
             None => {
                 let general = format!("{said}{through}");
-                self.function(
-                    &draft.function_name("delta_rule"),
-                    &general,
-                    &variants(regimes, spec, chunks.clone()),
-                )
+                self.function(&draft.function_name("delta_rule"), &general, &variants(regimes, spec, chunks))
             }
             Some(Convolution { rows, taps, tail, kept }) => {
                 arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);

@@ -55,11 +55,11 @@ impl<C: KvElement> Task for Rows<'_, C> {
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);
                 for (head, to) in q.chunks_exact_mut(width).enumerate() {
-                    prepare::<S>(head_of(head), query_norm, &rotation, turns, to);
+                    prepare::<S>(head_of(head), query_norm, rotation, turns, to);
                 }
                 for head in 0..key_heads {
                     let place = cache.place(row, head, cache.position(row));
-                    prepare::<S>(head_of(first_key + head), key_norm, &rotation, turns, prepared);
+                    prepare::<S>(head_of(first_key + head), key_norm, rotation, turns, prepared);
                     store(cache.keys, place, prepared);
                     let value = prepare_value::<S>(head_of(first_value + head), norm, prepared);
                     store(cache.values, place, value);
