@@ -266,7 +266,7 @@ pub trait Device {
         Ok(None)
     }
 
-    /// The vendor's memory bandwidth in bytes per second, if it is known and [`Device::read_speed`] returns
+    /// The vendor's memory bandwidth in bytes per second, if it is known and [`Device::measure_read_bandwidth`] returns
     /// none.
     fn published_bandwidth(&self) -> Option<f64> {
         None

@@ -8,7 +8,7 @@
 //! batch schedule, so a sequence's results do not depend on the other slots.
 //!
 //! A slot can be rewound to an earlier position. This fails if a sliding-window cache has been overwritten
-//! there ([`SlidingCache`](crate::model::SlidingCache)), or if a recurrent state is past that position; the slot then restarts at 0.
+//! there ([`SlidingCache`]), or if a recurrent state is past that position; the slot then restarts at 0.
 //! [`Engine::truncate`] returns how much is kept, and is the only place that decides. What can be rewound can
 //! also be copied to another slot.
 //!

@@ -67,7 +67,7 @@ impl KvElement for f16 {
     }
 }
 
-/// [`Format::Q8_0`](crate::cpu::format::matrix::Format::Q8_0): int8 quants, followed by an f16 scale per 32.
+/// [`Format::Q8_0`](forge_ops::Format::Q8_0): int8 quants, followed by an f16 scale per 32.
 /// Head dimensions are multiples of 32.
 impl KvElement for u8 {
     fn record(width: usize) -> usize {

@@ -1,7 +1,7 @@
 //! Norms and rotates queries and keys, and appends keys and values to the KV cache.
 //!
 //! Scalars: rows, context[, capacity]. Buffers: qkv[, query_gain, key_gain], slots, positions, q, keys,
-//! values. A row of qkv is query heads, then the heads given by [`KvSource`]; keys and values are as in
+//! values. A row of qkv is query heads, then the heads given by [`KvSource`](forge_ops::KvSource); keys and values are as in
 //! [`crate::cpu::append()`].
 
 use crate::cpu::attention::kv_append::{Cache, store};

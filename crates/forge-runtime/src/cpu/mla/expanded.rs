@@ -1,5 +1,5 @@
 //! MLA in the expanded form: attention over keys and values computed from a tile of latents, and loading of
-//! that tile. The CPU device always uses the absorbed form ([`crate::device::Pass::unfolds_from`]). These
+//! that tile. The CPU device always uses the absorbed form ([`crate::device::Pass::mla_expand_min_rows`]). These
 //! kernels reproduce the GPU computation, in its tile order.
 
 use crate::cpu::attention::kv_format::KvElement;
