@@ -5,8 +5,10 @@ use crate::format::Format;
 use crate::rotation::Rotation;
 use serde::Serialize;
 
-/// See [`KernelOp::Rotate`]. Scalars: rows\[, context\], the latter if frequencies depend on the context
-/// length. Buffers: x, positions, y. Grid: a row in groups of 128 threads; rows.
+/// RoPE on every head of each row.
+///
+/// Scalars: rows\[, context\], the latter if frequencies depend on the context length. Buffers: x, positions,
+/// y. Grid: a row in groups of 128 threads; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {
     /// Heads of a row.
@@ -17,9 +19,11 @@ pub struct Rotate {
     pub rotation: Rotation,
 }
 
-/// See [`KernelOp::Append`]. Scalars: rows, context\[, capacity\]. Buffers: key, value, slots, positions,
-/// keys, values. Grid: a row in groups of 128 threads; rows. `key` and `value` are `[row, head, width]`; see
-/// [`RotateAppend`] for the cache.
+/// Appends keys and values to the KV cache.
+///
+/// Scalars: rows, context\[, capacity\]. Buffers: key, value, slots, positions, keys, values. Grid: a row in
+/// groups of 128 threads; rows. `key` and `value` are `[row, head, width]`; see [`RotateAppend`] for the
+/// cache.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Append {
     /// KV heads.
@@ -107,8 +111,10 @@ pub struct Gates {
     pub first: usize,
 }
 
-/// See [`KernelOp::RotateAppend`]. Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain,
-/// key_gain,\] slots, positions, q, keys, values. Grid: threadgroups of a row; rows.
+/// QK-norm and RoPE of queries and keys; appends keys and values to the KV cache.
+///
+/// Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
+/// values. Grid: threadgroups of a row; rows.
 ///
 /// A row of qkv has query heads, then what `brings` says. `keys` and `values` are `[slot, head, context or
 /// capacity, width]` of one layer; the row's key and value are written at its slot and position. Gains are
@@ -133,8 +139,8 @@ pub struct RotateAppend {
     pub rotation: Rotation,
 }
 
-/// Preparation of its row that [`KernelOp::AttendSplit`] performs first, like
-/// [`KernelOp::RotateAppend`]. Only correct if no two rows of a pass belong to one slot; used for one row.
+/// Preparation of its row that split-KV attention performs first, like [`RotateAppend`]. Only correct if no
+/// two rows of a pass belong to one slot; used for one row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
     /// What its row has besides queries.
@@ -149,7 +155,7 @@ pub struct Prologue {
 /// a window, `position + 1 - window` if that is more. Scores are scale · q·k, with an optional softcap. A
 /// sink is one additional score per head (f32, `[query heads]`) without a value.
 ///
-/// [`KernelOp::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values,
+/// Split-KV kernel. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values,
 /// \[sinks,\] \[gates,\] slots, positions, partials, heads. With a prologue: qkv\[, query_gain, key_gain\]
 /// instead of q, and keys and values are written. With a prologue of queries only: q\[, query_gain\], and
 /// keys and values are read. Grid: splits, KV heads, rows.
@@ -159,7 +165,7 @@ pub struct Prologue {
 /// `partials`: `[row, query head, split, width + 2]`, which contains `width` sums weighted by exp(score -
 /// maximum), the maximum, and the denominator. An empty split has sums of 0 and a maximum below -1e37.
 ///
-/// [`KernelOp::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\]
+/// Tiled kernel. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\]
 /// \[gates,\] slots, positions, heads. Grid: tiles of 8 rows, query heads; or tiles of 64 query rows (all
 /// query heads of a KV head for some rows), and KV heads.
 ///
@@ -191,8 +197,9 @@ pub struct Attend {
     pub prologue: Option<Prologue>,
 }
 
-/// See [`KernelOp::AttendJoin`]. Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query
-/// heads, rows.
+/// Combines the KV splits of attention.
+///
+/// Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query heads, rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AttendJoin {
     /// Query heads.

@@ -5,8 +5,9 @@ use crate::format::Format;
 use crate::norm::Squares;
 use serde::Serialize;
 
-/// See [`KernelOp::Embed`]. Scalars: rows. Buffers: table planes, ids, \[gain,\] stream\[, gained\]\[, squares\].
-/// Grid: rows.
+/// Embedding lookup: token ids to rows of the table, in f32.
+///
+/// Scalars: rows. Buffers: table planes, ids, \[gain,\] stream\[, gained\]\[, squares\]. Grid: rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Embed {
     /// Format of the table.
@@ -24,8 +25,9 @@ pub struct Embed {
     pub squares: Option<Squares>,
 }
 
-/// See [`KernelOp::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: a row's elements in groups of 256
-/// threads; rows.
+/// Elementwise function of one or two vectors.
+///
+/// Scalars: rows. Buffers: a, \[b,\] y. Grid: a row's elements in groups of 256 threads; rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Elementwise {
     /// The function.
@@ -50,7 +52,9 @@ pub enum Function {
     Add,
 }
 
-/// See [`KernelOp::Take`]. Scalars: rows, first. Buffers: x, y. Grid: a row of y in groups of 128 threads; rows.
+/// Column slice of wider rows.
+///
+/// Scalars: rows, first. Buffers: x, y. Grid: a row of y in groups of 128 threads; rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SliceColumns {
     /// Columns of the slice, starting at `first`.

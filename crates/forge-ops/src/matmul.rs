@@ -58,8 +58,10 @@ pub struct InlineNorm {
     pub epsilon: f32,
 }
 
-/// See [`KernelOp::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\]
-/// y\[, gain, gained, squares_out\] \[, candidates\].
+/// y = W x, with optional norm, bias and epilogue.
+///
+/// Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\] y\[, gain, gained,
+/// squares_out\] \[, candidates\].
 ///
 /// v is W x, then deferred norm, bias, unary function and epilogue, in this order. `gain` and `gained` exist
 /// if [`Squares::gain`] is set. A deferred norm reads `squares`; an epilogue with squares writes

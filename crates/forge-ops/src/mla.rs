@@ -5,8 +5,10 @@ use crate::format::Format;
 use crate::rotation::Rotation;
 use serde::Serialize;
 
-/// See [`KernelOp::EachHead`]. Scalars: rows. Buffers: weight planes, x, y. Grid: groups of outputs,
-/// heads, rows or groups of `together` of them.
+/// Per-head matmul: each head's matrix times its part of x.
+///
+/// Scalars: rows. Buffers: weight planes, x, y. Grid: groups of outputs, heads, rows or groups of `together`
+/// of them.
 ///
 /// The matrices of all heads are stacked along rows. `y` is `[row, heads * rows]` or, transposed, `[row,
 /// heads * columns]`.
@@ -57,10 +59,12 @@ pub struct LatentPrepare {
     pub rotation: Rotation,
 }
 
-/// See [`KernelOp::LatentAppend`]. Scalars: rows, context. Buffers: latent, key, slots, positions,
-/// latents. Grid: a row in groups of 128 threads; rows. With `prepare`: queries, latent, key, gain, slots,
-/// positions, turned, latents, where `turned` is `[row, heads, turned]`. Grid: the pairs of queries in groups
-/// of 128 threads, and one more; rows.
+/// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
+///
+/// Scalars: rows, context. Buffers: latent, key, slots, positions, latents. Grid: a row in groups of 128
+/// threads; rows. With `prepare`: queries, latent, key, gain, slots, positions, turned, latents, where
+/// `turned` is `[row, heads, turned]`. Grid: the pairs of queries in groups of 128 threads, and one more;
+/// rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LatentAppend {
     /// Channels of a latent.
@@ -73,12 +77,15 @@ pub struct LatentAppend {
     pub prepare: Option<LatentPrepare>,
 }
 
-/// See [`KernelOp::LatentAttend`]. Scalars: rows, context, splits. Buffers: q, turned, latents, slots,
-/// positions, partials, heads. With a prologue: queries, latent, key, gain instead of turned, and latents are
-/// written; no two rows of a pass may then belong to one slot. Grid: splits, groups of heads, rows.
+/// MLA attention in absorbed form.
+///
+/// Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, partials, heads. With a
+/// prologue: queries, latent, key, gain instead of turned, and latents are written; no two rows of a pass may
+/// then belong to one slot. Grid: splits, groups of heads, rows.
 ///
 /// q is `[row, head, width]`, `turned` `[row, head, turned]`. A row attends to the positions `0..=position`
-/// with softmax(scale · (q·c + r·k)) c. Splits, `partials` and `heads` are as in [`Attend`](crate::attention::Attend).
+/// with softmax(scale · (q·c + r·k)) c. Splits, `partials` and `heads` are as in
+/// [`Attend`](crate::attention::Attend).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LatentAttend {
     /// Number of heads.
@@ -95,8 +102,10 @@ pub struct LatentAttend {
     pub prologue: Option<LatentPrepare>,
 }
 
-/// See [`KernelOp::LatentShare`]. Scalars: rows, context, begin. Buffers: latents, slots, share,
-/// turned_keys. Grid: a line in groups of 128 threads; rows.
+/// Loads a KV tile of an MLA cache as f32.
+///
+/// Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys. Grid: a line in groups of 128
+/// threads; rows.
 ///
 /// Rows are positions, from `begin` on, of the slot of the pass's first row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -109,8 +118,10 @@ pub struct MlaLoadLatents {
     pub cache: Format,
 }
 
-/// See [`KernelOp::AttendUnfolded`]. Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys,
-/// values, positions, heads, carried. Grid: groups of 8 rows, heads.
+/// MLA attention in expanded form, for many rows over one KV tile.
+///
+/// Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys, values, positions, heads, carried. Grid:
+/// groups of 8 rows, heads.
 ///
 /// q contains the queries of all heads, `turned` is `[row, head, turned]`. For the positions `begin..end` of
 /// the rows' slot, `keys` is `[position, head, keys]`, `values` `[position, head, values]`, and `turned_keys`

@@ -38,7 +38,9 @@ pub struct Groups {
     pub best: usize,
 }
 
-/// See [`KernelOp::Route`]. Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
+/// Top-k routing: experts of each row with their weights.
+///
+/// Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Route {
     /// Number of routed experts, one logit each.
@@ -80,9 +82,10 @@ impl Route {
     }
 }
 
-/// See [`KernelOp::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\]
-/// \[squares,\] y. With fused routing: logits, \[correction,\] \[scale,\] and routes are written. Grid:
-/// groups of outputs, chosen, rows.
+/// Expert gate and up projections with their activation.
+///
+/// Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] \[squares,\] y. With fused routing: logits,
+/// \[correction,\] \[scale,\] and routes are written. Grid: groups of outputs, chosen, rows.
 ///
 /// Gate and up with their activation for every expert of a row: `y` is `[row, chosen, outputs / 2]`. Rows of
 /// each expert's matrix alternate gate and up.
@@ -113,8 +116,10 @@ pub struct ExpertsInner {
     pub route: Option<Route>,
 }
 
-/// See [`KernelOp::ExpertsSum`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] y\[, gain,
-/// gained\]\[, squares_out\]. Grid: groups of outputs, rows.
+/// Expert down projections, weighted and summed.
+///
+/// Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] y\[, gain, gained\]\[, squares_out\]. Grid:
+/// groups of outputs, rows.
 ///
 /// The sum over a row's experts of weight · (W x + bias), each with its own x: `[row, chosen, inputs]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -140,7 +145,9 @@ pub struct ExpertsSum {
     pub epilogue: Epilogue,
 }
 
-/// See [`KernelOp::ExpertsGroup`]. Scalars: rows. Buffers: routes, pairs, tiles. Grid: 1.
+/// Sorts rows by expert and builds tiles.
+///
+/// Scalars: rows. Buffers: routes, pairs, tiles. Grid: 1.
 ///
 /// A pair is a row and a place among its experts, `row * chosen + place`. `pairs` is sorted by expert, then
 /// by row. `tiles` is `[tiles, 3]`: expert, index of its first pair, and number of pairs. There are
@@ -162,8 +169,10 @@ impl ExpertsGroup {
     }
 }
 
-/// See [`KernelOp::ExpertsTiles`]. Scalars: rows. Buffers: weight planes, pairs, tiles, x, \[bias,\] y.
-/// Grid: maximum number of tiles; tiles of outputs.
+/// Grouped expert GEMM over tiles.
+///
+/// Scalars: rows. Buffers: weight planes, pairs, tiles, x, \[bias,\] y. Grid: maximum number of tiles; tiles
+/// of outputs.
 ///
 /// The product of each pair's expert with its x, for the pairs of [`ExpertsGroup`]. With a gating x is the
 /// row's, rows of matrices alternate gate and up, and `y` is `[row, chosen, outputs / 2]`. Otherwise each
@@ -193,8 +202,9 @@ pub struct ExpertsTiles {
     pub tile_rows: usize,
 }
 
-/// See [`KernelOp::ExpertsJoin`]. Scalars: rows. Buffers: routes, each, y. Grid: a row in groups of 128
-/// threads; rows.
+/// Weighted sum of expert outputs.
+///
+/// Scalars: rows. Buffers: routes, each, y. Grid: a row in groups of 128 threads; rows.
 ///
 /// The sum over a row's experts of weight · each; `each` is `[row, chosen, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -15,7 +15,9 @@ pub struct Squares {
     pub gain: bool,
 }
 
-/// See [`KernelOp::RmsNorm`]. Scalars: rows. Buffers: x, \[gain,\] \[wanted,\] y. Grid: parts, rows.
+/// RMSNorm of each row.
+///
+/// Scalars: rows. Buffers: x, \[gain,\] \[wanted,\] y. Grid: parts, rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RmsNorm {
     /// Elements of a part.
@@ -32,8 +34,10 @@ pub struct RmsNorm {
     pub pitch: Option<usize>,
 }
 
-/// See [`KernelOp::NormAdd`]. Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream
-/// (updated in place) \[, gained\] \[, squares_out\]. Grid: rows.
+/// RMSNorm of each row, added to another row.
+///
+/// Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream (updated in place) \[, gained\] \[,
+/// squares_out\]. Grid: rows.
 ///
 /// The norm of a branch is added to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -50,7 +54,9 @@ pub struct NormAdd {
     pub squares: Option<Squares>,
 }
 
-/// See [`KernelOp::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
+/// LayerNorm of each row.
+///
+/// Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
 ///
 /// The mean is subtracted, and the result is divided by the standard deviation and multiplied by the gain.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

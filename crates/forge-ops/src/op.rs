@@ -11,7 +11,8 @@ use crate::norm::{LayerNorm, NormAdd, RmsNorm};
 use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 use serde::Serialize;
 
-/// A family of operations. It has the same name in `kernels/`, in the kernel catalogue and in the CPU kernels.
+/// A family of operations. It has the same name in `kernels/`, in the kernel catalogue and in the CPU
+/// kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpFamily {
     /// Attention over a KV cache, RoPE and append.
@@ -32,8 +33,8 @@ pub enum OpFamily {
     Recurrent,
 }
 
-/// One line per operation: its documentation, shape, family and name. `weights` marks operations with a weight
-/// matrix.
+/// One line per operation: its documentation, shape, family and name. `weights` marks operations with a
+/// weight matrix.
 macro_rules! operations {
     ($($(#[$doc:meta])* $family:ident $variant:ident($name:literal $(, $weights:ident)?);)*) => {
         /// An operation with its shape: what one kernel computes.

@@ -3,8 +3,9 @@
 use crate::activation::Activation;
 use serde::Serialize;
 
-/// See [`KernelOp::Convolve`]. Scalars: rows. Buffers: x, taps, slots, positions, tail, y. Grid: all
-/// channels in groups of 128 threads.
+/// Causal depthwise convolution.
+///
+/// Scalars: rows. Buffers: x, taps, slots, positions, tail, y. Grid: all channels in groups of 128 threads.
 ///
 /// x is the first channels of wider rows. `taps` is `[channel, tap]`; the last tap is for the current row.
 /// `tail`, the conv state, is a ring, `[slot, taps, channel]`: the value at position p is stored at p % taps.
@@ -21,8 +22,10 @@ pub struct CausalConv {
     pub activation: Option<Activation>,
 }
 
-/// See [`KernelOp::DeltaRule`]. Scalars: rows. Buffers: query, key, value, time, strength, rate, bias,
-/// slots, positions, memory, heads. Grid: value heads.
+/// Gated delta rule: updates the recurrent state and reads it out.
+///
+/// Scalars: rows. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory, heads.
+/// Grid: value heads.
 ///
 /// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has
 /// the queries, keys and values of a row; `inputs` has their projections, then gates, beta logits
@@ -68,7 +71,9 @@ impl DeltaRule {
     }
 }
 
-/// See [`KernelOp::LetThrough`]. Scalars: rows. Buffers: inputs, gain, heads. Grid: rows.
+/// RMSNorm of each head, multiplied by SiLU of the gates.
+///
+/// Scalars: rows. Buffers: inputs, gain, heads. Grid: rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GatedRmsNorm {
     /// Number of value heads.
@@ -83,8 +88,10 @@ pub struct GatedRmsNorm {
     pub epsilon: f32,
 }
 
-/// See [`KernelOp::DeltaStep`]. Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions,
-/// tail, memory, heads. Grid: value heads, rows.
+/// Delta rule of one row, including the convolutions.
+///
+/// Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads. Grid: value
+/// heads, rows.
 ///
 /// All rows belong to different slots. Queries, keys and values of `inputs` are convolved as in
 /// [`CausalConv`], with SiLU.
@@ -96,8 +103,10 @@ pub struct DeltaStep {
     pub taps: usize,
 }
 
-/// See [`KernelOp::DeltaChunks`]. Scalars: rows. Buffers: those of [`DeltaRule`] without the gain. Grid: value
-/// channels in groups of 32, or 16 if there are no more; value heads.
+/// Chunked delta rule for many rows, by matrix products, without the gated norm.
+///
+/// Scalars: rows. Buffers: those of [`DeltaRule`] without the gain. Grid: value channels in groups of 32, or
+/// 16 if there are no more; value heads.
 ///
 /// If the rule has gates, heads are written without the gated norm, which [`GatedRmsNorm`] applies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
