@@ -3,8 +3,10 @@
 mod arm;
 mod cli_page;
 mod darwin;
+mod durations;
 mod gpu;
 mod lock;
+mod quick;
 mod races;
 mod test;
 mod validate;
@@ -31,7 +33,11 @@ enum Task {
     /// Run all checks: formatting, clippy, rustdoc and tests.
     ///
     /// Installs clang with apt-get first if it is missing and the user is root.
-    Test,
+    Test {
+        /// Check only packages with uncommitted changes and what depends on them, without slow tests
+        #[arg(long)]
+        quick: bool,
+    },
     /// Package programs and kernel tests to run on a machine with an NVIDIA GPU.
     ///
     /// Needs cargo and clang, but no GPU. On the GPU machine, run `judge.sh` from the package.
@@ -155,7 +161,8 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
-        Task::Test => test::test(),
+        Task::Test { quick: false } => test::test(),
+        Task::Test { quick: true } => quick::quick(),
         Task::Gpu { models, kernels, out } => {
             gpu::pack(&out, (!kernels).then_some(&models), kernels || models.is_empty())
         }

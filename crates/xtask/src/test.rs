@@ -1,5 +1,7 @@
 //! `cargo xtask test`: all checks that a change must pass, fastest first.
 
+use crate::durations::Durations;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
 
@@ -15,7 +17,32 @@ pub(crate) fn test() -> Result<(), String> {
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))?;
     // Reports all failures at once.
-    cargo(&["test", "--workspace", "--no-fail-fast"])
+    timed_tests(&["test", "--workspace", "--no-fail-fast"])
+}
+
+/// Runs `cargo test` with these arguments, prints its output, and then the test programs that took longest.
+pub(crate) fn timed_tests(arguments: &[&str]) -> Result<(), String> {
+    eprintln!("$ cargo {}", arguments.join(" "));
+    let failed = |error: std::io::Error| format!("cargo {}: {error}", arguments.join(" "));
+    // One pipe for both, because cargo names a program on standard error and its duration is on standard output.
+    let (output, input) = std::io::pipe().map_err(failed)?;
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).stdout(input.try_clone().map_err(failed)?).stderr(input);
+    let mut child = command.spawn().map_err(failed)?;
+    // This process's ends of the pipe, so that the output ends with the child.
+    drop(command);
+    let mut durations = Durations::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = String::from_utf8_lossy(&line.map_err(failed)?).into_owned();
+        durations.read(&line);
+        println!("{line}");
+    }
+    print!("{durations}");
+    if child.wait().map_err(failed)?.success() {
+        Ok(())
+    } else {
+        Err(format!("cargo {} failed", arguments.join(" ")))
+    }
 }
 
 /// Ensures that clang is installed, which the kernel checker needs. Installs it if that needs no password; otherwise returns an
