@@ -117,12 +117,15 @@ pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
-/// Compares values, with a tolerance relative to `size`.
+/// Compares values, with a tolerance relative to those expected. Equal infinities are equal.
 pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], wanted: &[f64], error: f64) {
     assert_eq!(found.len(), wanted.len(), "{what:?}");
     for (index, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         let off = (f64::from(*found) - wanted).abs();
-        assert!(off <= error * wanted.abs().max(1.0), "{what:?}: number {index} is {found}, not {wanted}");
+        assert!(
+            f64::from(*found) == *wanted || off <= error * wanted.abs().max(1.0),
+            "{what:?}: number {index} is {found}, not {wanted}"
+        );
     }
 }
 

@@ -171,7 +171,10 @@ fn norms_and_functions() {
                 }
                 Function::Each(UnaryOp::Activate(Activation::Gelu)) => gelu(a),
                 Function::Each(UnaryOp::Activate(Activation::Relu)) => a.max(0.0),
-                Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => a.max(0.0).powi(2),
+                // Squares of the largest inputs overflow f32.
+                Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => {
+                    f64::from(a.max(0.0).powi(2) as f32)
+                }
                 Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
                 Function::Each(UnaryOp::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
                 Function::Each(UnaryOp::Scale(factor)) => f64::from(factor) * a,
