@@ -107,7 +107,7 @@ fn value(context: impl Serialize) -> Value {
     Value::from(Serde(context))
 }
 
-/// `qkv_one` to `QkvOne`.
+/// Converts `snake_case` to `CamelCase`: `qkv_one` to `QkvOne`.
 fn camel_case(name: &str) -> String {
     name.split('_')
         .flat_map(|word| {

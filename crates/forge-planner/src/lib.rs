@@ -9,25 +9,26 @@
 //! The stages, each a module:
 //!
 //! 1. `formats`: the number format of each matrix. Layers that differ in a format get separate bodies.
-//! 2. `fused`: converts a body's nodes to a list of operations, each with its own kernel.
-//! 3. `rules`: fusion rules. Each file rewrites one pattern into fewer operations, states its algebra as an
-//!    equation, and leaves the list unchanged if its precondition fails. Decode (one row) gets its own list,
+//! 2. `fuse::list`: converts a body's nodes to a list of operations, each with its own kernel.
+//! 3. `fuse::rules`: fusion rules. Each file rewrites one pattern into fewer operations, states its algebra as
+//!    an equation, and leaves the list unchanged if its precondition fails. Decode (one row) gets its own list,
 //!    because more rules apply.
-//! 4. `select`: turns every operation into a [`Step`]: kernel instances for one row, small batches and many
+//! 4. `lower`: converts every operation to a [`Step`]: kernel instances for one row, small batches and many
 //!    rows, with the weights, scratch, state and batch columns bound to them.
-//! 5. `arena`: assigns scratch buffers offsets in one allocation, from their live ranges (`lives`).
-//! 6. `hazards`: places a barrier where a step touches bytes that were touched since the last barrier.
-//! 7. `cost`: bytes and operations of each step, as functions of batch size and KV length.
+//! 5. `memory::arena`: assigns scratch buffers offsets in one allocation, from their live ranges
+//!    (`memory::lifetimes`).
+//! 6. `memory::barriers`: places a barrier before a step that reads bytes written since the last barrier, or
+//!    writes bytes read or written since then.
+//! 7. `predict::cost`: bytes and operations of each step, as functions of batch size and KV length.
 //!
 //! Other modules:
 //!
-//! * `asked`: requirements on the plan as a whole
-//! * `layouts`: kernel layouts, that is, the distribution of work over threadgroups and threads
-//! * `cache`: KV cache and recurrent state of a slot, and their size in bytes
-//! * `unfold`: batch size from which MLA expands latents to keys and values
-//! * `budget`: chooses matrix formats for a budget of bits
-//! * `chips`: Apple chips and NVIDIA GPUs
-//! * `predict`: predicted time of a pass on a chip
+//! * `lower::requirements`: requirements on the plan as a whole
+//! * `layout`: kernel layouts, that is, the distribution of work over threadgroups and threads
+//! * `plan`: the plan's types; `plan::kv_cache`: KV cache and recurrent state of a slot, and their size in bytes
+//! * `lower::mla_expand`: batch size from which MLA expands latents to keys and values
+//! * `formats::budget`: chooses matrix formats for a budget of bits
+//! * `predict`: predicted time of a pass on a chip; `predict::chips`: Apple chips and NVIDIA GPUs
 //!
 //! # Guarantees of a plan
 //!

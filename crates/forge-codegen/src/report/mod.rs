@@ -1,10 +1,11 @@
 //! `report.html`: a self-contained visual report of a compiled model.
 //!
-//! It shows fusion, the decode timeline and roofline of several chips, predicted tok/s of all chips, memory, quantization
-//! error, and kernel checker results. Each plot is a module here, drawn on `canvas`; the page is
+//! It shows fusion, the decode timeline and roofline of several chips, predicted tok/s of all chips, memory,
+//! quantization error, and kernel checker results. Each plot is a module here, drawn with `svg`; the page is
 //! `templates/report/report.html.jinja`.
 //!
-//! All times are predicted, and the page says so. [`with_measurements`] adds kernel checker results to an existing page.
+//! All times are predicted, and labeled as such. [`with_measurements`] adds kernel checker results to an
+//! existing page.
 
 pub(crate) mod fusion;
 pub(crate) mod measured;

@@ -2,8 +2,8 @@
 //!
 //! Checks that indices are in range, that parameters and bindings agree in number and shape, that every
 //! weight and body is used, and that the prologue starts from token ids, bodies pass on the residual stream,
-//! and the epilogue ends in one logit per vocabulary entry. `width` checks operations; `beside` checks states
-//! and the per-layer inputs.
+//! and the epilogue ends in one logit per vocabulary entry. `shape_check` checks operations, `cross_layer`
+//! states and the per-layer inputs.
 
 pub(crate) mod cross_layer;
 
