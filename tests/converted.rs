@@ -1,4 +1,5 @@
-//! Models in the format of MLX converters: they compute the logits of the original model, and unknown layouts are rejected.
+//! Models in the format of MLX converters: they compute the logits of the original model, and unknown layouts
+//! are rejected.
 
 use forge_frontend::{Memory, Options, read_model};
 use forge_ir::tolerance;
@@ -15,7 +16,8 @@ fn memory(checkpoint: &Path) -> Memory {
     Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
 }
 
-/// How far the reference's logits are from those of transformers, of the model as it is converted.
+/// The largest distance between the reference's logits of the converted model and transformers' logits of the
+/// original model.
 fn farthest(name: &str) -> f64 {
     let folder = model(&format!("{name}_mlx"));
     let memory = memory(&folder);
@@ -44,10 +46,10 @@ fn farthest(name: &str) -> f64 {
     distances.into_iter().fold(0.0, f64::max)
 }
 
-/// Converters only support this family with tied embeddings.
+/// Models that converters do not support: this family only with tied embeddings.
 const UNKNOWN: [&str; 1] = ["gpt2_untied"];
 
-/// All models of tests/models and of tests/odd, whatever they are: most are stored as they were.
+/// All models of tests/models and tests/odd, including those that converters store unchanged.
 #[test]
 fn converted_models_compute_what_transformers_computes() {
     let folders = ["tests/models", "tests/odd"].map(|folder| std::fs::read_dir(root().join(folder)));
@@ -65,7 +67,8 @@ fn converted_models_compute_what_transformers_computes() {
     assert!(far.is_empty(), "{far:?}");
 }
 
-/// The diagnostics of a converted model after replacing some text of one file with another of the same length.
+/// The diagnostics of a converted model after replacing some text of one file with another text of the same
+/// length.
 fn said(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
     let mut memory = memory(&model(name));
     let bytes = memory.0.get_mut(file).expect("it has this file");
@@ -82,7 +85,8 @@ fn what_no_converter_writes_is_refused() {
     const CONFIG: &str = "config.json";
     let mode = |to| [r#""mode": "mxfp4""#, to];
     let cases: [(&str, &str, [&str; 2], &[&str]); 8] = [
-        // Convolution weights in the original layout indicate norm weights minus 1, but the metadata indicates a converter.
+        // Convolution weights in the original layout indicate norm weights minus 1, but the metadata indicates a
+        // converter.
         (
             "qwen3_5_old_mlx",
             TENSORS,

@@ -1,7 +1,7 @@
-//! Crates that tests compile, as members of one workspace: cargo builds dependencies once and models side by side.
+//! Generated crates as members of one cargo workspace, which builds dependencies once and models in parallel.
 //!
-//! They share the runtime's folder of this repository (`forge compile --runtime`). Crates that carry their own runtime are built by
-//! the tests of the examples.
+//! They share the `crates/forge-runtime` of this repository (`forge compile --runtime`). The tests of the
+//! examples build crates with their own copy of the runtime.
 
 use crate::{executables, forge, root, run, scratch};
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::member::make_member;
 
-/// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
-/// keep their times, so that cargo builds only what has.
+/// Compiles a checkpoint into a workspace member with the name of its directory. Unchanged files keep their
+/// modification times, so that cargo rebuilds only changed ones.
 pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
     compile_with(checkpoint, arguments, directory, false);
 }
 
-/// The same, of a program that can serve.
+/// Like [`compile_member`], with the server.
 pub fn compile_server(checkpoint: &Path, arguments: &[&str], directory: &Path) {
     compile_with(checkpoint, arguments, directory, true);
 }
@@ -33,7 +33,7 @@ fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, has_ser
     update(&out, directory);
 }
 
-/// Makes `to` hold what `from` holds, touching only files that differ.
+/// Copies a directory, and writes only files that differ.
 fn update(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("the build folder is writable");
     for entry in std::fs::read_dir(from).expect("it was just written").flatten() {
@@ -49,19 +49,20 @@ fn update(from: &Path, to: &Path) {
     }
 }
 
-/// How much the programs of a workspace have to compute.
+/// The computing load of the programs of a workspace, which decides how they are optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Next to nothing: not worth the optimiser's minutes.
+    /// So little that optimizing takes longer than it saves: `opt-level` 0.
     Little,
-    /// So much that they are built as users build them.
+    /// Enough to build them as users do: the release profile.
     Much,
 }
 
-/// The package whose program runs any model of a workspace: the one that it is called by.
+/// The package whose program contains all models of a workspace. The name of its executable selects the model.
 const PROGRAMS: &str = "programs";
 
-/// Builds crates as members of one workspace and links them into one program; gives a link to it for each crate, by name.
+/// Builds crates as members of one workspace and links them into one program. Returns a symbolic link to the
+/// program for each crate, by name.
 pub fn build_together(
     workspace: &Path,
     members: impl Iterator<Item = String>,
@@ -70,7 +71,8 @@ pub fn build_together(
     build_with(workspace, &members.collect::<Vec<_>>(), work, None).0
 }
 
-/// As [`build_together`], with another package that is a program of its own, and what the workspace's manifest needs for it.
+/// Like [`build_together`], with one more package, which is a program of its own: its name, and its additions to
+/// the workspace manifest.
 pub(crate) fn build_with(
     workspace: &Path,
     models: &[String],
@@ -82,14 +84,14 @@ pub(crate) fn build_with(
     let members = packages.iter().copied().chain(models.iter().map(String::as_str));
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     let (profile, target) = match work {
-        // Symbols would be a third of the program's size.
+        // Symbols are a third of the program's size.
         Work::Little => ("[profile.release]\nopt-level = 0\nstrip = true\n", "target"),
         Work::Much => ("[profile.release]\nstrip = true\n", "release"),
     };
     let more = other.map_or("", |(_, manifest)| manifest);
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}{more}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
-    // The same versions as this project's own build, so that dependencies come from one list.
+    // The same versions of dependencies as in this project's own build.
     let lock = workspace.join("Cargo.lock");
     if !lock.exists() {
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
@@ -107,7 +109,7 @@ pub(crate) fn build_with(
     (links.collect(), built.into_values().next())
 }
 
-/// Writes the package that depends on all models.
+/// Writes the package [`PROGRAMS`], which depends on all models.
 fn write_programs(workspace: &Path, models: &[String]) {
     let directory = workspace.join(PROGRAMS);
     let dependencies: String = models
@@ -147,14 +149,14 @@ fn write_if_changed(path: &Path, text: &str) {
     }
 }
 
-/// A link to the program by a model's name.
+/// Creates a symbolic link to the program with a model's name.
 fn link(workspace: &Path, name: &str, program: &Path, target: &Path) -> PathBuf {
     let links = target.join("models");
     std::fs::create_dir_all(&links).expect("the build folder is writable");
     let link = links.join(name);
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(program, &link).expect("the build folder is writable");
-    // What `forge verify` leaves where it has built a program, so that it builds only the crate's own program here.
+    // `forge verify` writes this stamp after a build. With it, `forge verify` does not build the crate again.
     let directory = workspace.join(name).canonicalize().expect("it was built");
     let stamp = target.join(format!(".forge-{name}"));
     std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");

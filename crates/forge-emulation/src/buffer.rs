@@ -1,4 +1,4 @@
-//! Buffers: allocated by the device, or host memory bound without a copy.
+//! Metal buffers: allocated by the device, or host memory bound without a copy.
 
 use crate::device::Shared;
 use crate::machine::differing_words;
@@ -10,32 +10,32 @@ use std::rc::Rc;
 
 /// Page size of the emulated machine.
 const PAGE: usize = 16384;
-/// Page size of the Linux host, the alignment of mappings.
+/// Page size of the Linux host, to which mappings are aligned.
 const OWN_PAGE: usize = 4096;
 
 /// A Metal buffer.
 pub(crate) struct Buffer {
     pub(crate) id: BufferId,
     pub(crate) length: usize,
-    /// The host's address.
+    /// Address of the contents in the host's memory.
     contents: *mut u8,
     pub(crate) kind: Kind,
-    /// Whether the host has released it.
+    /// Whether the host has released the buffer.
     pub(crate) gone: Cell<bool>,
 }
 
-/// The kind of a buffer's memory.
+/// What a buffer's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Allocated by the device, shared with the host.
     Own,
-    /// Read-only host memory.
+    /// Read-only host memory, bound without a copy.
     Constant,
-    /// Writable host memory.
+    /// Writable host memory, bound without a copy.
     Lent,
 }
 
-/// The host's reference to a buffer.
+/// The host's reference to a buffer. Dropping it marks the buffer as released.
 pub(crate) struct Held(pub(crate) Rc<Buffer>);
 
 impl Drop for Held {
@@ -61,7 +61,7 @@ pub(crate) fn own(shared: &Shared, length: usize) -> Result<Id, String> {
     Ok(Id::new(&BUFFER, Held(made(id, length, contents, Kind::Own))))
 }
 
-/// Creates a buffer over host memory, which kernels may not write.
+/// Creates a no-copy buffer over host memory.
 pub(crate) fn over(shared: &Shared, bytes: *const u8, length: usize) -> Result<Id, String> {
     if !bytes.addr().is_multiple_of(OWN_PAGE) || !length.is_multiple_of(PAGE) {
         return Err(format!("no-copy buffer of {length} bytes at {bytes:p} is not page-aligned"));
@@ -110,7 +110,7 @@ impl Buffer {
         }
     }
 
-    /// Copies the host's changes to the emulated memory.
+    /// Copies the words that the host has changed to the emulated memory.
     pub(crate) fn renew(&self, memory: &mut Memory) {
         let found = present(self.contents, self.length);
         let changed = differing_words(memory.contents(self.id), &found);
@@ -120,13 +120,13 @@ impl Buffer {
     }
 }
 
-/// The bytes that certainly belong to a mapping. Its length is a multiple of the emulated page size, and the last emulated
-/// page may only be mapped up to the end of a host page.
+/// Number of bytes of a mapping that are mapped in any case. The length is a multiple of the emulated page size,
+/// and of the last emulated page only the first host page has to be mapped.
 fn certain(length: usize) -> usize {
     length - PAGE + OWN_PAGE
 }
 
-/// The mapped bytes at an address, read through the system so that unmapped memory does not fault.
+/// Copies the mapped bytes at an address, by a system call so that unmapped memory does not fault.
 fn present(bytes: *const u8, length: usize) -> Vec<u8> {
     let mut found = vec![0; length];
     let to = libc::iovec { iov_base: found.as_mut_ptr().cast::<c_void>(), iov_len: length };

@@ -29,7 +29,7 @@ static SET: Class = Class {
 };
 
 impl Set {
-    /// Complains about uncommitted allocations.
+    /// Reports uncommitted allocations as an error.
     pub(crate) fn check(&self) {
         if self.committed.get() != Some(self.bytes.get()) || self.bytes.get() == 0 {
             complain("a residency set is used with uncommitted allocations".to_owned());

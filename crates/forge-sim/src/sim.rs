@@ -22,10 +22,13 @@ pub struct Sim<'p> {
     pub memory: Memory,
     engine: Box<Engine>,
     counters: BTreeMap<String, Counters>,
-    /// Whether each barrier command was needed; not yet known for the last.
+    /// Whether each barrier command was needed. The last entry is final only after the next barrier.
     needed: Vec<bool>,
+    /// Clock tick of the last barrier.
     interval: u32,
+    /// Clock tick of the barrier before it, to find out whether the last one was needed.
     previous: u32,
+    /// Whether a dispatch was aborted.
     stopped: bool,
 }
 
@@ -44,8 +47,8 @@ impl<'p> Sim<'p> {
         })
     }
 
-    /// Runs a kernel over `groups` threadgroups of its declared size. `bindings` are in the order of its buffers. Returns
-    /// whether it ran to completion; faults are in [`Sim::faults`].
+    /// Runs a kernel over `groups` threadgroups of its declared size. `bindings` are in the order of its buffers.
+    /// Returns whether it ran to completion; faults are in [`Sim::faults`].
     pub fn dispatch(&mut self, kernel: &str, bindings: &[Bound], scalars: &[u32], groups: [u32; 3]) -> bool {
         self.dispatch_with(kernel, bindings, scalars, groups, None, &[])
     }
@@ -271,7 +274,7 @@ impl<'p> Sim<'p> {
         self.needed.push(false);
     }
 
-    /// The host waits for the device. This is a barrier that is always needed.
+    /// The host's wait for the device: a barrier that is always needed.
     pub fn fence(&mut self) {
         if let Some(last) = self.needed.last_mut() {
             *last |= self.engine.watch.spared;
@@ -286,8 +289,8 @@ impl<'p> Sim<'p> {
         self.engine.watch.dispatches.clear();
     }
 
-    /// Whether two dispatches would conflict without a barrier, for each barrier so far. For the last barrier, this is only
-    /// known after the next barrier or fence.
+    /// Whether two dispatches would conflict without a barrier, for each barrier so far. The entry of the last
+    /// barrier is final only after the next barrier or fence.
     pub fn needed(&self) -> &[bool] {
         &self.needed
     }
@@ -319,7 +322,7 @@ impl<'p> Sim<'p> {
         self.engine.watch.faults.take()
     }
 
-    /// Enables or disables memory traffic counters for later dispatches. Counting makes them slower.
+    /// Enables or disables memory traffic counters for later dispatches. Counting slows them down.
     pub fn count_traffic(&mut self, on: bool) {
         let counting = &mut self.engine.watch.counting;
         *counting = on.then(|| counting.take().unwrap_or_default());
@@ -330,7 +333,7 @@ impl<'p> Sim<'p> {
         self.engine.watch.counters.traffic
     }
 
-    /// Adds the traffic of a dispatch that was not counted because an equal one was.
+    /// Adds the traffic of a dispatch that was not counted because an identical one was.
     pub(crate) fn add_traffic(&mut self, kernel: &str, traffic: Traffic) {
         if let Some(counters) = self.counters.get_mut(kernel) {
             counters.traffic += traffic;

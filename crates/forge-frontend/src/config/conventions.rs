@@ -1,12 +1,12 @@
-//! Differences in tensor layout.
+//! Differences between a checkpoint's tensors and Hugging Face's layout.
 
-/// How a checkpoint's tensors differ from Hugging Face's layout. By default nothing differs.
+/// Ways in which a checkpoint's tensors differ from Hugging Face's layout. By default nothing differs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conventions {
-    /// Rows of queries and keys are ordered for interleaved RoPE pairs.
+    /// RoPE pairs are adjacent rows of Q and K (interleaved), not rows half a head apart.
     pub(crate) neighbours_turn: bool,
-    /// Gains are stored in full, not minus 1.
+    /// Norm weights are stored as the full multiplier, not as the multiplier minus 1.
     pub(crate) whole_gains: bool,
-    /// Matrices have one row per output even if the architecture's are transposed.
+    /// Matrices have one row per output even if the architecture's own are transposed (GPT-2's `Conv1D`).
     pub(crate) rows_are_outputs: bool,
 }

@@ -13,9 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A configuration file, with the keys read so far.
 pub(crate) struct Config {
+    /// The parsed file.
     pub(super) document: Document,
+    /// Differences of the tensors' layout.
     pub(super) conventions: Conventions,
+    /// Paths of the keys that have been read, present or not.
     pub(super) asked: RefCell<BTreeSet<String>>,
+    /// Paths of the keys that have no effect, at any value or in combination with other keys.
     pub(super) passed: RefCell<BTreeSet<String>>,
     /// Model types by the paths of the objects that configure them.
     pub(super) models: RefCell<BTreeMap<String, &'static str>>,
@@ -25,7 +29,9 @@ pub(crate) struct Config {
     pub(super) notes: RefCell<Vec<String>>,
     /// Keys whose empty objects count as absent.
     pub(super) empty: RefCell<BTreeSet<String>>,
+    /// All problems found so far.
     pub(super) faults: RefCell<Vec<Diagnostic>>,
+    /// Whether a problem leaves the description incomplete.
     pub(super) broken: Cell<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! `verify` and `record`.
+//! The commands `verify` and `record`.
 
 use crate::{directory, json, run, text};
 use serde_json::Value;
@@ -32,7 +32,7 @@ fn verify_measures_the_default_path_as_well() {
     assert!(said.contains("int8 activations") && said.contains("KL divergence"), "{said}");
     // With --f32-activations there is no rounding to measure.
     assert!(json(&folder, "verify --json --device cpu --f32-activations")["int8_activations"].is_null());
-    // Where int8 activations lose more than they may, the program is not right, though its f32 logits are.
+    // If the loss of int8 activations exceeds its bound, `verify` fails although the f32 logits pass.
     let path = folder.path().join("golden.json");
     let mut golden: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     golden["int8_activations"][0]["bound"] = serde_json::json!(1e-6);

@@ -1,5 +1,5 @@
-//! The smallest model with recurrent state: one number per slot, which is halved and increased by each token id. It is the
-//! logit of token 0; the other logits are near it, so that the largest varies.
+//! The smallest model with recurrent state: one f32 element per slot. Each token halves it and adds its id. It is
+//! the logit of token 0; the other logits are near it, so that the argmax varies.
 
 use forge_runtime::cpu::KernelArgs;
 use forge_runtime::device::kernel_cost::KernelCost;
@@ -46,7 +46,7 @@ fn learn(call: &KernelArgs<'_>) {
     for _ in call.share(1, 1) {
         for row in 0..rows {
             let slot = slots[row] as usize;
-            // SAFETY: one thread has the only share.
+            // SAFETY: there is one range, so one thread has it.
             let (own, sum) =
                 unsafe { (&mut memory.part(slot..slot + 1)[0], &mut sums.part(row..row + 1)[0]) };
             let before = if positions[row] == 0 { 0.0 } else { *own };
@@ -63,7 +63,7 @@ fn tell(call: &KernelArgs<'_>) {
     let logits = call.output::<f32>("logits", rows * VOCABULARY);
     let next = call.output::<u32>("next", rows);
     for _ in call.share(1, 1) {
-        // SAFETY: one thread has the only share.
+        // SAFETY: there is one range, so one thread has it.
         let (logits, next) = unsafe { (logits.part(0..rows * VOCABULARY), next.part(0..rows)) };
         for ((row, logits), next) in wanted.iter().zip(logits.chunks_exact_mut(VOCABULARY)).zip(next) {
             let sum = sums[*row as usize];

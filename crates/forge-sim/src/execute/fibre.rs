@@ -6,12 +6,13 @@ use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroUsize;
 
-/// Size of a stack in bytes, without its guard.
+/// Size of a stack in bytes, without its guard pages.
 const STACK: usize = 256 << 10;
-/// Size of the inaccessible guard below a stack, in bytes.
+/// Size of the inaccessible guard pages below a stack, in bytes.
 const GUARD: usize = 64 << 10;
 
-/// A stack. The tops are staggered: stacks with the same page offset would compete for the same cache sets.
+/// A fibre's stack. The tops are staggered: stacks with the same page offset would compete for the same cache
+/// sets.
 pub(crate) struct FibreStack {
     start: usize,
     top: usize,
@@ -36,12 +37,12 @@ impl FibreStack {
 
 impl Drop for FibreStack {
     fn drop(&mut self) {
-        // SAFETY: it was mapped in `new`, and its coroutine is gone.
+        // SAFETY: it was mapped in `new`, and its coroutine has been dropped.
         unsafe { libc::munmap(self.start as *mut libc::c_void, GUARD + STACK) };
     }
 }
 
-// SAFETY: the lowest part is a guard, and what is above is far more than the least.
+// SAFETY: the lowest part is a guard, and the rest is far larger than the required minimum.
 unsafe impl Stack for FibreStack {
     fn base(&self) -> StackPointer {
         NonZeroUsize::new(self.top).unwrap_or(NonZeroUsize::MAX)
@@ -83,7 +84,7 @@ impl Fibre {
     /// Discards the current run.
     pub(crate) fn reset(&mut self) {
         let Some(mut coroutine) = self.coroutine.take() else { return };
-        // SAFETY: what is on the stack is the kernel's and the executor's own frames, which own nothing.
+        // SAFETY: the stack has only frames of the kernel and the executor, which need no destructor.
         unsafe { coroutine.force_reset() };
         self.coroutine = Some(start(coroutine.into_stack(), self.body));
     }
