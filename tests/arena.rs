@@ -1,5 +1,5 @@
-//! Every step reads data that an earlier step of the pass wrote. The test follows the passes of every model through the arena; a
-//! buffer is lost when another one overwrites a byte of it.
+//! Every step reads data that an earlier step of the pass wrote. The test follows the passes of every model
+//! through the arena. A buffer is lost when another one overwrites a byte of it.
 
 use forge_planner::{Fusion, Operand, Options, Plan, Section, Step, Workload, plan};
 use std::ops::Range;
@@ -14,7 +14,7 @@ fn lost(plan: &Plan, load: Workload) -> Vec<String> {
     let mut there = vec![false; plan.scratch.len()];
     let mut lost = Vec::new();
     let once: Vec<(&Section, &Step)> = plan.steps_of(load).collect();
-    // Neighbours that are run for each share are run one after the other for one, and then for the next.
+    // Adjacent steps that run once per tile all run for one tile before the next one.
     let each_time = once.chunk_by(|one, next| one.1.condition == next.1.condition).flat_map(|neighbours| {
         let shares = plan.shares(neighbours[0].1, load);
         shares.flat_map(|share| neighbours.iter().map(move |(section, step)| (*section, *step, share.start)))
@@ -61,7 +61,7 @@ fn nothing_is_written_over_that_is_still_read() {
             let options =
                 Options { chunk: 64, disabled: disabled.iter().copied().collect(), ..Options::default() };
             let mut plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
-            // Several shares, the last of which is shorter.
+            // Several tiles, the last of which is shorter.
             plan.unfold.iter_mut().for_each(|unfold| unfold.share = 24);
             for load in [
                 Workload::decode(1),

@@ -42,8 +42,8 @@ pub fn all_built() -> &'static [Built] {
     &all_with_driver().0
 }
 
-/// Those of [`all_built`] that hold a model of tests/models as it is, in f32, and the program that runs them over the emulated
-/// Metal, which there is on Linux. Where `FORGE_MODELS` is set there may be none.
+/// Those of [`all_built`] that contain a model of tests/models unchanged, in f32, and the program that runs
+/// them on the emulated Metal. Linux only. With `FORGE_MODELS` set there may be none.
 pub fn emulated() -> (Vec<&'static Built>, &'static Path) {
     let (built, driver) = all_with_driver();
     (built.iter().filter(|built| is_emulated(built)).collect(), driver)
@@ -214,7 +214,7 @@ fn compile(built: &Built) {
 }
 
 impl Built {
-    /// A crate that is still to be compiled, nothing but the format chosen.
+    /// A crate to compile, with the format chosen and nothing else.
     fn of(model: &str, format: &str) -> Built {
         Built {
             model: model.to_owned(),

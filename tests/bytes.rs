@@ -12,8 +12,8 @@ use forge_planner::{
 use forge_sim::{Bound, Program, Sim, Traffic};
 use tests::{graph, rows_of};
 
-/// With passes of 40 rows, so that the caches of layers that see 16 positions are rings in a context of 256; with
-/// more where latents are kept, so that they are unfolded.
+/// Small models with passes of 40 rows, so that layers with a window of 16 positions have ring buffers in a
+/// context of 256. MLA models have passes of more rows, so that latents are expanded.
 fn planned(graph: &Graph, format: Format, cache: Option<Format>, disabled: &[Fusion]) -> Plan {
     let disabled = disabled.iter().copied().collect();
     let chunk = if graph.model.name.starts_with("deepseek") { 64 } else { 40 };
@@ -35,7 +35,7 @@ fn run(
     let is_head = plan.sections.last().is_some_and(|last| last.name == section.name);
     let rows = match (is_head, step.of_share) {
         (true, _) => load.wanted as usize,
-        // The share is all positions.
+        // One tile of all positions.
         (false, true) => load.length as usize,
         (false, false) => load.rows as usize,
     };
@@ -220,7 +220,7 @@ fn check_all(disabled: &[Fusion]) {
         "gpt_oss",
     ] {
         let graph = graph(name);
-        // The last with codes for keys and values too, where heads are multiples of 32.
+        // The last one also has a q8_0 KV cache, if head sizes are multiples of 32.
         let coded = ["qwen3", "gemma2"].contains(&name).then_some((Format::F32, Some(Format::Q8_0)));
         let formats = [Format::F32, Format::Bf16, Format::Q8_0, Format::Q4_0].map(|format| (format, None));
         let floats = (name == "gpt_oss").then_some((Format::Mxfp4, None));

@@ -95,7 +95,7 @@ fn collect(path: &Path, pages: &mut Vec<PathBuf>) {
     }
 }
 
-/// One line for each link of a page that leads nowhere.
+/// One line for each broken link of a page.
 fn broken_links(root: &Path, page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
     let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
@@ -187,7 +187,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Lower case; letters, digits, `-` and `_` stay, spaces become `-`, all else goes. Of a link its text counts.
+/// Converts a heading to its anchor: lower case; letters, digits, `-` and `_` stay, spaces become `-`, all
+/// other characters are removed. A link counts as its text.
 fn slug(title: &str) -> String {
     let mut text = String::new();
     let mut rest = title;

@@ -80,7 +80,7 @@ pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
     mlx::families(&scratch(), name)
 }
 
-/// How many rows a buffer of a pass has.
+/// Number of rows of a buffer in a pass.
 pub fn rows_of(scratch: &Scratch, load: Workload) -> usize {
     let rows = match scratch.per {
         RowsOf::Pass => 1,
@@ -97,13 +97,13 @@ pub fn is_random(name: &str) -> bool {
     [ODD, MLX, SUPERBLOCKS.0].contains(&name) || CONVERTED_TO_CODES.contains(&name)
 }
 
-/// Where tests write.
+/// The directory that tests write to.
 pub fn scratch() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     target.join("tests")
 }
 
-/// The compiler, built.
+/// The path of the compiler; builds it first.
 pub fn forge() -> &'static Path {
     static FORGE: OnceLock<PathBuf> = OnceLock::new();
     FORGE.get_or_init(|| {
@@ -135,7 +135,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs the compiler with these arguments; whether it succeeds is the caller's business.
+/// Runs the compiler with these arguments. The caller checks whether it succeeded.
 pub fn forge_with(arguments: &[&str]) -> Output {
     Command::new(forge()).args(arguments).output().unwrap_or_else(|error| panic!("forge: {error}"))
 }

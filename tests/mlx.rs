@@ -38,7 +38,7 @@ const MODULES: [(&str, usize, usize); 9] = [
     ("lm_head", 4, 128),
 ];
 
-/// Not quantised.
+/// Marks a module that is not quantized.
 const LEFT: &str = "model.layers.1.self_attn.k_proj";
 
 /// Writes a checkpoint with every number of bits and group size, module by module, and its dequantized copy. Returns both paths.
@@ -100,7 +100,7 @@ fn quantised(
     [stored, means]
 }
 
-/// Whether converters make codes of a module: of matrices that are modules of their own.
+/// Whether converters quantize a module: one with a matrix of its own.
 fn is_quantised(config: &Value, module: &str, array: &Array) -> bool {
     let chooses = ["deepseek_v3", "glm4_moe"].iter().any(|family| config["model_type"] == *family);
     array.shape.len() > 1 && !module.ends_with(".conv1d") && !(chooses && module.ends_with(".mlp.gate"))
@@ -180,7 +180,7 @@ fn plain(source: &Path, to: &Path) {
     let tensors = names::converted(&config, load(source));
     if let Value::Object(keys) = &mut config {
         keys.remove("vision_config");
-        // Its experts have been of codes before.
+        // Its experts were already quantized.
         if keys.remove("quantization_config").is_some() {
             let section = Codes::Mxfp4.section();
             keys.extend(["quantization", "quantization_config"].map(|key| (key.to_owned(), section.clone())));

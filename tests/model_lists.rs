@@ -33,9 +33,9 @@ pub const EXPERTS: [&str; 10] = [
 /// compared.
 pub const WITHOUT_CHOICE: [(&str, &str); 2] = [("mixtral_all", "q4_0"), ("qwen3_moe_all", "q8_0")];
 
-/// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any; clamped
-/// gates and sinks where nothing else has a bias; a gated network that every row has, three times as wide as an expert; and one
-/// that is not as wide as any number of them.
+/// Unusual mixture-of-experts models: expert groups; rows that use all experts; more experts than lanes, and
+/// layers without experts; clamped gates and sinks where nothing else has a bias; a gated shared expert three
+/// times as wide as a routed one; and a shared expert whose width is no multiple of a routed one's.
 pub const ODD_EXPERTS: [&str; 6] = [
     "glm4_moe_groups",
     "mixtral_all",
@@ -79,10 +79,10 @@ pub const SHARED: &str = "gemma4_text_shared";
 /// A model of tests/odd with full-attention heads of 512 channels and sliding-window heads of 32.
 pub const WIDE_HEADS: &str = "gemma4_text_wide";
 
-/// Models that are quantised already: kept as they are, with a cache that keeps everything too.
+/// Models with quantized weights, which are kept, and a lossless KV cache.
 pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", "gpt_oss_mxfp4", MLX];
 
-/// The one of these that is quantised in every number of bits.
+/// The one of these that is quantized with every number of bits.
 pub const MLX: &str = "mlx";
 
 /// Suffix of the name of a model of tests/models or tests/odd that is stored in the format of MLX converters.
@@ -97,10 +97,10 @@ pub const CONVERTED: [(&str, &str); 4] = [
     ("gpt_oss_mxfp4_mlx", "keep"),
 ];
 
-/// Random models of such families as converters write them that make codes of most.
+/// Random models of these families as converters write them, mostly quantized.
 pub const CONVERTED_TO_CODES: [&str; 3] = ["gpt_oss_mlxmix", "qwen3_next_mlxmix", "deepseek_v3_mlx4"];
 
-/// The models that are compiled to every format: between them they have everything that layers share.
+/// The models that are compiled to every format. Together they have every feature that layers share.
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
 
 /// Models with single fusions disabled: each from the first model whose plan it changes. Together they cover all fusions.

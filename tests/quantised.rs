@@ -28,7 +28,7 @@ fn compiled(checkpoint: &Path, quant: &str) -> Result<(Vec<u8>, Value), String> 
     Ok((file, serde_json::from_slice(&output.stdout).expect("it is JSON")))
 }
 
-/// Every number of every weight, by tensor and place: several weights may be parts of one tensor.
+/// Every element of every weight, by tensor and position. Several weights may be parts of one tensor.
 fn numbers(graph: &Graph, source: &dyn WeightRows) -> BTreeMap<String, Vec<f32>> {
     let of = |(index, weight): (usize, &forge_ir::Weight)| {
         let mut out = vec![0.0; weight.shape.iter().product()];
@@ -93,7 +93,7 @@ fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
     records.data().chunks_exact(one).flat_map(|record| &record[at..][..rows * columns]).copied().collect()
 }
 
-/// Gates and ups alternate in the checkpoint as they do in a crate, so rows need not even be sorted.
+/// Gate and up are interleaved in the checkpoint as in a crate, so rows are not even reordered.
 #[test]
 fn floats_and_exponents_are_kept_bit_for_bit() {
     let checkpoint = model("gpt_oss_mxfp4");
@@ -107,7 +107,7 @@ fn floats_and_exponents_are_kept_bit_for_bit() {
                 before.tensor(&name).unwrap_or_else(|error| panic!("{name}: {error}")).data()
             };
             assert!(of_experts(&file, layer, &format!("{own}.scales")) == theirs("scales"), "{own}");
-            // Neighbours share a byte there; here columns that are 16 apart do.
+            // In the checkpoint adjacent columns share a byte; in the crate columns that are 16 apart do.
             let code = |block: &[u8], column: usize| block[column / 2] >> (column % 2 * 4) & 15;
             let moved = theirs("blocks").chunks_exact(16).flat_map(|block| {
                 (0..16).map(|byte| code(block, byte) | code(block, byte + 16) << 4).collect::<Vec<u8>>()
@@ -158,7 +158,7 @@ fn modules_have_the_formats_that_the_configuration_gives_them() {
 fn another_format_is_made_of_what_the_codes_mean() {
     for checkpoint in checkpoints() {
         let [before, after] = before_and_after(&checkpoint, "f32");
-        // Gains are folded in f32: a table or a value that no norm precedes is as it was.
+        // Norm weights are folded in f32. A table, or a value that no norm precedes, is unchanged.
         let table = "model.embed_tokens.weight 0";
         assert_eq!(before[table], after[table], "{}", checkpoint.display());
         let (_, summary) = compiled(&checkpoint, "q8_0").expect("it compiles");
@@ -226,7 +226,8 @@ fn routers_are_quantized_only_on_request() {
         let of_router = of_layer.filter(|weight| chooses(&weight.name));
         of_router.map(|weight| format!("{} {:?}", weight.format, weight.shape)).collect::<Vec<_>>()
     };
-    // The router, and the gate of the expert that every row has: one matrix where that is an expert like the others.
+    // The router, and the gate of the shared expert: one matrix if the shared expert is merged with the
+    // routed ones.
     assert_eq!(routers("q4_0", &[]), ["bf16 [4, 64]", "bf16 [1, 64]"]);
     assert_eq!(routers("f16", &[]), ["f16 [5, 64]"]);
     assert_eq!(routers("q4_0", &["*.mlp.*gate=q8_0"]), ["q8_0 [4, 64]", "q8_0 [1, 64]"]);

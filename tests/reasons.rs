@@ -29,7 +29,7 @@ fn whatever_is_beyond_the_least_says_why() {
             let plan = planned(&graph, disabled);
             let expected = |section: &str| match section {
                 "embed" => 1,
-                // The search for the likeliest token is one.
+                // The argmax is one.
                 "head" => 2,
                 _ => 5,
             };

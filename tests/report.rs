@@ -83,7 +83,7 @@ fn room(text: Node<'_, '_>) -> [f64; 4] {
     let (x, y) = (number(text, "x"), number(text, "y"));
     let length = text.text().unwrap_or_default().chars().count() as f64 * 12.0 * 0.602;
     if text.attribute("transform").is_some() {
-        // It reads upwards and ends at its place.
+        // The text is vertical, and ends at its position.
         return [x - 9.0, y, x + 2.0, y + length];
     }
     // Attributes may be inherited from the group.
@@ -130,7 +130,7 @@ fn check_picture(name: &str, svg: Node<'_, '_>) {
 }
 
 fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
-    // A page grows with the different steps that it shows, in a picture for each chip, and not with how often they are done.
+    // The size of a page depends on the number of distinct steps and chips, not on how often a step runs.
     let steps: usize = plan.sections.iter().map(|section| section.decode.len()).sum();
     let (bytes, most) = (page.len(), 100_000 + 6_000 * steps);
     assert!(bytes < most, "{name}: {bytes} bytes for {steps} steps, of {most}");
@@ -176,7 +176,7 @@ fn check_links(name: &str, graph: &Graph, plan: &Plan, document: &Document<'_>) 
         };
         assert_eq!(of("node"), nodes, "{name} {}", section.name);
         assert_eq!(of("box"), nodes + section.decode.len() + section.batch.len(), "{name} {}", section.name);
-        // From each node a line to the left and one to the right, and more where several dispatches share it.
+        // Each node has a line to the left and one to the right, and more if several dispatches share it.
         let ends = |left: bool| {
             let mut ends: Vec<&str> = svg
                 .descendants()

@@ -138,7 +138,7 @@ fn odd_portions(count: usize) -> Vec<usize> {
 #[test]
 fn texts_longer_than_rings_are_the_references_however_they_are_read() {
     for it in all() {
-        // In one prompt, in odd portions, one by one, and one by one after a prompt.
+        // As one prompt, in portions of odd sizes, row by row, and row by row after a prompt.
         let then_one_by_one = [vec![400], vec![1; 60]].concat();
         let _golden = write_golden(it, &[vec![LONG], odd_portions(LONG), vec![1; LONG], then_one_by_one]);
         let report = it.built.json(&["verify", "--json"]);
@@ -150,7 +150,7 @@ fn texts_longer_than_rings_are_the_references_however_they_are_read() {
 #[test]
 fn the_kernel_checker_finds_no_faults_with_ring_buffers() {
     for it in all().iter().filter(|it| ["gemma3_text", "mistral"].contains(&it.built.model.as_str())) {
-        // Once round, by passes of many rows, a few and one.
+        // Once around the ring, in passes of many rows, a small batch and one row.
         let _golden = write_golden(it, &[[vec![256, 70, 5], vec![1; 3]].concat()]);
         let directory = it.built.directory.display().to_string();
         let output = std::process::Command::new(tests::forge())
@@ -170,7 +170,7 @@ fn memory_matches_the_plan() {
     for it in all() {
         let plan = &it.plan;
         assert!(!plan.rings().is_empty(), "{}", it.built.model);
-        // Longer than a ring, as long, and shorter.
+        // Contexts longer than a ring, as long, and shorter.
         for (context, slots) in [(CONTEXT, 1), (700, 3), (320, 2), (100, 1)] {
             let size = [context.to_string(), slots.to_string()];
             let info = it.built.json(&["info", "--json", "--ctx-size", &size[0], "--slots", &size[1]]);

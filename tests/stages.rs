@@ -30,9 +30,9 @@ fn stages_of_llama_with_biases() {
 fn stages_of_experts() {
     insta::assert_snapshot!("qwen3_moe-plan-q4_0", stage("qwen3_moe", "plan", "q4_0"));
     insta::assert_snapshot!("qwen3_moe-kernels-q4_0", stage("qwen3_moe", "kernels", "q4_0"));
-    // Sinks, biases of experts, clamped gates, and codes that are kept.
+    // Sinks, expert biases, clamped gates, and quantized weights that are kept.
     insta::assert_snapshot!("gpt_oss_mxfp4-plan", stage("gpt_oss_mxfp4", "plan", "keep"));
-    // Experts that every row has, gated.
+    // Shared experts with a gate.
     insta::assert_snapshot!("qwen2_moe-plan", stage("qwen2_moe", "plan", "keep"));
 }
 

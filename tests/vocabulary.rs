@@ -1,9 +1,9 @@
-//! The project's texts use the field's words: names that only this project had are gone, and stay gone.
+//! The project's texts use the field's vocabulary: words that only this project used do not occur.
 
 use std::path::{Path, PathBuf};
 use tests::root;
 
-/// Words that are not used, each with what is written instead.
+/// Words to avoid, each with its replacement.
 const WORDS: [(&str, &str); 14] = [
     ("bfloats", "bf16"),
     ("chores", "tasks"),
@@ -21,10 +21,10 @@ const WORDS: [(&str, &str); 14] = [
     ("whom", "the thing by its name"),
 ];
 
-/// Kinds of files that are read.
+/// Extensions of the files that are checked.
 const KINDS: [&str; 5] = ["rs", "metal", "jinja", "md", "html"];
 
-/// Files that quote such words: this one, the style guide's examples, dated notes, and stories.
+/// Files that may contain such words: this one, the style guide with its examples, dated notes, and stories.
 const QUOTING: [&str; 4] =
     ["tests/vocabulary.rs", "docs/contributing/STYLE.md", "docs/perf-log", "examples/fable"];
 
@@ -62,7 +62,7 @@ fn words_are_found_in_names_and_sentences_and_not_inside_other_words() {
     }
 }
 
-/// The words of the list that a line has.
+/// The words of the list in a line.
 fn used(line: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let line = line.to_lowercase();
     WORDS.into_iter().filter(move |(word, _)| {
@@ -74,7 +74,7 @@ fn used(line: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-/// The files of these kinds in a folder, or the one that is named.
+/// The files with these extensions in a directory, or the file itself.
 fn files(path: &Path) -> Vec<PathBuf> {
     if path.is_dir() {
         let is_built = ["target", "seeds", "snapshots"].iter().any(|name| path.ends_with(name));

@@ -10,7 +10,7 @@ fn a_program_has_the_costs_of_its_steps() {
     let mut steps = 0;
     for name in models() {
         let graph = graph(&name);
-        // So many rows that latents are unfolded.
+        // Enough rows that latents are expanded (MLA).
         let chunk = if name.starts_with("deepseek") { 64 } else { 40 };
         let options = Options { chunk, ..Options::default() };
         let plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
@@ -23,7 +23,7 @@ fn a_program_has_the_costs_of_its_steps() {
                 KernelCost { read, written, operations, window, experts }
             })
             .collect();
-        // Where a convolution has fewer rows than taps it keeps fewer.
+        // A convolution with fewer rows than taps stores fewer rows.
         let loads = [(1, 20), (1, 70), (4, 30), (16, 90), (17, 40), (chunk as u64, 100)];
         for (rows, length) in loads {
             let load = Workload { rows, wanted: 1, length, splits: 1, drawn: false };
@@ -40,7 +40,7 @@ fn a_program_has_the_costs_of_its_steps() {
                 let cost = step_cost(&plan, section, step, load);
                 let said =
                     DispatchCost { read: cost.read(), written: cost.written(), operations: cost.operations };
-                // The list of tiles grows by steps.
+                // The length of the tile list grows in steps.
                 let near =
                     |a: u64, b: u64| a == b || instance.name.contains("experts") && a.abs_diff(b) <= 64;
                 let equal = near(known.read, said.read) && near(known.written, said.written);

@@ -135,7 +135,7 @@ fn an_interrupted_compilation_leaves_nothing() {
         command.arg("compile").arg(&llama).arg("-o").arg(folder.path().join("out"));
         let child = command.stderr(Stdio::piped()).spawn().expect("forge was built");
         std::thread::sleep(whole * part / 20);
-        // A program that is done already, and was not waited for, takes a signal without complaint.
+        // A process that has ended and was not waited for accepts a signal without an error.
         let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
         assert!(sent.expect("there is kill").success());
         let output = child.wait_with_output().expect("it was started");
@@ -147,7 +147,7 @@ fn an_interrupted_compilation_leaves_nothing() {
                 assert!(is_told || is_done, "{stderr}");
                 assert!(!(is_told && folder.path().join("out").exists()), "{stderr}");
             }
-            // It was done before the signal came, or had not begun.
+            // It ended before the signal, or had not started.
             code => assert!(code.is_none_or(|code| code == 0), "{status}: {stderr}"),
         }
         let entries = std::fs::read_dir(folder.path()).expect("it exists").flatten();

@@ -19,7 +19,8 @@ pub(crate) fn broken(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     copy
 }
 
-/// Compiling must fail with this code, naming these, and leave nothing.
+/// Asserts that compiling fails with this exit code, that the message contains these texts, and that no files
+/// are left.
 #[track_caller]
 pub(crate) fn refused(checkpoint: &Path, more: &[&str], code: i32, named: &[&str]) {
     let (stderr, exit, left) = compile(checkpoint, more);

@@ -1,6 +1,7 @@
 //! A disk that a test can break: one file in a FUSE file system, whose reads can fail from a given read on.
 //!
-//! Direct reads of programs arrive here every time. Mapped pages are kept in the system's page cache, as for any file.
+//! Every direct read of a program reaches the file system. Mapped pages stay in the page cache, as for any
+//! file.
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,

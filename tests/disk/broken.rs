@@ -171,7 +171,8 @@ fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server
     server.stop();
 }
 
-/// The nearest to a dying disk that there is without one: the file is cut short in place, which reads do not get past either.
+/// A substitute for a failing disk where FUSE is missing: the file is truncated in place, so reads past its
+/// new end fail.
 #[test]
 fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_the_server_goes_on() {
     let built = built();

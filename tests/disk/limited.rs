@@ -55,7 +55,7 @@ fn built() -> &'static Program {
     })
 }
 
-/// The program with experts where they are to be, and the same slot in every case.
+/// Runs the program with this expert placement and one slot.
 fn program(experts: &str, command: &str) -> Command {
     let mut command_line = Command::new(&built().path);
     command_line.args([command, "--json", "--device", "cpu", "--threads", "2", "--ctx-size", CONTEXT]);
@@ -93,7 +93,7 @@ fn generate(experts: &str, limit: Option<u64>) -> RunResult {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(limit) = limit {
         let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-        // SAFETY: setrlimit may be called between fork and exec, and what it is given is the closure's own.
+        // SAFETY: setrlimit may be called between fork and exec, and its argument is owned by the closure.
         unsafe {
             command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &limits) {
                 0 => Ok(()),

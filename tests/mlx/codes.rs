@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 /// The quantization parameters of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Codes {
-    /// Code * scale + bias.
+    /// Affine: quant * scale + bias.
     Affine {
-        /// Of a code.
+        /// Bits of a quant.
         bits: usize,
         /// Columns that share a scale and a bias.
         group: usize,
     },
-    /// Floats of 4 bits, 32 of which share an exponent.
+    /// mxfp4: 4-bit floats, 32 of which share an exponent.
     Mxfp4,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn numbers(array: &Array) -> Vec<f32> {
     }
 }
 
-/// Codes one after the other, the lowest bit first.
+/// Packs quants contiguously, the lowest bit first.
 struct Stream {
     bytes: Vec<u8>,
     place: usize,
@@ -114,7 +114,7 @@ fn affine(
     vec![("scales", Dtype::F16, scales), ("biases", Dtype::F16, biases)]
 }
 
-/// Exponents, a byte each.
+/// The exponents, one byte each.
 fn microscaled(
     numbers: &[f32],
     stream: &mut Stream,

@@ -17,7 +17,7 @@ const GAINS: [&str; 5] = [
     ".k_norm.weight",
 ];
 
-/// Tensors with another name in stacks.
+/// Tensors that have another name in a stack.
 const PROJECTIONS: [(&str, &str); 3] = [("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")];
 
 /// All tensors as the converter names and stores them.
@@ -82,7 +82,7 @@ fn stacked(name: &str) -> Option<(String, usize)> {
     Some((format!("{module}.switch_mlp.{projection}.weight"), number.parse().ok()?))
 }
 
-/// Tensors of all experts, those of gates and ups parted.
+/// Stacks of all experts, with gate and up split.
 fn joined(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
     let (module, tensor) = name.split_once(".experts.").expect("it is one of experts");
     if family == "gpt_oss" {
@@ -101,7 +101,8 @@ fn joined(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
     }
 }
 
-/// The same where gates and ups alternate: matrices that have a column for each output, codes of such that have a row, and biases.
+/// Like the above, for stacks with interleaved gate and up: matrices with one column per output, quantized
+/// matrices with one row per output, and biases.
 fn alternating(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)> {
     let (projection, kind) = ["_blocks", "_scales", "_bias"]
         .iter()
@@ -114,7 +115,7 @@ fn alternating(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)
             ("weight", Array { dtype: Dtype::U32, shape, bytes: array.bytes.clone() })
         }
         "_scales" => ("scales", array.clone()),
-        // Each number is a row of its own.
+        // Each element is a row.
         "_bias" => ("bias", Array { shape: [&array.shape[..], &[1]].concat(), ..array.clone() }),
         _ => ("weight", turned(array)),
     };
@@ -153,7 +154,7 @@ fn more(array: &Array) -> Array {
     Array { dtype: Dtype::F32, shape: array.shape.clone(), bytes }
 }
 
-/// The last two axes the other way round.
+/// Swaps the last two axes.
 fn turned(array: &Array) -> Array {
     let (before, matrix) = array.shape.split_at(array.shape.len() - 2);
     let [rows, columns] = matrix[..] else { panic!("it is no matrix") };

@@ -1,5 +1,5 @@
-//! Weights that are repacked in the background during generation: the tokens are those of mapped weights before, during and after
-//! the repacking.
+//! Weights that are repacked in the background during generation. The tokens are those of mapped weights
+//! before, during and after the repacking.
 
 use tests::{all_built, id_list, shared_out};
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::process;
 use tests::{Built, ODD, all_built, id_list, run};
 
-/// Accesses that a dispatch may make before it counts as one that does not end.
+/// Limit of the accesses of a dispatch, beyond which it counts as endless.
 const LIMIT: u64 = 50_000_000;
 
 /// The recording of a program for a device with this number of GPU cores, for a prompt in these chunks in this number of slots,
@@ -38,7 +38,7 @@ fn odd(format: &str) -> &'static Built {
     odd.unwrap_or_else(|| panic!("{ODD} is compiled to {format}"))
 }
 
-/// Dispatches of every kernel, in every regime of rows.
+/// Recordings that dispatch every kernel, in every batch-size class.
 fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     let mut all = Vec::new();
     // One row; small batches of one and two MMA tiles; prefill; two slots; and a long KV cache without split-KV attention.
@@ -115,8 +115,8 @@ fn every_barrier_of_the_model_is_missed_when_it_is_gone() {
     }
 }
 
-/// Pass and place of every barrier. One that a pass begins with separates nothing there: the head has it for when it
-/// follows the layers.
+/// Pass and position of every barrier. A barrier at the start of a pass separates nothing there. The head
+/// begins with one, for passes in which it follows the layers.
 fn barriers(recording: &Recording) -> Vec<(usize, usize)> {
     let passes = recording.passes.iter().enumerate();
     passes

@@ -61,12 +61,12 @@ pub(crate) fn bound(built: &Built) -> f64 {
     tolerance(built.cache()).bound
 }
 
-/// For every crate, the complaints that `check` has.
+/// For every crate, the errors that `check` returns.
 fn every_crate(check: impl Fn(&Built) -> Vec<String> + Sync) {
     every_one_of(all_built().iter(), check);
 }
 
-/// The same for some crates: as many at a time as the machine does at once.
+/// Like the above for some crates, in parallel on all cores.
 pub(crate) fn every_one_of(
     crates: impl Iterator<Item = &'static Built> + Send,
     check: impl Fn(&Built) -> Vec<String> + Sync,
@@ -159,7 +159,7 @@ fn encoded_rows_are_near_the_exact_ones() {
     });
 }
 
-/// By every set of instructions that the machine has.
+/// On every instruction set of the machine.
 #[test]
 fn programs_agree_with_the_reference() {
     let levels = levels(&all_built()[0]);
@@ -237,7 +237,8 @@ fn greedy_text_is_the_reference_s() {
     });
 }
 
-/// Each new id must be the likeliest by the reference's logits of the stored weights, or within the tolerance of it.
+/// Each generated token must have the largest of the reference's logits for the stored weights, or be within
+/// the tolerance of it.
 fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Option<String> {
     if found.len() != count {
         return Some(format!("{} ids were asked for, {} came", count, found.len()));
@@ -253,7 +254,7 @@ fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Opt
     })
 }
 
-/// The reference's logits at every position, from the very bytes of the crate's weight file.
+/// The reference's logits at every position, computed from the bytes of the crate's weight file.
 fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
     let (graph, plan) = built.planned();
     let bytes = std::fs::read(built.directory.join("weights.safetensors")).expect("a crate has weights");
@@ -271,7 +272,7 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
 fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
     every_crate(|built| {
         let directory = built.directory.display().to_string();
-        // Where the programs have been built already.
+        // The directory of the built programs.
         let output = Command::new(forge())
             .args(["verify", &directory, "--json", "--report"])
             .env("CARGO_TARGET_DIR", scratch().join("target"))
@@ -291,7 +292,7 @@ fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
 #[test]
 fn memory_matches_the_plan() {
     every_crate(|built| {
-        // Checkpoints that tests write are nowhere to be planned from again.
+        // Checkpoints created by tests are deleted, so they cannot be planned again.
         if [ODD, MLX, SUPERBLOCKS.0].contains(&built.model.as_str()) {
             return vec![];
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use tests::{Built, TUNABLE, emulated, run};
 
-/// The crates that have layouts to choose from; none where other models are worked on.
+/// The crates with candidate layouts; none if `FORGE_MODELS` excludes them.
 fn tunable() -> impl Iterator<Item = &'static Built> {
     emulated().0.into_iter().filter(|built| TUNABLE.contains(&built.model.as_str()))
 }
@@ -55,7 +55,7 @@ fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
             assert!(layout["candidates"].as_u64().is_some_and(|count| count > 1), "{layout}");
             let said = |name: &str| layout[name].as_str().unwrap_or_default();
             met.insert(format!("{} {}", said("subject"), said("rows")));
-            // A short text, and as long a one as the model is made for.
+            // A short sequence, and one as long as the context.
             let texts = layout["texts"].as_array().into_iter().flatten();
             let positions: Vec<u64> = texts.filter_map(|text| text["positions"].as_u64()).collect();
             let is_attention = said("subject") == "attention";
@@ -121,7 +121,7 @@ fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
     }
 }
 
-/// Whether a kernel has these knobs in its name, by their first letters, but for those that do not matter for it.
+/// Whether a kernel's name has these knobs, by their first letters, except knobs that do not affect it.
 fn named_by(knobs: &Value, kernel: &str) -> bool {
     let letters = [
         ("r", "rows_per_simdgroup"),

@@ -10,7 +10,7 @@ use std::process::Command;
 use tests::emulated::{PLANTED, Planted, SKEWED};
 use tests::{Built, distance, emulated, ids, model, numbers, run, shared_out};
 
-/// A text that a model is to write.
+/// A generation request.
 #[derive(Clone)]
 pub(crate) struct Text {
     ids: Vec<u32>,
@@ -38,7 +38,7 @@ impl Text {
     }
 }
 
-/// The host looks at each id before the next; and it is behind by as many as there can be.
+/// The run-ahead settings: the host reads each token before the next, or lags behind by the maximum.
 const LEADS: [(u32, usize); 2] = [(1, 1), (8, 2)];
 
 /// The host code and the directory of a job.
@@ -50,9 +50,9 @@ pub(crate) struct Site<'a> {
     pub(crate) skew: Option<&'a str>,
     /// Whether kernels were compiled when the program was built.
     pub(crate) metallib: bool,
-    /// Where pipelines are kept.
+    /// Directory of the pipeline archive.
     pub(crate) cache: Option<&'a Path>,
-    /// Bytes of the device's largest buffers, if they are few.
+    /// Maximum buffer length of the device in bytes, if it is to be small.
     pub(crate) longest: Option<usize>,
     /// Bytes of memory for experts, where they are streamed from disk.
     pub(crate) experts: Option<u64>,
@@ -87,7 +87,7 @@ pub(crate) fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bo
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-/// For each model, the complaints that `check` has; as many at a time as the machine does at once.
+/// For each model, the errors that `check` returns, in parallel on all cores.
 pub(crate) fn every_model(check: impl Fn(&Built) -> Vec<String> + Sync) {
     every_one_of(emulated().0.into_iter(), check);
 }
@@ -275,8 +275,8 @@ fn every_fault_planted_in_the_host_is_found() {
     }
 }
 
-/// Kernels come of the library that was made when the program was built, or of their text, and pipelines of an archive if there is
-/// a whole one.
+/// Kernels come from the library compiled at build time, or from the Metal source. Pipelines come from an
+/// archive if there is a complete one.
 #[test]
 fn every_source_of_pipelines_gives_the_same_logits_and_is_reported() {
     let (models, _) = emulated();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use tests::{Built, all_built, id_list, ids, model, models, scratch, shared_out};
 
-/// Of each layer with experts, of each token, its experts by number.
+/// Expert indices, by MoE layer and by token.
 type Routes = Vec<Vec<BTreeSet<u32>>>;
 
 /// The reference sequences of a model with their continuations, and the routes of their tokens.
@@ -31,7 +31,7 @@ fn golden(name: &str) -> Option<Vec<(Vec<u32>, Routes)>> {
     Some(texts.map(of_text).collect())
 }
 
-/// Experts among which a model chooses.
+/// Number of routed experts of a model.
 fn experts(name: &str) -> u32 {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     let config: Value = serde_json::from_str(&text).expect("config.json is JSON");
@@ -130,7 +130,7 @@ fn tokens_have_the_experts_that_transformers_gives_them() {
             std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
         let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
         for (index, (text, expected)) in texts.iter().enumerate() {
-            // Many rows at once; then a few, and one after the other.
+            // In a pass of many rows, in small batches, and row by row.
             let one = [vec![5], vec![1; text.len() - 5]].concat();
             for chunks in [vec![text.len()], one] {
                 let found = found(built, &plan, &program, text, &chunks, expected.len());

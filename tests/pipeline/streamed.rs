@@ -51,7 +51,7 @@ fn streaming_statistics_are_printed(built: &Built, enough: u64) {
     assert_eq!(told["results"].as_array().map(Vec::len), Some(2));
 }
 
-/// Layers that have experts: each has one tensor of records.
+/// The number of MoE layers: each has one tensor of records.
 pub(crate) fn layers_with_experts(built: &Built) -> usize {
     let file = std::fs::read(built.directory.join("weights.safetensors")).expect("it was written");
     let file = SafeTensors::deserialize(&file).expect("it is a safetensors file");

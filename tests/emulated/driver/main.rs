@@ -33,7 +33,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Puts a model on a device, with experts that are read from disk if they are.
+/// Loads a model on a device, with streamed experts if requested.
 pub type Make =
     fn(&CompiledModel, &WeightFile, &Layout, Option<&Path>, Option<ExpertCache>) -> Result<Box<dyn Device>, String>;
 
@@ -48,26 +48,26 @@ pub struct Job {
     skew: Option<String>,
     /// Whether kernels were compiled when the program was built.
     metallib: bool,
-    /// Where pipelines are kept.
+    /// Directory of the pipeline archive.
     cache: Option<PathBuf>,
-    /// Bytes of the device's argmax buffers, if they are to be few.
+    /// Maximum buffer length of the device in bytes, if it is to be small.
     longest: Option<usize>,
     /// Bytes of memory for experts, where they are streamed from disk.
     experts: Option<u64>,
     texts: Vec<Text>,
-    /// Whether steps of an id and of a prompt are timed.
+    /// Whether the steps of decode and prefill are timed.
     #[serde(default)]
     profile: bool,
-    /// How layouts are chosen, if they are.
+    /// The tuning to perform, if any.
     tune: Option<Tune>,
 }
 
-/// How layouts are chosen.
+/// Settings of tuning.
 #[derive(Deserialize)]
 struct Tune {
     /// Candidate kernels to modify, with the replacement in the source of each.
     planted: Vec<[String; 3]>,
-    /// After how many questions whether to go on the answer is no, if it ever is.
+    /// Number of times that tuning is allowed to continue before it is cancelled; never if `None`.
     until: Option<usize>,
 }
 
@@ -115,7 +115,7 @@ fn main() {
     println!("{}", models::run(&job));
 }
 
-/// Does a job with a model.
+/// Runs a job with a model.
 pub fn work(program: &CompiledModel, job: &Job) -> Value {
     if let Some(longest) = job.longest {
         limit_buffers(longest);

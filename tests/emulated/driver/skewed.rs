@@ -14,7 +14,7 @@ enum Fault {
     NoBarrier,
     /// Shifts the result of a row by one element.
     NextPlace,
-    /// A row's place is that of the row before it.
+    /// A row uses the token ring entry of the row before it.
     SamePosition,
 }
 
@@ -66,9 +66,9 @@ impl Device for Skewed {
 struct Skew<'a> {
     pass: &'a mut dyn Pass,
     fault: Fault,
-    /// Rows that have chosen their id.
+    /// Number of rows whose token has been chosen.
     rows: usize,
-    /// Whether nothing has come since the last one has.
+    /// Whether there was no command since the last row chose its token.
     ended: bool,
 }
 

@@ -5,7 +5,7 @@ use forge_runtime::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 /// A device with short KV splits, which expands latents (MLA) from the smallest prefill batch on.
 pub struct Watched(pub Box<dyn Device>);
 
-/// The fewest rows that are many.
+/// The smallest number of rows that is a prefill batch.
 pub const MANY: u32 = 17;
 
 impl Device for Watched {
