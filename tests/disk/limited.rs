@@ -55,7 +55,7 @@ fn built() -> &'static Program {
     })
 }
 
-/// Runs the program with this expert placement and one slot.
+/// The command line of the program with this expert placement, and the same context length in every case.
 fn program(experts: &str, command: &str) -> Command {
     let mut command_line = Command::new(&built().path);
     command_line.args([command, "--json", "--device", "cpu", "--threads", "2", "--ctx-size", CONTEXT]);

@@ -1,4 +1,5 @@
-//! What is done with a file: what the compiler and its programs do with it, as far as that goes.
+//! The checks of each kind of file: the code of the compiler and its programs that reads it, as far as it
+//! gets.
 
 use forge_frontend::{Checkpoint, DummyWeights, Memory, Opened, Options, read_model};
 use forge_ir::Diagnostic;
@@ -9,7 +10,7 @@ use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Reads a checkpoint; faults have to point into the files that they are about.
+/// Reads a checkpoint. The places of diagnostics must be inside their files.
 fn read(checkpoint: &dyn Checkpoint) -> Option<Opened> {
     match read_model(checkpoint, &Options::default()) {
         Ok(opened) => Some(opened),
@@ -28,7 +29,7 @@ fn points_into(checkpoint: &dyn Checkpoint, fault: &Diagnostic) {
     assert!(std::str::from_utf8(&bytes).unwrap().get(place.span.clone()).is_some(), "{fault}");
 }
 
-/// A configuration by itself, and with all tensors that it asks for; then planned, if that is wanted.
+/// A configuration alone, and with dummy tensors of the shapes that it needs; planned if `is_planned`.
 pub(crate) fn config(bytes: &[u8], is_planned: bool) {
     read(&Memory(BTreeMap::from([("config.json".to_owned(), bytes.to_vec())])));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -39,7 +40,7 @@ pub(crate) fn config(bytes: &[u8], is_planned: bool) {
     }
 }
 
-/// Everything that follows and needs no numbers.
+/// The stages after reading that need no weight values.
 fn plan(opened: &Opened) {
     let graph = &opened.graph;
     for quant in ["keep", "q4_0"] {
@@ -52,7 +53,7 @@ fn plan(opened: &Opened) {
     }
 }
 
-/// A small file beside a configuration.
+/// A small file next to a valid configuration.
 pub(crate) fn beside(file: &str, bytes: &[u8]) {
     let config = include_bytes!("../models/llama3_rope/config.json");
     read(&Memory(BTreeMap::from([
@@ -61,14 +62,14 @@ pub(crate) fn beside(file: &str, bytes: &[u8]) {
     ])));
 }
 
-/// A file in the place of a model's own.
+/// A model with one of its files replaced.
 pub(crate) fn with(model: &Memory, file: &str, bytes: &[u8]) {
     let mut files = model.clone();
     files.0.insert(file.to_owned(), bytes.to_vec());
     read_whole(&files);
 }
 
-/// A GGUF file, which is a whole model.
+/// A GGUF file, which is a complete model.
 pub(crate) fn gguf(bytes: &[u8]) {
     read_whole(&Memory(BTreeMap::from([("model.gguf".to_owned(), bytes.to_vec())])));
 }
@@ -82,7 +83,7 @@ fn read_whole(files: &Memory) {
     }
 }
 
-/// The header of a model's weights in the place of its own, before as many bytes as its own has.
+/// A model with another safetensors header, followed by as many bytes of data as the model has.
 pub(crate) fn header(model: &Memory, bytes: &[u8]) {
     const FILE: &str = "model.safetensors";
     let own = &model.0[FILE];
@@ -110,7 +111,7 @@ pub(crate) fn tokenizer(path: &Path) {
     let _ = stream.finish();
 }
 
-/// A `tekken.json` in a model without a `tokenizer.json`, and the tokenizer that it is converted into.
+/// A `tekken.json` in a model without `tokenizer.json`, and the tokenizer made from it.
 pub(crate) fn tekken(model: &Memory, folder: &Path, bytes: &[u8]) {
     let mut files = model.clone();
     files.0.insert("tekken.json".to_owned(), bytes.to_vec());
@@ -120,7 +121,7 @@ pub(crate) fn tekken(model: &Memory, folder: &Path, bytes: &[u8]) {
     tokenizer(&path);
 }
 
-/// The chat template of a folder.
+/// The chat template in a directory.
 pub(crate) fn template(folder: &Path) {
     let Ok(Some(template)) = Template::read(folder) else { return };
     let call = json!({"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, null]}}});

@@ -1,4 +1,4 @@
-//! Files to make mutants of: those of the repository's models, and the regression seeds.
+//! The files that are mutated: those of the repository's models, and the regression seeds.
 
 use crate::folder;
 use crate::mutate::{Random, json, mutated_bytes};
@@ -12,7 +12,7 @@ pub(crate) fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     paths.iter().map(|path| (name(path), std::fs::read(path).unwrap())).collect()
 }
 
-/// The folders of all models, as paths from this package's.
+/// The directories of all models, relative to this package.
 pub(crate) fn models() -> Vec<String> {
     let of = |kind: &'static str| {
         let models = entries(kind).into_iter().filter(|path| path.is_dir());
@@ -28,7 +28,7 @@ fn entries(path: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// All files of that name, each text once.
+/// All files with this name, without duplicates.
 pub(crate) fn files(name: &str) -> Vec<Vec<u8>> {
     let mut files: Vec<Vec<u8>> =
         models().iter().filter_map(|model| std::fs::read(folder(model).join(name)).ok()).collect();
@@ -38,7 +38,7 @@ pub(crate) fn files(name: &str) -> Vec<Vec<u8>> {
     files
 }
 
-/// A whole model.
+/// A model with all its files.
 pub(crate) fn model(path: &str) -> Memory {
     let files = entries(path).into_iter().map(|path| {
         (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap())
@@ -46,7 +46,7 @@ pub(crate) fn model(path: &str) -> Memory {
     Memory(files.collect())
 }
 
-/// The beginning of a model's weights, up to the numbers; none where there are several files.
+/// The header of a model's weight file; none if there are several files.
 pub(crate) fn header(model: &str) -> Option<Vec<u8>> {
     let mut bytes = std::fs::read(folder(model).join("model.safetensors")).ok()?;
     let length = u64::from_le_bytes(*bytes.first_chunk()?);
@@ -54,7 +54,7 @@ pub(crate) fn header(model: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A header whose length is told rightly as a rule.
+/// A mutated safetensors header, mostly with the correct length.
 pub(crate) fn mutated_header(random: &mut Random, corpus: &[Vec<u8>], known: &json::Known) -> Vec<u8> {
     if random.once_in(4) {
         return mutated_bytes(random, corpus, &["{", "\"", "9", ",", "]", "\u{0}\u{0}\u{0}"]);
@@ -66,13 +66,13 @@ pub(crate) fn mutated_header(random: &mut Random, corpus: &[Vec<u8>], known: &js
     [&told.to_le_bytes(), &*header].concat()
 }
 
-/// The beginnings of small GGUF files, up to their numbers, and as many bytes as any of them has of those.
+/// The headers of small GGUF files, and zeros for the longest data of any of them.
 pub(crate) fn gguf() -> (Vec<Vec<u8>>, Vec<u8>) {
     let files = entries("gguf").into_iter().filter(|path| path.extension().is_some_and(|end| end == "gguf"));
     let files = files.map(|path| std::fs::read(path).unwrap()).filter(|file| file.len() < 100_000);
     let mut longest = 0;
     let heads = files.map(|mut file| {
-        // The name of the last tensor is the last text; its sizes and its place are behind it.
+        // The name of the last tensor is the last string. Its shape and offset follow.
         let name = file.windows(7).rposition(|text| text == b".weight").unwrap_or_default();
         longest = longest.max(file.len() - name);
         file.truncate(name + 64);
@@ -81,7 +81,7 @@ pub(crate) fn gguf() -> (Vec<Vec<u8>>, Vec<u8>) {
     (heads.collect(), vec![0; longest])
 }
 
-/// A file with another number in a few places, or changed as any bytes are.
+/// A mutated binary file: a few integers are replaced, or bytes are mutated.
 pub(crate) fn mutated_binary(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     if random.once_in(3) {
         return mutated_bytes(random, corpus, &["\u{0}\u{0}\u{0}\u{0}", "GGUF", "."]);
@@ -101,7 +101,7 @@ pub(crate) fn mutated_binary(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8>
     bytes
 }
 
-/// The chat templates of all models, and one that uses what theirs do not.
+/// The chat templates of all models, and one with the features that theirs lack.
 pub(crate) fn templates() -> Vec<Vec<u8>> {
     let configs = files("tokenizer_config.json");
     let configs = configs.iter().map(|config| serde_json::from_slice::<serde_json::Value>(config).unwrap());
@@ -112,7 +112,7 @@ pub(crate) fn templates() -> Vec<Vec<u8>> {
     templates
 }
 
-/// What templates are made of.
+/// Fragments of templates.
 pub(crate) const PIECES_OF_TEMPLATES: &[&str] = &[
     "{{ ",
     " }}",

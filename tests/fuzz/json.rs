@@ -1,13 +1,13 @@
-//! JSON that is another's, a few of its values and keys changed for others that mean something, or for the absurd.
+//! Mutation of JSON: a few values and keys are replaced by other valid ones, or by absurd ones.
 
 use super::Random;
 use serde_json::{Map, Value, json};
 
-/// Keys of a corpus, each with a value that it had.
+/// The keys of a corpus, each with one of its values.
 pub(crate) struct Known(Vec<(String, Value)>);
 
 impl Known {
-    /// Of files; those that are no JSON have none.
+    /// The keys of these files. Files that are not JSON have none.
     pub(crate) fn of(files: &[Vec<u8>]) -> Known {
         let mut known = Known(Vec::new());
         for value in files.iter().filter_map(|file| serde_json::from_slice(file).ok()) {
@@ -30,7 +30,7 @@ impl Known {
     }
 }
 
-/// A file's text after a few changes; none where it is no JSON.
+/// A file after a few mutations; `None` if it is not JSON.
 pub(crate) fn mutated(random: &mut Random, base: &[u8], known: &Known) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(base).ok()?;
     for _ in 0..=random.below(4) {
@@ -40,14 +40,14 @@ pub(crate) fn mutated(random: &mut Random, base: &[u8], known: &Known) -> Option
     Some(if random.once_in(50) { deep(random, &value) } else { value.to_string().into_bytes() })
 }
 
-/// A value within very many lists or objects.
+/// A value nested in very many lists or objects.
 fn deep(random: &mut Random, value: &Value) -> Vec<u8> {
     let depth = 1 << random.below(18);
     let (open, close) = *random.one(&[("[", "]"), ("{\"a\":", "}")]);
     format!("{}{value}{}", open.repeat(depth), close.repeat(depth)).into_bytes()
 }
 
-/// Changes one place, near the root as often as in the depth.
+/// Mutates one value, near the root as often as deep inside.
 fn change(random: &mut Random, value: &mut Value, known: &Known) {
     let inner = match value {
         Value::Object(map) => map.len(),
@@ -82,7 +82,7 @@ fn change_keys(random: &mut Random, map: &mut Map<String, Value>, known: &Known)
         2 => drop(map.insert(key, any(random, known))),
         _ if own.is_empty() => {}
         3 => drop(map.remove(random.one(&own))),
-        // A value under another name, or two under each other's.
+        // Renames a key, or swaps the values of two keys.
         4 => {
             if let Some(value) = map.remove(random.one(&own)) {
                 map.insert(key, value);
@@ -128,7 +128,7 @@ fn change_text(random: &mut Random, text: &mut String) {
     }
 }
 
-/// A number that is not far from another, or far from everything.
+/// A number close to another one, or an extreme one.
 fn near(random: &mut Random, number: f64) -> Value {
     let whole = number.is_finite() && number.fract() == 0.0 && number.abs() < 1e15;
     let new = match random.below(8) {
@@ -169,7 +169,7 @@ fn odd_number(random: &mut Random) -> Value {
         .clone()
 }
 
-/// A value that a key of the corpus has, or one that no key has.
+/// A value of one of the corpus's keys, or an arbitrary one.
 fn any(random: &mut Random, known: &Known) -> Value {
     match random.below(8) {
         0 | 1 => random.one(&known.0).1.clone(),

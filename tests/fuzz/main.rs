@@ -1,13 +1,13 @@
-//! Whatever a file of a checkpoint holds, it is used or refused: no panic, no hang, and no more memory than the file's size
-//! and 500 MB.
+//! Fuzz tests of a checkpoint's files: any content is used or rejected, without a panic, without a hang, and
+//! with no more memory than the file's size plus 500 MB.
 //!
-//! A target is a kind of file: what such files look like, how they are mutated, and what is done with them. Each is given
-//! its regression seeds (`seeds/<target>`, every one of them a fault once), the files of the repository's models, and
-//! [`MUTANTS`] mutants of both. A mutant follows from the target's name and its number, so a run is the same everywhere.
+//! A target is a kind of file: how such files are mutated, and what checks them. Each runs its regression
+//! seeds (`seeds/<target>`, each of which failed once), the files of the repository's models, and [`MUTANTS`]
+//! mutants of both. A mutant is determined by the target's name and its index, so runs are reproducible.
 //!
-//! While a file is tried it lies in a folder of the build's temporary files, whose name a failure tells; where the whole
-//! process dies, as of a stack's end, the file is still there. To mend a fault, move it to the target's seeds first.
-//! `FORGE_FUZZ=100000` tries so many mutants instead.
+//! The file under test is in the build's temporary directory, and a failure prints its path. If the process
+//! dies, as by a stack overflow, the file remains. Before fixing a failure, move the file to the target's
+//! seeds. `FORGE_FUZZ=100000` tests that many mutants instead.
 
 mod check;
 mod corpus;
@@ -18,10 +18,10 @@ use corpus::{models, seeds};
 use mutate::{Random, json, mutated_bytes, mutated_json};
 use std::path::{Path, PathBuf};
 
-/// Mutants of each target, unless the environment says otherwise.
+/// Mutants per target, unless `FORGE_FUZZ` sets another number.
 const MUTANTS: u64 = 10_000;
 
-/// One configuration of so many is planned if it is understood: that takes longer than all the rest.
+/// One of this many accepted configurations is also planned, because planning dominates the time.
 const PLANNED: u64 = 20;
 
 /// Makes a mutant of files.
@@ -30,12 +30,13 @@ type Mutate<'a> = dyn Fn(&mut Random, &[Vec<u8>]) -> Vec<u8> + 'a;
 /// A kind of file.
 struct Target<'a> {
     name: &'static str,
-    /// What the file is called in a checkpoint.
+    /// The file's name in a checkpoint.
     file: &'static str,
     /// Files to make mutants of.
     corpus: Vec<Vec<u8>>,
     mutate: &'a Mutate<'a>,
-    /// What is done with a file, which is the only one in a folder, and its number: nought is that of all seeds.
+    /// The test of a file, which is the only one in its directory. The number is the mutant's index, or 0 for
+    /// seeds.
     check: &'a dyn Fn(&Path, &[u8], u64),
 }
 

@@ -1,4 +1,4 @@
-//! Files a little or very different from others: text and bytes by cutting and pasting, JSON by its structure, too.
+//! Mutation of files: text and bytes by cutting and pasting, JSON also by its structure.
 
 #[path = "json.rs"]
 pub(crate) mod json;
@@ -6,45 +6,45 @@ pub(crate) mod json;
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
-/// Numbers that follow from a name and a number.
+/// A pseudorandom generator, seeded by a name and an index.
 pub(crate) struct Random(TestRng);
 
 impl Random {
     pub(crate) fn new(name: &str, number: u64) -> Random {
         let name = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
-        // No seed of this generator may be nought.
+        // The seed of this generator must not be 0.
         let seed = [(name | 1).to_le_bytes(), number.to_le_bytes()].concat();
         let mut random = Random(TestRng::from_seed(RngAlgorithm::XorShift, &seed));
-        // Seeds that differ in few bits begin alike.
+        // Similar seeds give similar first outputs, which are therefore discarded.
         for _ in 0..16 {
             random.0.next_u64();
         }
         random
     }
 
-    /// Below a number that is not nought.
+    /// A number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.0.next_u64() % end as u64) as usize
     }
 
-    /// Of fewer bits than these, small ones being as likely as large ones.
+    /// A number of fewer bits than this. Small and large numbers are equally likely.
     pub(crate) fn up_to_bits(&mut self, bits: usize) -> usize {
         let bits = self.below(bits);
         self.below(1 << bits)
     }
 
-    /// Once in so many times.
+    /// True once in this many calls, on average.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// Any of them; there has to be one.
+    /// A random item. There must be at least one.
     pub(crate) fn one<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 }
 
-/// A file of a corpus, its structure changed in a few places, and now and then its text.
+/// A JSON file of the corpus with a few mutations of its structure, and sometimes of its text.
 pub(crate) fn mutated_json(random: &mut Random, corpus: &[Vec<u8>], known: &json::Known) -> Vec<u8> {
     let base = random.one(corpus);
     let mutated = json::mutated(random, base, known);
@@ -55,13 +55,13 @@ pub(crate) fn mutated_json(random: &mut Random, corpus: &[Vec<u8>], known: &json
     }
 }
 
-/// A file of a corpus, changed in a few places without regard to what it means.
+/// A file of the corpus with a few mutations of its bytes, independent of their meaning.
 pub(crate) fn mutated_bytes(random: &mut Random, corpus: &[Vec<u8>], pieces: &[&str]) -> Vec<u8> {
     let base = random.one(corpus).clone();
     changed(random, &base, corpus, pieces)
 }
 
-/// What JSON is made of, and what it must not be made of.
+/// Fragments of valid and of invalid JSON.
 const PIECES_OF_JSON: &[&str] = &[
     "{",
     "}",

@@ -1,8 +1,8 @@
-//! Whether something takes too long or too much memory.
+//! Limits of time and memory.
 //!
-//! Memory is counted by the allocator of this program, thread by thread, and what would go beyond the limit is not given: who asks
-//! for it politely is told, and for all others the process ends, the file that was being tried lying where [`watched`] was told.
-//! Time is looked at by a thread of its own, because a hang can be seen by others only.
+//! The allocator of this program counts memory per thread and fails allocations beyond the limit. Fallible
+//! allocations get an error. All others abort the process, and the file under test remains at the path given
+//! to [`watched`]. A separate thread checks the time, because a hanging thread cannot.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,10 +14,10 @@ use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// What a file may make us take beyond its own size.
+/// Maximum memory in bytes, in addition to the size of the file.
 const MEMORY: usize = 500_000_000;
 
-/// How long it may take: a hundred times what the slowest does in a build without optimisation.
+/// Maximum time: a hundred times that of the slowest file in a build without optimization.
 const TIME: Duration = Duration::from_secs(30);
 
 struct Counting;
@@ -27,7 +27,8 @@ thread_local! {
     static LEFT: Cell<isize> = const { Cell::new(isize::MAX) };
 }
 
-/// Takes bytes of what a thread may allocate, or gives them back if they are less than none; false if there are not as many.
+/// Subtracts from the bytes that this thread may still allocate; a negative number adds. False if too few are
+/// left.
 fn take(bytes: isize) -> bool {
     let left = LEFT.get();
     let is_there = bytes <= left;
@@ -37,7 +38,7 @@ fn take(bytes: isize) -> bool {
     is_there
 }
 
-// SAFETY: everything is the system's, but for what is refused, which an allocator may do.
+// SAFETY: all calls go to the system allocator, except those that return null, which an allocator may do.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !take(layout.size() as isize) {
@@ -65,14 +66,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What is being watched, by the thread that does it: since when, and the file that it is about.
+/// The work in progress on each thread: its start, and the file.
 static NOW: LazyLock<Mutex<HashMap<ThreadId, (Instant, PathBuf)>>> = LazyLock::new(Mutex::default);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does something with a file of so many bytes. Says what it panicked with.
+/// Runs `work` on a file of this size, with limits. Returns the message of a panic.
 pub(crate) fn watched(file: &Path, bytes: usize, work: impl FnOnce()) -> Result<(), String> {
     static CLOCK: Once = Once::new();
     CLOCK.call_once(|| {

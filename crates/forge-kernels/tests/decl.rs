@@ -2,7 +2,7 @@
 
 use forge_kernels::{Expr, KernelDecl};
 
-/// A kernel that is right, in which tests change one thing.
+/// A valid kernel, in which tests change one thing.
 const RIGHT: &str = "\
 constant float table[2] = {1.0f, 2.0f};
 

@@ -437,7 +437,7 @@ fn refusals_of_experts() {
     ");
 }
 
-/// Whatever passes the limits renders, and keeps to the hardware's.
+/// Every spec within the limits renders, within the hardware's limits.
 #[test]
 fn what_is_not_refused_renders() {
     let mut seed = 1_u32;

@@ -14,7 +14,7 @@ fn clang() -> PathBuf {
 
 #[test]
 fn every_kind_of_kernel_becomes_an_entry() {
-    // Of each template one for each number of rows and one for each format: clang takes a second for some.
+    // One kernel for each template and batch size, and one for each format: clang takes a second for some.
     let specs = [common::others(), common::projections(), common::attentions()].concat();
     let mut seen = BTreeSet::new();
     let specs = specs
@@ -34,7 +34,7 @@ fn every_kind_of_kernel_becomes_an_entry() {
         }
         // Tensor core instructions are used on the targets that have them, and on no others.
         assert_eq!(text.contains("mma.sync"), target.capability >= 80);
-        // Where a kernel may be begun early, each one waits.
+        // If kernels may start early, each one waits for its predecessors.
         let waiting = text.matches("griddepcontrol.wait").count();
         assert_eq!(waiting, if target.waits { instances.len() } else { 0 });
     }
@@ -48,7 +48,7 @@ fn check_entry(text: &str, decl: &KernelDecl) {
     assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
 }
 
-/// A template's name, with its number of rows, with its format, and with whether it takes codes of that.
+/// A template's name with its batch size, with its format, and with whether it takes quantized activations.
 fn kinds(spec: &Spec) -> [String; 3] {
     let text = format!("{spec:?}");
     let template = text.split('(').next().unwrap_or_default();

@@ -11,7 +11,7 @@ fn planes(weight: &str, format: Format) -> Vec<String> {
     format.planes().iter().map(|plane| format!("{weight}_{}", plane.name)).collect()
 }
 
-/// Scalars of a cache that is a ring, or those of one that is not.
+/// Scalars of a kernel with a ring cache, or with a full one.
 fn with_ring(ring: Option<usize>, these: &'static str, those: &'static str) -> &'static str {
     if ring.is_some() { these } else { those }
 }
@@ -107,7 +107,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::RotateAppend(rotate) => {
             let heads = rotate.query_heads + 2 * rotate.key_heads;
             let gains = if rotate.norm.is_some() { " query_gain key_gain" } else { "" };
-            // A simdgroup has a head where it is normed, or becomes codes.
+            // One simdgroup per head if heads are normed or quantized.
             let groups = match rotate.norm.is_some() || rotate.cache == Format::Q8_0 {
                 true => heads / [4, 2, 1].into_iter().find(|&n| heads % n == 0).unwrap_or(1),
                 false => (heads * rotate.width / 2).div_ceil(128),
@@ -160,7 +160,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let packets = each.op.columns.div_ceil(columns);
             let groups = match each.op.turned {
                 true => packets.div_ceil(each.layout.each),
-                // Two simdgroups, of lanes that share a row.
+                // Two simdgroups, whose lanes share a row.
                 false => each
                     .op
                     .rows
@@ -302,8 +302,8 @@ fn signatures_are_those_documented() {
         assert_eq!(buffers.collect::<Vec<_>>(), names, "{spec:?}");
         assert_eq!(decl.scalars.join(" "), scalars, "{spec:?}");
         assert_eq!(decl.grid.each_ref().map(ToString::to_string), grid, "{spec:?}");
-        // Kernels that share data of 64 query rows or eight heads may use so much threadgroup memory that only one threadgroup fits a core:
-        // NVIDIA GPUs have enough.
+        // Kernels that share data of 64 query rows or eight heads may use so much threadgroup memory that a
+        // core holds only one threadgroup. NVIDIA GPUs have enough.
         let shared_by_many = match &spec {
             Spec::AttendTiled(attend) => attend.layout.knobs.lines == 64,
             Spec::AttendSplit(attend) => attend.layout.knobs.units,

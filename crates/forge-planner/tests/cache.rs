@@ -1,6 +1,6 @@
 //! KV cache types: the types that a model supports, and their size in bytes.
 
-// The other sizes are for other tests.
+// Other tests use the other sizes.
 #[allow(dead_code)]
 mod support;
 

@@ -9,13 +9,13 @@ use forge_planner::{Layout, LinearKey, Options, Plan, Quant, Tuned, TuningKey, T
 use serde_json::{Value, json};
 use support::{EIGHT, ONE, graph, planned};
 
-/// A plan of layouts that were measured.
+/// A plan with the layouts of a tuning table.
 fn laid_out(tuned: Tuned) -> Plan {
     let options = Options { quant: Quant::To(Format::Q8_0), tuned: Some(tuned), ..Options::default() };
     plan(&graph(&ONE), &options).expect("it can be planned")
 }
 
-/// A plan of layouts by rule.
+/// A plan with the layouts of the rule.
 fn by_rule() -> Plan {
     planned(&ONE, Format::Q8_0)
 }
@@ -27,7 +27,7 @@ fn projects(plan: &Plan) -> impl Iterator<Item = &LinearKernel> {
     })
 }
 
-/// A table that has these knobs for a subject.
+/// A tuning table with one entry: these knobs for a tuning key.
 fn table(subject: TuningKey, knobs: Layout) -> Value {
     let mut layout = json!(subject);
     layout["knobs"] = json!(knobs);
@@ -35,7 +35,7 @@ fn table(subject: TuningKey, knobs: Layout) -> Value {
     json!({ "model": "one", "device": "a GPU", "layouts": [layout] })
 }
 
-/// Subjects of kernels, in their order, and how they are laid out.
+/// The tuning keys of the kernels, in order, with their layouts.
 fn subjects(plan: &Plan) -> Vec<(TuningKey, Layout)> {
     plan.kernels.iter().filter_map(|kernel| TuningKey::of(&kernel.spec)).collect()
 }
@@ -54,8 +54,8 @@ fn last_of(choices: &[TuningProblem]) -> (Tuned, Vec<(TuningKey, Layout)>) {
 fn a_plan_has_every_layout_that_it_could_choose() {
     let rules = by_rule();
     let choices = rules.choices();
-    // Queries, keys and values, output, gate and up, down, and the head: of one row, few and, the head but for, many. And attention
-    // of one row, of few and of many.
+    // The matmuls qkv, output, gate_up, down and head: for one row, small batches and, except the head, many
+    // rows. And attention for one row, small batches and many rows.
     assert_eq!(choices.len(), 14 + 3);
     for choice in &choices {
         for other in &choice.others {
@@ -71,7 +71,7 @@ fn a_plan_has_every_layout_that_it_could_choose() {
         let found = last.iter().find(|(other, _)| *other == subject).expect("it has all");
         assert_eq!(layout, found.1, "{subject:?}");
     }
-    // Nothing else is otherwise.
+    // Nothing else differs.
     let of = |plan: &Plan| subjects(plan).into_iter().map(|(subject, _)| subject).collect::<Vec<_>>();
     assert_eq!(of(&laid_out), of(&rules));
     assert_eq!(laid_out.sections.len(), rules.sections.len());
@@ -108,7 +108,7 @@ fn stand_ins_leave_no_more_than_there_is_room_for() {
     assert_eq!(met, 3);
 }
 
-/// The first choice of that many rows, of a product of a matrix or of attention.
+/// The first tuning problem of this batch-size class, of a matmul or of attention.
 fn choice_of(rows: Rows, is_attention: bool) -> TuningProblem {
     let is_meant = |choice: &TuningProblem| {
         choice.subject.rows() == rows && is_attention == matches!(choice.subject, TuningKey::Attention(_))

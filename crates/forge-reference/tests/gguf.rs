@@ -11,7 +11,7 @@ use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A file, by its path without its end.
+/// A file, by its path without extension.
 fn files() -> Vec<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gguf");
     let more = std::env::var_os("FORGE_GGUF").map(PathBuf::from);

@@ -58,7 +58,7 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
         drop(chain);
         assert_eq!((first, &written[..]), (wanted[0], &wanted[1..]), "{lead:?}");
         assert_eq!(engine.length(slot), 4 + 29, "{lead:?}: no more was begun than was wanted");
-        // The last id has not been read: the text goes on with it.
+        // The last token has not been processed: the sequence continues with it.
         let next = engine.run_tokens(slot, &written[28..], Output::Greedy).unwrap().next_tokens;
         assert_eq!(next, Reference::new().greedy(&[&PROMPT[..], &wanted].concat(), 1), "{lead:?}");
     }

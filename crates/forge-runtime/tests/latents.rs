@@ -44,7 +44,7 @@ fn every_head_multiplies_its_own_part() {
                             let (of_row, of_column) = if turned { (input, output) } else { (output, input) };
                             let weight = weights.values[(head * of_matrix + of_row) * columns + of_column];
                             let x = f64::from(x[row * pitch + head * takes + input]);
-                            // Such a weight is the difference of its scaled code and its offset.
+                            // A weight with an offset is the difference of its scaled quant and the offset.
                             let cancelled = if format == affine { 4.0 * x.abs() } else { 0.0 };
                             (f64::from(weight) * x, (f64::from(weight) * x).abs() + cancelled)
                         };
@@ -68,7 +68,7 @@ fn every_head_multiplies_its_own_part() {
                         let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                         let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
                         compare(&what, &numbers_of(&y[0]), &wanted);
-                        // A row of a batch comes to the same bits when it is the only one.
+                        // A row of a batch has the same bits as when it is alone.
                         let mut of_one = arguments.clone();
                         let (x_at, y_at) = (of_one.len() - 2, of_one.len() - 1);
                         of_one[x_at] = Argument::Numbers(x[..pitch].to_vec());
@@ -90,7 +90,7 @@ const SCALE: f32 = 0.4;
 /// Heads, kv_lora_rank and RoPE width: multiples of the vector width, and others.
 const SHAPES: [[usize; 3]; 3] = [[4, 32, 16], [19, 21, 6], [1, 130, 2]];
 
-/// Two slots, neither at its beginning nor at the end of a step.
+/// Two slots, neither at the beginning of its sequence nor at the end of a block.
 const ROWS: [(u32, u32); 2] = [(1, 5), (0, 131)];
 
 fn rotation(pairs: usize) -> Rotation {

@@ -21,7 +21,7 @@ fn engine(slots: u32) -> Engine<CpuDevice> {
     Engine::new(model, device, 12, slots)
 }
 
-/// The first logit after a text: its memory.
+/// The expected first logit after a sequence: its recurrent state.
 fn sum(text: &[u32]) -> f32 {
     text.iter().fold(0.0, |sum, id| sum / 2.0 + *id as f32)
 }
@@ -95,7 +95,7 @@ fn a_slot_can_copy_the_state_of_another() {
     assert_eq!(engine.copy(0, 1, 4), 4);
     assert_eq!(fed(&mut engine, 1, &ONE[4..]), sum(&ONE));
     assert_eq!(fed(&mut engine, 0, &OTHER[..2]), sum(&[&ONE[..4], &OTHER[..2]].concat()), "it is as it was");
-    // From where a slot was remembered, and the copy is remembered there too.
+    // Copying up to the snapshot of a slot also copies the snapshot.
     engine.truncate(0, 0);
     fed(&mut engine, 0, &OTHER[..5]);
     engine.snapshot_state(0);

@@ -40,7 +40,7 @@ fn engine(level: Isa, threads: usize, context: u32, slots: u32) -> Engine<CpuDev
 fn close(got: &[f32], wanted: &[f64]) {
     let deviation = (wanted.iter().map(|v| v * v).sum::<f64>() / wanted.len() as f64).sqrt();
     for (got, wanted) in got.iter().zip(wanted) {
-        // Both include the rounding of the cache to f16. A tie that f32 breaks differently costs one unit of f16.
+        // Both include the rounding of the cache to f16. A tie that f32 rounds differently costs one f16 ULP.
         assert!((f64::from(*got) - wanted).abs() < 5e-4 * deviation, "{got} is not {wanted}");
     }
 }
@@ -67,7 +67,7 @@ fn logits_are_the_references_however_ids_are_fed() {
     }
 }
 
-/// A text that goes round the ring of the second layer twice.
+/// A sequence that wraps the ring of the second layer twice.
 fn long_text() -> Vec<u32> {
     (0..150).map(|i| (i * i * 7 + i * 3 + 5) % 50).collect()
 }
@@ -119,7 +119,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
         Err(Error::Usage(message)) => assert!(message.contains("position 104"), "{message}"),
         other => panic!("{other:?}"),
     }
-    // A new text begins with nothing behind it.
+    // A new sequence starts without cached positions.
     assert_eq!(engine.truncate(0, 3), 0);
     engine.run_tokens(0, &ids[..30], Output::Nothing).unwrap();
     assert_eq!(engine.truncate(0, 3), 3);
@@ -150,7 +150,7 @@ fn a_slot_takes_over_what_another_one_has() {
         let copied = said(2, &more);
         let whole = [&ids[..kept as usize], &more].concat();
         assert_eq!(copied[..], said(3, &whole)[kept as usize..], "{length} of {read}");
-        // The other one goes on as if nothing had been.
+        // The source slot continues unaffected.
         said(0, &ids[..read]);
         assert_eq!(said(1, &more), said(0, &more), "{length} of {read}");
         // A copy reaches as far back as its source. Copying a slot to itself does nothing.
@@ -194,7 +194,7 @@ fn slots_do_not_see_each_other() {
     for (next, logits) in next.iter().zip(&logits) {
         assert_eq!(*next as usize, runtime::engine::golden::argmax(logits));
     }
-    // Slot 0 from an earlier position on.
+    // Slot 0, rewound to an earlier position.
     engine.truncate(0, 2);
     let logits = engine.run_tokens(0, &[40], Output::Logits).unwrap().logits;
     close(&logits[0], reference.logits(&[&IDS[9..11], &[40]].concat()).last().unwrap());

@@ -10,7 +10,7 @@ use forge_runtime::cpu;
 use forge_runtime::ops;
 use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
 
-/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on.
+/// Rows of two slots: one continues at position 5, is interrupted by one that starts, and continues.
 const ROWS: [(u32, u32); 7] = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)];
 const SLOTS: usize = 2;
 const SCALARS: [u32; 1] = [ROWS.len() as u32];
@@ -76,7 +76,7 @@ fn the_state_is_updated_row_by_row() {
         let (scale, epsilon, rows) = (0.25, 1e-6, ROWS.len());
         let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
         let value = random.numbers(rows * heads * values);
-        // From nothing left to everything: times from -200 to 200.
+        // From full decay to none: time steps from -200 to 200.
         let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
         let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
@@ -134,7 +134,7 @@ fn the_state_is_updated_row_by_row() {
     }
 }
 
-/// Mixers of heads that share keys and that do not, of sizes that vectors divide and that they do not.
+/// Mixers with and without shared key heads, at sizes that are and are not multiples of the vector width.
 fn mixers() -> [mixer::Shape; 4] {
     [(2, 4, 10, 6), (1, 1, 16, 8), (2, 2, 128, 32), (1, 3, 7, 11)].map(|(key_heads, heads, keys, values)| {
         let (scale, epsilon, norm_epsilon) = (0.25, 1e-6, 1e-5);
@@ -203,7 +203,7 @@ fn mixers_convolve_update_and_gate() {
     }
 }
 
-/// The rule after the convolution.
+/// Checks the delta rule after the convolution.
 fn learns(
     shape: &mixer::Shape,
     weights: &mixer::Weights,
@@ -241,7 +241,7 @@ fn a_row_of_a_slot_takes_one_step() {
     let kernel = kernel("delta_step", names.to_vec(), run);
     let mut random = Random(14);
     for shape in mixers() {
-        // One slot goes on, the other begins.
+        // One slot continues, the other starts.
         for rows in [[(1_usize, 5_usize), (0, 0)], [(0, 2), (1, 300)]] {
             let weights = weights(&mut random, &shape);
             let inputs = random.numbers(rows.len() * shape.inputs());

@@ -4,7 +4,7 @@ use forge_runtime::sampling::device_sampling::{DeviceSampling, MAX_WEIGHT, power
 use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use proptest::prelude::*;
 
-/// The next id of logits that nothing has been done to.
+/// The next token for raw logits.
 fn draw(sampler: &mut Sampler, logits: &[f32]) -> u32 {
     let mut logits = logits.to_vec();
     sampler.adjust(&mut logits);
@@ -88,7 +88,7 @@ fn kept(logits: &[f32], sampling: &SamplingParams) -> Vec<(usize, f64)> {
     ids
 }
 
-/// The id that the definition gives, by sorting and adding up. None of `typical_p`.
+/// The token by the definition: by sorting and cumulative sums. Without `typical_p`.
 fn defined(logits: &[f32], sampling: &SamplingParams, seed: u64, index: u32) -> u32 {
     let DeviceSampling { scale, .. } = sampling.device_sampling(seed, index);
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -123,7 +123,7 @@ fn defined(logits: &[f32], sampling: &SamplingParams, seed: u64, index: u32) -> 
     drawn.map_or(0, |id| id.0 as u32)
 }
 
-/// Logits of all sizes, and often equal to one another, or none.
+/// Random logits of all magnitudes, with many ties and NaN.
 fn logits() -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![
         8 => -8.0_f32..8.0,
@@ -197,7 +197,7 @@ proptest! {
     }
 }
 
-/// Every one of the powers that a weight may be.
+/// Checks every fractional power of two that a weight may be.
 #[test]
 fn weights_are_powers_and_never_grow_with_distance() {
     let mut before = MAX_WEIGHT;
@@ -211,7 +211,7 @@ fn weights_are_powers_and_never_grow_with_distance() {
             assert!((f64::from(weight) - exact).abs() <= 5e-9 * exact, "{steps}: {weight}, not {exact}");
         }
     }
-    // Beyond that whole powers are shifted out, and rounded.
+    // Whole powers of two are right shifts, rounded.
     assert!(power(1 << 26) <= before);
     for whole in 1..32_u32 {
         for steps in (0..1 << 26).step_by(100_003) {
@@ -230,7 +230,7 @@ fn weights_are_of_the_softmax() {
         for logit in logits.by_ref().take(600) {
             let exact = f64::from(MAX_WEIGHT) * (f64::from(logit - 9.0) / f64::from(temperature)).exp();
             let got = f64::from(weight(logit, 9.0, scale));
-            // A distance of 60 that is rounded to 24 binary places, and a whole number.
+            // The tolerance of a distance of 60 rounded to 24 binary places, and of rounding to an integer.
             assert!((got - exact).abs() <= 5e-6 * exact + 1.0, "{logit}: {got}, not {exact}");
         }
     }
@@ -256,7 +256,7 @@ fn ids_are_drawn_as_often_as_they_are_probable() {
         let wanted = kept(&logits, &sampling);
         for (id, probability) in &wanted {
             let got = f64::from(counts[*id]) / f64::from(draws);
-            // Five standard deviations of so many draws.
+            // Five standard deviations for this many draws.
             let spread = 5.0 * (probability * (1.0 - probability) / f64::from(draws)).sqrt();
             assert!((got - probability).abs() <= spread, "{sampling:?}: id {id} {got} is not {probability}");
         }
@@ -273,7 +273,7 @@ fn temperature_0_takes_the_first_of_the_largest() {
 
 #[test]
 fn what_has_been_written_changes_logits() {
-    // Logits 2, 1, 0, -1; the prompt is [0, 3]; the answer so far [0, 0, 1], drawn by a bias.
+    // Logits 2, 1, 0, -1. The prompt is [0, 3], and the output so far [0, 0, 1], chosen by a bias.
     for (name, penalties, expected) in [
         ("nothing", SamplingParams::greedy(), [2.0, 1.0, 0.0, -1.0]),
         (

@@ -24,7 +24,7 @@ mod model;
 mod support;
 use model::Tiny;
 
-/// Every message is `w3` and its text; an answer begins after `w4`.
+/// A message is rendered as `w3` and its text, and a reply starts after `w4`.
 const TEMPLATE: &str =
     "{% for m in messages %}w3 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w4{% endif %}";
 
@@ -92,7 +92,7 @@ fn what_a_ring_has_lost_is_read_again() {
             (read, reference.greedy(&prompt, 2)),
             "{common}"
         );
-        // Back to the long text, whatever that takes.
+        // Back to the long prompt, whatever can be reused.
         write(&mut session, &long, count(1));
     }
 }

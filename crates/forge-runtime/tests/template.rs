@@ -63,7 +63,7 @@ fn templates_say_what_pythons_say() {
         ("{% for k, v in messages[0].items() %}{{ k }};{% endfor %}", "role;content;"),
         ("{{ messages[0].get('name', 'none') }}", "none"),
         ("{{ messages[0]['content'].startswith(' Hi') }}", "True"),
-        // Blocks leave no lines behind.
+        // Block tags leave no empty lines.
         ("{% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
         ("{% generation %}\na{% endgeneration %}\nb", "ab"),
         // JSON.
@@ -98,7 +98,7 @@ fn values_have_pythons_semantics() {
         "numbers": [1e20, 1e16, 1e15, 1e-5, 0.0001, 0.1], "nested": {"b": [1, 2.0], "a": {"x": "\u{1f600}"}}, "empty": {},
     });
     for (source, expected) in [
-        // Tests of kinds.
+        // Type tests.
         (
             "{{ nil is iterable }}{{ nothing is iterable }}{{ 'a' is iterable }}{{ 1 is iterable }}",
             "FalseTrueTrueFalse",

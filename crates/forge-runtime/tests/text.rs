@@ -82,7 +82,7 @@ fn characters_come_out_whole() {
         let ids = text.encode("\u{20ac}\u{20ac}\u{1f600}!", true).unwrap();
         let pieces: Vec<String> = pieces(&text, &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
         assert_eq!(pieces, ["\u{20ac}", "\u{20ac}", "\u{1f600}", "!"]);
-        // An incomplete character is emitted as far as it came when no more tokens follow.
+        // An incomplete character at the end of the sequence is emitted as it is.
         let mut stream = text.detokenizer();
         let cut = &ids[..ids.len() - 2];
         let shown: String = cut.iter().map(|&id| stream.push(id).unwrap()).collect();

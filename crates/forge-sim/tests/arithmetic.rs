@@ -183,7 +183,7 @@ fn arithmetic_of_a_thread() {
     );
 }
 
-/// Left, right and start of a product, and a matrix laid out with a stride.
+/// Operands and initial value of a matrix product, and a matrix stored with a stride.
 #[test]
 fn matrices() {
     let text = format!(

@@ -22,7 +22,8 @@ struct Layer {
 const LIMIT: f64 = 0.75;
 const SHARPNESS: f64 = 1.5;
 
-/// Experts that most rows have, others that one has, and most that none has; one expert alone; more rows than a tile.
+/// Layers with experts that most rows use, one row uses, and no row uses; with a single expert; and with more
+/// rows than a tile.
 const LAYERS: [Layer; 4] = [
     Layer { rows: 28, experts: 40, chosen: 3, width: 45, inner: 22, tile_rows: 16, biased: false },
     Layer { rows: 37, experts: 7, chosen: 2, width: 36, inner: 70, tile_rows: 16, biased: true },
@@ -35,7 +36,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
 }
 
 impl Layer {
-    /// Four of five rows have the first experts.
+    /// Four of five rows use the first experts.
     fn expert(&self, row: usize, place: usize) -> usize {
         let first = if row.is_multiple_of(5) { row } else { 0 };
         (first + self.chosen - 1 - place) % self.experts
@@ -93,7 +94,7 @@ impl Layer {
         })
     }
 
-    /// Bytes from one expert's matrix to the next one's, whichever of the two.
+    /// Bytes from one expert's matrix to the next expert's, for both matrices.
     fn record(&self) -> usize {
         let Layer { width, inner, .. } = *self;
         Record::of(&[(Format::F32, [2 * inner, width]), (Format::F32, [width, inner])]).bytes
@@ -205,7 +206,7 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
         sim.dispatch("kernel_3", &[routes.read(), each.read(), y_id.write()], &scalars, groups);
         assert!(sim.faults().is_empty(), "{layer:?}: {:?}", sim.faults());
 
-        // Index for index.
+        // Equal, index by index.
         let words = |id| sim.memory.read_floats(id).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!((words(pairs), words(tiles)), layer.grouped(), "{layer:?}");
         let (found_inner, found) = (sim.memory.read_floats(inner_id), sim.memory.read_floats(y_id));

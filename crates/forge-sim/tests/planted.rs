@@ -239,7 +239,7 @@ fn more_bindings_than_windows_are_kept() {
     let values: Vec<f32> = (0..2200).map(|i| i as f32).collect();
     let x = sim.memory.floats(&values).unwrap();
     let y = sim.memory.unwritten(128).unwrap();
-    // Each dispatch has two windows that none had before, after one that stays.
+    // Each dispatch opens two new windows, after one that stays open.
     for first in 0..2100 {
         let [a, b] = [x.span(first * 4, 128, false), x.span(first * 4, 132, false)];
         sim.dispatch("k", &[a, b, y.write()], &[], [1, 1, 1]);

@@ -141,7 +141,8 @@ fn each_wait_removed_in_turn() {
         said.push(wait.needed);
         shown.push(report.faults.iter().any(|fault| fault.kind == Kind::Hazard));
     }
-    // The first orders a write and a read. Of two consecutive ones either is enough. After 200 -> 300 none is required.
+    // The first barrier orders a write and a read. Either of two consecutive barriers is enough. After 200 ->
+    // 300 none is required.
     assert_eq!(said, vec![true, false, false, false]);
     assert_eq!(shown, said);
 }

@@ -19,11 +19,11 @@ fn decode(format: Format, [values, scales]: &[Vec<u8>; 2], columns: usize) -> Ve
     row
 }
 
-/// The largest error that storing `x` in a group may make.
+/// The maximum error of storing `x` in a group.
 fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
     let x = f64::from(x.abs());
     let largest = f64::from(group.iter().fold(0.0_f32, |top, x| top.max(x.abs())));
-    // A scale is off by 2^-11 of itself, or by half of the smallest half.
+    // The rounding error of an f16 scale: 2^-11 relative, or half of the smallest f16 value.
     let scale =
         |levels: f64| (largest / levels, levels * (largest / levels * 2_f64.powi(-11)).max(2_f64.powi(-25)));
     match format {
@@ -34,7 +34,7 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(127.0);
             0.5001 * step + off
         }
-        // The number opposite to the largest has no code of its own: it is a whole step off.
+        // The negated largest value has no quant: its error is a whole step.
         Format::Q4_0 => {
             let (step, off) = scale(8.0);
             1.0001 * step + off
@@ -43,20 +43,21 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
         Format::Mxfp4 => (largest / 4.0).max(2_f64.powi(-129)),
         Format::Q4K => pairs_bound(15.0, largest) * 32_f64.sqrt(),
         Format::Q5K => pairs_bound(31.0, largest) * 32_f64.sqrt(),
-        // A code short of the number opposite to the largest, and half a unit of scales. The search may have any one number
-        // pay for all others of its 16.
+        // One step for the negated largest value, and half a unit of the scale's quantization. The search may
+        // increase one value's error to reduce those of all 16.
         Format::Q6K => {
             let (step, off) = scale(32.0);
             (1.01 * (step + 32.0 * largest / 32.0 / 127.0 / 2.0) + off) * 16_f64.sqrt()
         }
         Format::Affine(affine) if levels(affine) > 15 => affine_bound(affine, group),
-        // The ends move in while that lessens the sum of squares: any one number may pay for all others.
+        // The search narrows the range while that reduces the sum of squares, at the expense of single
+        // values.
         Format::Affine(affine) => affine_bound(affine, group) * (group.len() as f64).sqrt(),
     }
 }
 
-/// Half a step between codes that reach over a group, the lowest of them up to one half below its smallest number, the
-/// scale rounded up to a half.
+/// Half a step of quants that span a group, from up to one f16 ULP below its minimum, with the scale rounded
+/// up to f16.
 fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
     // The rounding error of f16 and bf16, relative and absolute. Scales are normal bf16 values.
     let (off, least) = match affine.scales {
@@ -80,7 +81,7 @@ fn pairs_bound(levels: f64, largest: f64) -> f64 {
     1.01 * (largest / levels) + (levels + 1.0) * scale / 2.0 + offset / 2.0
 }
 
-/// The highest code.
+/// The largest quant.
 fn levels(affine: Affine) -> u8 {
     ((1_u16 << affine.bits.count()) - 1) as u8
 }
@@ -147,7 +148,7 @@ proptest! {
 
     #[test]
     fn padding_is_harmless(row in rows()) {
-        // Matrices in superblocks have whole ones or are refused, so there is nothing to pad.
+        // Rows in superblock formats are whole superblocks, or rejected, so there is no padding.
         for format in Format::ALL.into_iter().filter(|format| !SUPERBLOCKS.contains(format)) {
             let padded = row.len().next_multiple_of(format.group());
             let whole = decode(format, &encode(format, &row).unwrap(), padded);
@@ -171,7 +172,7 @@ proptest! {
             let number = |place: &u8| f32::from(*place.min(&levels)) * scale + offset;
             let mut row: Vec<f32> = places.iter().map(number).collect();
             for group in row.chunks_mut(format.group()) {
-                // A single number is at one end only, and has to be the offset.
+                // A group of one value has only a minimum, which is the offset.
                 *group.last_mut().unwrap() = number(&levels);
                 group[0] = offset;
             }
@@ -225,14 +226,15 @@ proptest! {
 
 #[test]
 fn quantised_blocks_are_those_of_the_formats_authors() {
-    // 127 levels to either side; the scale 1/127 is no half and is rounded to the nearest.
+    // 127 levels on either side. The scale 1/127 is not an f16 value and is rounded to nearest.
     let mut row = [0.0; 32];
     row[..4].copy_from_slice(&[1.0, -0.5, 0.25, -1.0]);
     let [codes, scales] = encode(Format::Q8_0, &row).unwrap();
     assert_eq!(codes[..4].iter().map(|code| code.cast_signed()).collect::<Vec<_>>(), [127, -64, 32, -127]);
     assert_eq!(scales, f16::from_f32(1.0 / 127.0).to_le_bytes());
 
-    // The largest number's sign makes the scale's: 1.0 is code 0, -1.0 has no code and takes 15.
+    // The scale has the opposite sign of the largest value: 1.0 is quant 0, and -1.0 has no quant and becomes
+    // 15.
     let [codes, scales] = encode(Format::Q4_0, &row).unwrap();
     let nibble = |element: usize| if element < 16 { codes[element] & 15 } else { codes[element - 16] >> 4 };
     assert_eq!((0..5).map(nibble).collect::<Vec<_>>(), [0, 12, 6, 15, 8]);
@@ -242,12 +244,12 @@ fn quantised_blocks_are_those_of_the_formats_authors() {
 
 #[test]
 fn affine_groups_have_a_scale_and_an_offset() {
-    // Codes 0, 1, 2, ... of an offset of -1 and a scale of a sixteenth, and the same once more with a scale of 2.
+    // Quants 0, 1, 2, ... with an offset of -1 and a scale of 1/16, and again with a scale of 2.
     let row: Vec<f32> = (0..128).map(|x| (x % 16) as f32 * if x < 64 { 0.0625 } else { 2.0 } - 1.0).collect();
     let pair = |scale: f32| [f16::from_f32(scale), f16::from_f32(-1.0)].map(f16::to_le_bytes).concat();
     let format = Format::from_name("affine4").unwrap();
     let [codes, scales] = encode(format, &row).unwrap();
-    // Byte j of 16 holds column j low and column j + 16 high, 32 columns after 32.
+    // Byte j of 16 has column j in its low nibble and column j + 16 in its high one, for each 32 columns.
     let expected: Vec<u8> = (0..64).map(|byte| byte % 16 * 0x11).collect();
     assert_eq!((codes, scales), (expected, [pair(0.0625), pair(2.0)].concat()));
 
@@ -290,7 +292,7 @@ fn few_bits_serve_the_many() {
             (error / row.len() as f64).sqrt()
         );
         match levels(affine) {
-            // The offset that is a bfloat makes the line longer by up to a 128th of itself.
+            // Rounding the offset to bf16 widens the range by up to 1/128 of it.
             31.. if affine.scales == Scales::Bf16 => {
                 assert!((relative - 1.0).abs() < 0.04, "{format}: {relative}")
             }
@@ -315,7 +317,7 @@ fn powers_of_two_cost_an_eighth() {
 
 #[test]
 fn scales_are_rounded_and_not_truncated() {
-    // 127 * (1 + 2^-11 + 2^-12): three quarters of the way from one half to the next.
+    // 127 * (1 + 2^-11 + 2^-12): three quarters of the way between two f16 values.
     let row = [127.0 * (1.0 + 2_f32.powi(-11) + 2_f32.powi(-12)); 32];
     let [_, scales] = encode(Format::Q8_0, &row).unwrap();
     assert_eq!(f16::from_le_bytes([scales[0], scales[1]]).to_f32(), 1.0 + 2_f32.powi(-10));

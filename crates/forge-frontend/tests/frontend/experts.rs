@@ -23,7 +23,7 @@ fn small(family: &str, own: &Value) -> Value {
     config
 }
 
-/// The same graph with more keys than these.
+/// Asserts that the graph is the same with further keys.
 fn same(family: &str, own: &Value, more: &Value) {
     let mut all = own.clone();
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -180,7 +180,7 @@ fn taken(all: &mut Vec<Raw>, layer: usize, projection: &str) -> Vec<Raw> {
     experts.collect()
 }
 
-/// One tensor of several, one after the other, called so and of this shape.
+/// Concatenates tensors to one of this name and shape.
 fn stacked(parts: &[Raw], name: String, shape: Vec<usize>) -> Raw {
     let bytes = parts.iter().flat_map(|part| &part.bytes).copied().collect();
     Raw { name, dtype: parts[0].dtype.clone(), shape, bytes }

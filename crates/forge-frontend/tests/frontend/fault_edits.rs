@@ -17,7 +17,7 @@ pub(crate) fn find<'a>(all: &'a mut [Raw], name: &str) -> &'a mut Raw {
 
 pub(crate) const K: &str = "model.layers.1.self_attn.k_proj.weight";
 
-/// Changes a key of the configuration, `null` removing it.
+/// Sets a key of the configuration; `null` removes it.
 macro_rules! set {
     ($($key:literal: $value:tt),+) => {
         |files| edit(files, CONFIG, |config| {

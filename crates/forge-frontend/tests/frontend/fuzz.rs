@@ -1,4 +1,5 @@
-//! Whatever a checkpoint holds, the frontend gives a graph or faults: it never panics, and never takes long.
+//! Fuzz tests of the frontend: any checkpoint gives a graph or diagnostics, without a panic and in limited
+//! time.
 
 use crate::common::{model, models, raw_file, read};
 use forge_frontend::{DummyWeights, Memory, Options, Tensors};
@@ -31,7 +32,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Keys that mean something.
+/// Keys that the frontend reads.
 fn key() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "architectures",
@@ -93,7 +94,7 @@ proptest! {
                 prop_assert!(files.0[&place.file].get(place.span.clone()).is_some());
             }
         }
-        // Without tensors to stop at, too.
+        // Also without tensors, at which reading would stop.
         let config = std::str::from_utf8(&files.0["config.json"]).unwrap();
         if let Ok(shapes) = DummyWeights::new(config, &Options::default()) {
             forge_frontend::read_model(&shapes, &Options::default()).unwrap();

@@ -1,6 +1,7 @@
 //! A simple reader and writer of GGUF files, to change one detail of a file in tests.
 
-/// A file: values by name, each of a kind and its bytes; tensors with their dimensions, type and bytes.
+/// A GGUF file: metadata values by key, each with its type and bytes; tensors with their dimensions, type and
+/// bytes.
 #[derive(Clone)]
 pub(crate) struct File {
     pub(crate) values: Vec<(String, u32, Vec<u8>)>,
@@ -30,7 +31,7 @@ impl<'a> Take<'a> {
         String::from_utf8(self.bytes(length).to_vec()).unwrap()
     }
 
-    /// Steps over a value.
+    /// Skips a value.
     fn value(&mut self, kind: u32) {
         let length = match kind {
             0 | 1 | 7 => 1,
@@ -49,7 +50,7 @@ impl<'a> Take<'a> {
 }
 
 impl File {
-    /// Takes a file apart.
+    /// Parses a file.
     pub(crate) fn parse(file: &[u8]) -> File {
         let mut take = Take(file, 8);
         let (tensors, values) = (take.u64(), take.u64());
@@ -69,14 +70,14 @@ impl File {
         let data = &file[take.1.next_multiple_of(ALIGNMENT)..];
         let mut ends: Vec<usize> = tensors.iter().map(|tensor| tensor.3).chain([data.len()]).collect();
         ends.sort_unstable();
-        // With its padding, which the length of its type takes off again.
+        // Includes the padding, which is removed below by the size of the type.
         let bytes = |offset: usize| data[offset..*ends.iter().find(|end| **end > offset).unwrap()].to_vec();
         let tensors =
             tensors.into_iter().map(|(name, shape, kind, offset)| (name, shape, kind, bytes(offset)));
         File { values, tensors: tensors.collect() }
     }
 
-    /// Puts a file together.
+    /// Serializes the file.
     pub(crate) fn write(&self) -> Vec<u8> {
         let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
         let mut file = [b"GGUF".as_slice(), &3_u32.to_le_bytes()].concat();
@@ -99,23 +100,23 @@ impl File {
         [file, data].concat()
     }
 
-    /// Gives a value, of a kind, to a key.
+    /// Sets a key to a value of this type.
     pub(crate) fn set(&mut self, key: &str, kind: u32, bytes: &[u8]) {
         self.remove(key);
         self.values.push((key.to_owned(), kind, bytes.to_vec()));
     }
 
-    /// Gives a text to a key.
+    /// Sets a key to a string.
     pub(crate) fn set_text(&mut self, key: &str, text: &str) {
         self.set(key, 8, &[&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat());
     }
 
-    /// Takes a key away.
+    /// Removes a key.
     pub(crate) fn remove(&mut self, key: &str) {
         self.values.retain(|(name, ..)| name != key);
     }
 
-    /// A tensor.
+    /// The tensor of this name.
     pub(crate) fn tensor(&mut self, name: &str) -> &mut (String, Vec<u64>, u32, Vec<u8>) {
         self.tensors.iter_mut().find(|tensor| tensor.0 == name).unwrap()
     }

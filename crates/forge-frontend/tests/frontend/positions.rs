@@ -65,7 +65,7 @@ fn kinds_of_scaling_are_what_transformers_computes() {
     assert_eq!(yarn(json!({"attention_factor": 0.5})).magnitude, 0.5);
     assert_eq!(yarn(json!({"mscale": 1.0, "mscale_all_dim": 1.0})).magnitude, 1.0);
     assert_ne!(yarn(json!({"truncate": false})).frequencies, usual.frequencies);
-    // Half of a model's 256 positions, or of more.
+    // Half of the model's 256 positions, or of a larger maximum.
     assert_eq!(yarn(json!({"factor": null})), usual);
 
     let long = |context: usize, original: usize| {

@@ -81,7 +81,7 @@ fn keys_that_transformers_never_reads_have_no_effect() {
             config["pretraining_tp"] = json!(2);
             config["is_llama_config"] = json!(true);
             config["transformers.js_config"] = json!({"dtype": "q4"});
-            // Read, and the default of the class.
+            // The key is read and has the default value of the class.
             config["is_causal"] = json!(true);
             config["rope_scaling"] = json!({"rope_type": "default", "fog": 1});
         });
@@ -213,7 +213,7 @@ fn numbers_that_only_python_writes_are_read() {
 
 #[test]
 fn generation_settings_that_are_not_json_are_not_used() {
-    // A comma is missing in a published file, and one is too many.
+    // One published file lacks a comma, and another has one too many.
     const BROKEN: &str = "{\"eos_token_id\": 7\n \"max_new_tokens\": 1024,}";
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| config["eos_token_id"] = json!([5, 6]));

@@ -61,7 +61,7 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         let tensor = format!("model.layers.0.self_attn.{projection}.weight");
         graph.weights.iter().find(|weight| weight.tensor == tensor).unwrap().rows()
     }
-    // 64 heads of 4: key heads where the number of them is absent, and where it is null.
+    // 64 heads of 4 channels: the number of key heads if its key is absent, and if it is null.
     for (name, absent, null) in [
         ("llama", 64, 64),
         ("mistral", 8, 64),

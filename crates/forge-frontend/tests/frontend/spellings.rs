@@ -54,7 +54,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         config["layer_types"] = json!(["full_attention", "full_attention"]);
     });
     same("qwen2", &|config| {
-        // From the third layer on, and there are two.
+        // From the third layer on, in a model of two layers.
         config["use_sliding_window"] = json!(true);
     });
     same("qwen2", &|config| config["max_window_layers"] = json!(0));
@@ -182,7 +182,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         config["summary_type"] = json!("cls_index");
         config["task_specific_params"] = json!({"text-generation": {"do_sample": true}});
     });
-    // Where the models have another value than the one that is assumed.
+    // For keys whose value in the models differs from the default.
     let assumes = |name: &str, assumed: Value| {
         let keys: Vec<&str> = assumed.as_object().unwrap().keys().map(String::as_str).collect();
         let absent = configured(name, |config| without(config, &keys));

@@ -14,7 +14,7 @@ fn bytes(file: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A model that has `tekken.json` in the place of its own tokenizer.
+/// A model with `tekken.json` instead of `tokenizer.json`.
 fn checkpoint() -> Memory {
     let mut files = model("mistral");
     files.0.remove(TOKENIZER);

@@ -118,7 +118,7 @@ fn the_token_is_for_the_hub_alone() {
     let elsewhere = format!("{}/", other.address);
     let hub = Server::start(&checkpoint(), move |ask| match &*ask.file {
         "list" => Act::Serve,
-        // To another host, and once around within the hub.
+        // Redirects to another host, and one within the hub.
         MODEL => Act::Redirect(elsewhere.clone()),
         "config.json" if ask.before == 0 => Act::Redirect(format!("/moved/resolve/{COMMIT}/config.json")),
         _ => Act::Serve,
@@ -171,7 +171,7 @@ fn without_the_hub_the_cache_holds() {
     assert_eq!(fetched("owner/name", &off_line).0.unwrap(), done);
     assert_eq!(server.asked().len(), asked, "nothing is asked off line");
 
-    // A server that is not there, and one that no longer shows the repository.
+    // A server that is unreachable, and one that no longer has the repository.
     let gone = Server::start(&checkpoint(), |_| Act::Status(401, &[("x-error-code", "RepoNotFound")]));
     for endpoint in ["http://127.0.0.1:9", &gone.address] {
         let settings = Settings { endpoint: endpoint.to_owned(), ..on_line.clone() };
@@ -182,7 +182,7 @@ fn without_the_hub_the_cache_holds() {
         assert_eq!(mistyped.contains("the cache has owner/name"), endpoint == gone.address, "{mistyped}");
     }
 
-    // Weights that are gone are not a checkpoint.
+    // A checkpoint without its weights is incomplete.
     fs::remove_file(done.snapshot.join(MODEL)).unwrap();
     assert!(fetched("owner/name", &off_line).0.is_err());
     assert_eq!(fetched("owner/name", &on_line).0.unwrap(), done);

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The commit of everything.
+/// The commit of every file.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// A request.
@@ -28,9 +28,9 @@ pub(crate) struct Ask {
 pub(crate) enum Act {
     /// A correct response.
     Serve,
-    /// Answers with a status and these headers.
+    /// A response with this status and these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
-    /// Promises everything and hangs up after so many bytes.
+    /// Announces the full length and closes the connection after this many bytes.
     Cut(usize),
     /// Ignores the requested range and sends everything.
     Whole,
@@ -38,19 +38,19 @@ pub(crate) enum Act {
     From(usize),
     /// Announces a length that is wrong by this many bytes.
     Length(isize),
-    /// Sends something else.
+    /// Sends other content.
     Instead(Vec<u8>),
-    /// Sends one to another address.
+    /// Redirects to another address.
     Redirect(String),
-    /// Falls silent after so many bytes.
+    /// Stops sending after this many bytes, without closing the connection.
     Silence(usize),
-    /// Sends little at a time.
+    /// Sends slowly, a few bytes at a time.
     Drip,
 }
 
 type Script = Box<dyn Fn(&Ask) -> Act + Send + Sync>;
 
-/// A repository, `owner/name`, that is being served.
+/// The name of the served repository, `owner/name`.
 pub(crate) struct Server {
     pub(crate) address: String,
     asked: Arc<Mutex<Vec<Ask>>>,
@@ -78,7 +78,7 @@ impl Server {
                 let shared = shared.clone();
                 std::thread::spawn(move || {
                     let (files, script, asked, served) = &*shared;
-                    // Clients hang up when they have had enough, and that is no fault.
+                    // Clients may close the connection early, which is not an error.
                     let _ = answer(stream, files, script, asked, served);
                 });
             }

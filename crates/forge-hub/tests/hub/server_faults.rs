@@ -1,4 +1,4 @@
-//! Servers that fail, lie or stop: the cache is right, or there is an error.
+//! Servers that fail, send wrong data or stop: the cache is correct, or there is an error.
 
 use crate::server::{Act, Ask, COMMIT, Server};
 use crate::{MODEL, SIZE, checkpoint, fetched, names, settings};
@@ -200,7 +200,7 @@ const CASES: &[Case] = &[
 ];
 
 impl Act {
-    /// Hangs up the first time instead.
+    /// Closes the first connection for the weights early, and responds so to later ones.
     pub(crate) fn or_cut(self, ask: &Ask) -> Act {
         if ask.file == MODEL && ask.before == 0 { Act::Cut(100_000) } else { self }
     }

@@ -7,7 +7,7 @@ use forge_ops::{
     RotateAppend, Rotation,
 };
 
-/// Attention, plain.
+/// Attention without options.
 pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendKernel {
     let scale = 1.0 / (width as f32).sqrt();
     Kernel {
@@ -28,14 +28,14 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
     }
 }
 
-/// Attention of many rows as it is laid out for a card.
+/// Prefill attention with the layout for an NVIDIA GPU.
 pub(crate) fn on_a_card(attend: AttendKernel) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
     Spec::AttendTiled(attend.clone().with_layout(|_| AttentionLayout { knobs }))
 }
 
-/// Attention of few rows as it is laid out for a card.
+/// Decode attention with the layout for an NVIDIA GPU.
 pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
@@ -48,8 +48,8 @@ pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
     Prologue { brings, norm, rotation: rotation.clone() }
 }
 
-/// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
-/// few models have, and once with all of them.
+/// RoPE and every attention kernel, for every head width and group size: each with one of the rare options,
+/// and once with all of them.
 pub(crate) fn attentions() -> Vec<Spec> {
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let mut specs = Vec::new();
@@ -214,7 +214,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
     specs
 }
 
-/// Rotation and append with frequencies as of base 10,000.
+/// RoPE and append, with frequencies of base 10,000.
 pub(crate) fn rotate(
     query_heads: usize,
     key_heads: usize,

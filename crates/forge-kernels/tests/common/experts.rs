@@ -48,7 +48,7 @@ fn record(format: Format, matrix: [usize; 2]) -> usize {
     Record::of(&[(format, matrix), (Format::Q8_0, [50, 100])]).bytes
 }
 
-/// Every kernel of experts.
+/// Every expert kernel.
 pub(super) fn experts() -> Vec<Spec> {
     let mut specs: Vec<Spec> = routes().into_iter().map(Spec::Route).collect();
     let squares = |gain| Epilogue::AddSquares(Squares { partials: 64, gain });

@@ -8,7 +8,7 @@ use forge_ops::{
     MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, Rotation,
 };
 
-/// Attention over latents: matrices of heads both ways and in every format, and each size of a line.
+/// MLA: per-head matrices in both directions and in every format, and every size of a cache line.
 pub(crate) fn latents() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in formats() {
@@ -58,7 +58,7 @@ pub(crate) fn latents() -> Vec<Spec> {
     specs
 }
 
-/// Without fused preparation, and with every kind of rows: in two buffers and in one, and with each RoPE pairing.
+/// Append with and without fused preparation: in two buffers and in one, and with each RoPE pairing.
 fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepare>> {
     let apart = LatentColumns {
         queries_pitch: heads * turned,

@@ -28,7 +28,7 @@ pub(crate) fn formats() -> Vec<Format> {
     plain.into_iter().chain(affine).map(named).collect()
 }
 
-/// Embedding, norms, functions element by element, and argmax.
+/// Embedding, norms, elementwise functions, and argmax.
 pub(crate) fn others() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in formats() {

@@ -78,7 +78,7 @@ pub(crate) fn projections() -> Vec<Spec> {
     specs
 }
 
-/// Projections of one row that take x as codes.
+/// Decode projections with quantized activations.
 fn of_codes() -> impl Iterator<Item = Spec> {
     [Format::Q4_0, Format::Q8_0].into_iter().flat_map(|format| {
         [(16, 2), (32, 1)].map(|(rows_per_simdgroup, packets)| {
@@ -120,7 +120,7 @@ fn deferred() -> Vec<Spec> {
                 plain.op.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
                 plain.op.bias = turn % 2 == 1;
                 plain.op.each = (turn % 5 == 0).then_some(UnaryOp::Softcap(30.0));
-                // Every other one that norms its x does all of it.
+                // Every second one with a deferred norm computes the norm itself instead.
                 if plain.op.norm.is_some() && turn % 2 == 0 {
                     plain.op.norm = None;
                     plain.op.own_norm = Some(InlineNorm { gain: turn % 4 == 0, epsilon: 1e-6 });

@@ -57,7 +57,7 @@ fn open_case(name: String, files: Memory) -> Case {
 }
 
 impl Case {
-    /// The model with weights of another type of four bytes a number, if it is in bf16; else as it is.
+    /// The model with its weights in another type of four bytes, if they are in bf16; otherwise unchanged.
     pub(crate) fn rewritten(&self, dtype: &str, convert: impl Fn(u16) -> u32) -> Case {
         let mut files = self.files.clone();
         let Some(whole) = files.0.get_mut("model.safetensors") else {
@@ -130,14 +130,14 @@ impl Case {
     }
 }
 
-/// A plan as a planner would make it: queries, keys and values joined, gates and ups alternating.
+/// A plan like the planner's: Q, K and V joined, gate and up interleaved.
 pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
     let mut plan: Vec<Packed> = Vec::new();
     let mut add = |name: String, layout: Layout, parts: Vec<WeightId>| {
         if parts.is_empty() || plan.iter().any(|packed| packed.parts == parts) {
             return;
         }
-        // Without a second weight, alternates with zeros.
+        // Without a second weight, interleaves with zeros.
         let layout = if parts.len() == 1 { Layout::Rows } else { layout };
         let weights = || parts.iter().map(|part| &graph.weights[part.0]);
         let is_matrix = weights().any(Weight::is_matrix);

@@ -3,8 +3,8 @@
 //!
 //! For every model of tests/models and tests/odd, each key that its architecture reads is set to several other values, even if it
 //! is absent from the file. In at least one model of the architecture, one value must change the logits, or all must be rejected.
-//! Keys without effect are listed in the frontend's `inert.rs`, or disabled by another key; the test prints them and checks that
-//! they have none. Then half of the elements of every tensor are negated.
+//! Keys without effect are listed in the frontend's `config/ignored_keys.rs`, or disabled by another key; the
+//! test prints them and checks that they have none. Then half of the elements of every tensor are negated.
 
 use crate::common::{Case, cases, deviation, distance, odd_cases};
 use forge_frontend::{Memory, Opened, Options, read_model};
@@ -45,12 +45,12 @@ fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
 /// The effect of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Effect {
-    /// The model is as it was.
+    /// The model is unchanged.
     None,
     Refused,
     /// The context length, the BOS or EOS tokens, or the notes for the user differ.
     Beside,
-    /// Logits are others.
+    /// The logits differ.
     Computed,
 }
 
@@ -62,7 +62,7 @@ fn effect(case: &Case, files: &Memory) -> Effect {
     let is_computed =
         (&own.bodies, &own.layers, &own.weights) != (&other.bodies, &other.layers, &other.weights);
     match () {
-        // There are fewer logits, or more.
+        // The number of logits differs.
         () if own.model.vocabulary != other.model.vocabulary => Effect::Computed,
         () if is_computed && computes_another(case, &opened, files) => Effect::Computed,
         () if is_beside => Effect::Beside,
@@ -70,7 +70,7 @@ fn effect(case: &Case, files: &Memory) -> Effect {
     }
 }
 
-/// Values that a key might have instead of one.
+/// Alternative values of a key.
 fn others(value: &Value) -> Vec<Value> {
     let mut others = match value {
         Value::Number(number) if number.is_u64() => {
@@ -133,7 +133,7 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
     let effects = others(get(&config, path)).into_iter().map(|value| {
         let mut files = case.files.clone();
         files.0.insert("config.json".to_owned(), set(&config, path, value).to_string().into_bytes());
-        // It decides in the place of a few keys, and would hide that they are read.
+        // It overrides a few keys, which would hide that they are read.
         files.0.remove("generation_config.json");
         effect(case, &files)
     });
@@ -147,13 +147,14 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
 
 #[test]
 fn every_config_key_has_an_effect() {
-    // By architecture and path: the most that came of a change in any of its models.
+    // By architecture and path: the largest effect of a change in any of its models.
     let mut best: BTreeMap<(String, String), Effect> = BTreeMap::new();
     let mut inert: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for case in cases().into_iter().chain(odd_cases()) {
         let architecture = &case.opened.graph.model.architecture;
         for path in &case.opened.keys.read {
-            // All architectures read the object of scaled positions alike, and none has a model for each of its kinds.
+            // All architectures read the `rope_scaling` object with the same code, and none has a model for
+            // each of its kinds.
             let key = match path.rsplit_once('.') {
                 Some((object, key)) if object.contains("rope_") => {
                     ("scaled positions".to_owned(), key.to_owned())
@@ -240,7 +241,8 @@ fn every_tensor_has_an_effect() {
             // Tensors that only affect routing may leave the selection unchanged, so the other half is negated too.
             let is_another = [0, 1].into_iter().any(|first| {
                 let bytes = &mut files.0.get_mut(&tensor.file).unwrap()[range.clone()];
-                // The sign is the highest bit of the last byte; of every second number, since norms undo a factor of all.
+                // The sign is the highest bit of the last byte. Only every second element is negated, since
+                // norms cancel a factor of all.
                 let numbers = bytes.chunks_mut(width).skip(first).step_by(2);
                 numbers.for_each(|number| number[width - 1] ^= 0x80);
                 let is_another = computes_another(&case, &read(&files).unwrap(), &files);

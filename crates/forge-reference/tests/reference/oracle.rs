@@ -74,9 +74,9 @@ fn weight_files_hold_the_model() {
                 "{} in {format}: {distance:.1e} from the oracle, weights by at most {error:.1e}",
                 case.name
             );
-            // A format that holds the weights exactly changes nothing. Any other has to leave it the same model, with
-            // noise of 2^-12 or 2^-9 of a number, or half a code in 127 or in 8. The largest codes of mxfp4, 4 and 6, are as far
-            // apart as those of 3 bits, and 8 is as near as 6 comes to it.
+            // A format that represents the weights exactly changes nothing. Any other format must leave it
+            // the same model with noise: 2^-12 or 2^-9 of a value, or half a step of 1/127 or 1/8. The
+            // largest values of mxfp4, 4 and 6, are as far apart as those of 3 bits, and 8 is rounded to 6.
             let bound = match format {
                 _ if error < 1e-8 => tolerance(Format::F32).bound,
                 Format::F32 => 0.0,
@@ -150,8 +150,7 @@ fn folding_gains_changes_nothing() {
         let (file, _) = pack(&case, &plan);
         let distance = worst(&case, &open(graph, &plan, &file));
         println!("{} with {gains} gains folded: {distance:.1e} from the oracle", case.name);
-        // Queries, keys and values; gates and ups, each behind a norm; and the head where the embedding is another
-        // table.
+        // Q, K and V; gate and up, each after a norm; and the head if the embedding is another table.
         let norms: usize = graph.layers.iter().map(|layer| norms_of_projections(graph.body(layer))).sum();
         assert!(gains >= norms, "{}: {gains}", case.name);
         assert!(distance <= tolerance(Format::F32).bound, "{}: {distance:e}", case.name);
@@ -163,7 +162,7 @@ fn the_format_of_a_checkpoint_does_not_matter() {
     // Only scales in f16 or bf16 can be represented.
     let is_plain = |case: &Case| case.opened.graph.weights.iter().all(|weight| !weight.format.is_quantised());
     for case in cases().into_iter().filter(is_plain) {
-        // Every number of a bf16 file is one of f32.
+        // Every bf16 value is an f32 value.
         let wide = case.rewritten("F32", |half| u32::from(half) << 16);
         let ids = case.tokens(1, "ids");
         let logits = |case: &Case| evaluate(&case.opened.graph, &case.stored(), &ids, Want::All).unwrap();
@@ -171,7 +170,7 @@ fn the_format_of_a_checkpoint_does_not_matter() {
     }
 }
 
-/// How many norms of a body nothing but projections reads.
+/// Number of norms of a body that are read by projections only.
 fn norms_of_projections(body: &Body) -> usize {
     let is_read_by = |index: usize, reads: fn(&Op) -> bool| {
         body.nodes.iter().filter(|node| node.inputs.contains(&ValueId(index + 1))).all(|node| reads(&node.op))

@@ -147,7 +147,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
                 let start = (start + positions[row] as usize) * width;
                 all[start..start + width].copy_from_slice(head);
             }
-            // Normed heads are as large as their gain and the root of their width.
+            // Normed heads are as large as the norm weight times the root of the width.
             let size = if norm.is_some() { 5.0 } else { 1.0 };
             of_size(all, size * cache_unit(cache))
         });

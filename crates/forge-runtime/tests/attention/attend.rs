@@ -45,7 +45,8 @@ fn softmax(scores: &[f64], sink: Option<f64>, values: &[f32], width: usize) -> V
     sums
 }
 
-/// A head's result, of query q over positions `range` of `keys` and `values`, which begin at position 0 of its head.
+/// A head's output for query `q` over positions `range` of `keys` and `values`, which begin at position 0 of
+/// its head.
 fn attended(
     shape: &ops::Attend,
     q: &[f64],
@@ -215,7 +216,7 @@ fn attend_prepares_its_own_row() {
         let seen = |slot: u32| if slots.contains(&slot) { (position + 1 - slot + own) as usize } else { 0 };
         let seen = |slot: u32| seen(slot).min(context);
         let before = [0; 2].map(|_| cached(&mut random, [key_heads, context, width], cache, seen));
-        // The caches afterwards, exact but for rounding.
+        // The caches afterwards, up to rounding.
         let mut after = [before[0].numbers.clone(), before[1].numbers.clone()];
         for (after, of_rows) in after.iter_mut().zip([&raw.keys, &raw.values]) {
             for (index, head) in of_rows.chunks_exact(width).enumerate() {
@@ -245,7 +246,7 @@ fn attend_prepares_its_own_row() {
                 *head /= 1.0 + (-f64::from(*gate)).exp();
             }
         }
-        // A key may be rounded to the next half.
+        // A key may be rounded to an adjacent f16 value.
         let wanted = of_size(wanted, if cache == Format::F16 { 500.0 } else { 5.0 });
         let mut buffers = vec![if appends { "qkv" } else { "q" }];
         let mut arguments = vec![Argument::Numbers(raw.qkv.clone())];

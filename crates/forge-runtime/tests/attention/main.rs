@@ -52,12 +52,12 @@ pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
-/// Each number with a size that an error may be a millionth of.
+/// Each value with a magnitude. A tolerance of one unit is a millionth of it.
 pub(crate) fn of_size(numbers: impl IntoIterator<Item = f64>, size: f64) -> Vec<(f64, f64)> {
     numbers.into_iter().map(|v| (v, size)).collect()
 }
 
-/// Rows of two slots at positions that need not follow each other.
+/// Rows of two slots, at positions that are not necessarily consecutive.
 pub(crate) fn rows_of_a_batch(rows: usize, context: usize, random: &mut Random) -> (Vec<u32>, Vec<u32>) {
     if rows == 1 {
         return (vec![1], vec![context as u32 - 1]);
@@ -95,7 +95,7 @@ pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
     Rotation { long: Some(LongContext::Other { beyond, frequencies: seventh(&rotation) }), ..rotation }
 }
 
-/// Its frequencies at a seventh of the speed.
+/// The frequencies divided by seven.
 pub(crate) fn seventh(rotation: &Rotation) -> Cow<'static, [f32]> {
     rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect()
 }

@@ -118,7 +118,7 @@ fn a_norm_is_added_in_place() {
     }
 }
 
-/// x times the normal distribution's share below x, which is summed up in so many steps.
+/// Exact GELU: x times the normal distribution's CDF, integrated numerically.
 fn gelu(x: f64) -> f64 {
     let density = |y: f64| (-y * y / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     if x.abs() > 12.0 {
@@ -184,7 +184,7 @@ fn elementwise_is_its_function() {
     kernel_under_test!(SHAPE, ops::Elementwise, cpu::elementwise);
     let mut random = Random(8);
     for (rows, width) in [(1, 1), (3, 17), (2, 1500)] {
-        // From tiny to far beyond where a function is flat.
+        // From tiny values to far beyond where the functions saturate.
         let spread = |x: f32| x * 10_f32.powi((x.to_bits() % 13) as i32 - 8);
         let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
         let b = random.numbers(rows * width);
@@ -219,12 +219,14 @@ fn elementwise_is_its_function() {
                     }
                     Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
                         let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
-                        // 1 + tanh(u) loses all digits where it is small, and this does not: twice the logistic of 2 u.
+                        // 1 + tanh(u) cancels for small values. Twice the logistic function of 2 u is the
+                        // same without cancellation.
                         let y = a / (1.0 + (-2.0 * u).exp());
-                        // An error of the exponent's last place is one of as many parts as the exponent is large.
+                        // A rounding error of the exponent u is a relative error of the result, in proportion
+                        // to |u|.
                         (y, y.abs().max(1e-30) * (1.0 + u.abs()))
                     }
-                    // A part of x is taken off max(x, 0): an error is one of x.
+                    // The result is max(x, 0) minus a part of x, so the tolerance is relative to x.
                     Function::Each(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
                     Function::Each(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
                     Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => {

@@ -10,7 +10,7 @@ use half::f16;
 const HEADS: usize = 2;
 const CONTEXT: usize = 70;
 
-/// Heads in codes, by the definition: all codes, then a half for each 32.
+/// Heads quantized to q8_0, by the definition: all quants, then an f16 scale for each 32.
 fn coded(numbers: &[f32], width: usize) -> Vec<u8> {
     let record = |head: &[f32]| {
         let (mut codes, mut scales) = (Vec::new(), Vec::new());

@@ -15,7 +15,7 @@ fn long_contexts_turn_heads_their_own_way() {
     let slow = Rotation { frequencies: seventh(&usual), ..usual.clone() };
     let growing =
         Rotation { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual.clone() };
-    // Twice the context: 4 * 2 - 3 times the wave that was longest.
+    // Twice the context: the longest wavelength times 4 * 2 - 3.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
     let stretched = Rotation { frequencies: stretched.collect(), ..usual.clone() };
     for (context, rotation, turned_by) in [

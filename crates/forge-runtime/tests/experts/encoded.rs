@@ -81,7 +81,7 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
     }
 }
 
-/// Shares of outputs that are no whole strips, and more shares than outputs.
+/// Partitions of outputs that are not whole strips, and more partitions than outputs.
 #[test]
 fn a_row_leaves_the_same_squares_however_matrices_lie() {
     kernel_under_test!(SUM, ExpertsSum, sum);

@@ -21,7 +21,7 @@ fn tiles(call: &cpu::KernelArgs<'_>, shape: &ExpertsTiles) {
 macro_rules! ran {
     ($function:path, $type:ty, $shape:expr, $arguments:expr, $strips:expr, ($rows:expr, $run:expr)) => {{
         kernel_under_test!(SHAPE, $type, $function);
-        // Concurrent tests take turns with a kernel's shape.
+        // One test at a time uses a kernel's static shape.
         static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some($shape);
@@ -127,7 +127,7 @@ impl Layer {
         (names.into_iter().zip(planes).collect(), bias.collect())
     }
 
-    /// Products of the tiles' pairs with the first matrix or the second.
+    /// Products of the pairs in the tiles with the first or the second matrix.
     fn products(
         &self,
         matrix: usize,

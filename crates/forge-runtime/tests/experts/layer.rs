@@ -4,12 +4,12 @@ use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
 use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::ops::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format, Gating};
 
-/// How a layer's kernels are run.
+/// How a layer's kernels are executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) level: Isa,
     pub(crate) threads: usize,
-    /// Whether the device rounds nothing of x.
+    /// Whether the device does not quantize x.
     pub(crate) exact: bool,
     /// Whether matrices are repacked into strips.
     pub(crate) in_strips: bool,
@@ -62,14 +62,14 @@ impl Layer {
         }
     }
 
-    /// Bytes from one expert's matrix to the next one's, whichever of the two.
+    /// Bytes from one expert's matrix to the next expert's, for both matrices.
     pub(crate) fn record(&self) -> usize {
         let planes = self.gate_up.planes.iter().chain(&self.down.planes);
         let most = planes.map(|plane| plane.len() / self.experts).max().unwrap_or(0);
         most.next_multiple_of(64) + 64
     }
 
-    /// The planes of a matrix of every expert, each as far from the next as records are, and garbage between them.
+    /// The planes of all experts' matrices, with the stride of records and garbage in between.
     pub(crate) fn planes(&self, matrix: &Matrix, in_strips: bool) -> (Vec<&'static str>, Vec<Argument>) {
         let names = match matrix.planes.len() {
             1 => vec!["weight_values"],
@@ -95,7 +95,7 @@ impl Layer {
         [rows / self.experts, columns]
     }
 
-    /// The same with biases.
+    /// The layer with biases added.
     pub(crate) fn biased(self, random: &mut Random) -> Layer {
         let counts = [self.gate_up.rows, self.down.rows];
         Layer { biases: Some(counts.map(|count| random.numbers(count))), ..self }
@@ -110,7 +110,7 @@ impl Layer {
         self.x.len() / self.width
     }
 
-    /// Of each row, each place among its experts: the expert and its weight.
+    /// All (row, expert, weight) triples, by row and rank.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (usize, usize, f32)> + '_ {
         let of = |(row, words): (usize, &[u32])| {
             let (experts, weights) = words.split_at(self.chosen);
@@ -124,7 +124,7 @@ impl Layer {
     pub(crate) fn product(matrix: &Matrix, row: usize, x: &[f32]) -> (f64, f64) {
         let of_row = &matrix.values[row * matrix.columns..][..matrix.columns];
         let terms = of_row.iter().zip(x).map(|(w, x)| (f64::from(*w) * f64::from(*x), f64::from(x.abs())));
-        // A weight with an offset is a difference, of which no part is more than a few units.
+        // A weight with an offset is a difference of terms of at most a few units.
         terms.fold((0.0, 0.0), |(sum, size), (term, x)| (sum + term, size + term.abs() + 2.0 * x))
     }
 

@@ -4,7 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Calls a kernel of a format that it is given.
+/// Calls a kernel function for the type of a format.
 macro_rules! stored {
     ($format:expr, $function:ident, $call:expr, $shape:expr) => {
         match $format {
@@ -121,7 +121,7 @@ fn sums_over_experts_are_weighed() {
     }
 }
 
-/// With any batch, and without other rows.
+/// In a batch of any size, and alone.
 #[test]
 fn a_row_of_a_batch_comes_to_the_same_bits() {
     kernel_under_test!(INNER, ExpertsInner, inner);
@@ -160,7 +160,7 @@ fn one_row_chooses_is_normed_late_and_leaves_squares() {
     kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(8);
-    // Of these, experts that every row has.
+    // Number of shared experts among these.
     for (sizes, shared, gated) in [
         ([7, 3, 45, 22], 0, false),
         ([40, 9, 64, 33], 0, false),

@@ -11,22 +11,23 @@ use forge_runtime::device::Schedule::{self, Batch, Decode};
 use forge_runtime::ops::{self, Activation, Epilogue, Format, Gating, Squares};
 use std::sync::{Mutex, PoisonError};
 
-/// The tests share a shape.
+/// Held by the test that uses the shared static shape.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 kernel_under_test!(SHAPE, ops::Linear, project);
 
-/// Whether rows are encoded for weights of this format: those that are codes of a byte or less, 32 or more to a scale.
+/// Whether activations are quantized for weights of this format: quants of at most 8 bits, with 32 or more to
+/// a scale.
 fn encodes(format: Format) -> bool {
     !matches!(format, Format::F32 | Format::F16 | Format::Bf16 | Format::Q6K | Format::Mxfp4)
 }
 
-/// A projection of rows, stored or accumulated.
+/// A matmul and its weights.
 struct Case {
     format: Format,
     outputs: usize,
     inputs: usize,
     weight: crate::support::Matrix,
-    /// Whether experts are chosen by the products.
+    /// Whether the results are router logits.
     chooses: bool,
 }
 
@@ -40,7 +41,7 @@ impl Case {
         self.laid_out(false, program, x, level, threads, exact)
     }
 
-    /// The same for a matrix in strips, or row by row.
+    /// The results with a repacked or a row-major matrix.
     fn laid_out(
         &self,
         in_strips: bool,
@@ -158,8 +159,8 @@ fn what_experts_are_chosen_by_is_never_encoded() {
     }
 }
 
-/// For small and large batches, and for parts of strips that threads share: the result depends neither on the layout of a matrix nor on
-/// the time of its repacking.
+/// For small and large batches, and for partitions of strips among threads: the result depends neither on the
+/// layout of a matrix nor on the time of its repacking.
 #[test]
 fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
     let mut random = Random(14);
@@ -177,7 +178,7 @@ fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
                     let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs} {program:?}");
                     assert!(bytes_of(&found) == wanted, "{what}, strips {in_strips}: other bits");
                 }
-                // Where nothing is to be rounded nothing is laid out.
+                // Without activation quantization, the layout has no effect.
                 let exact = [true, false]
                     .map(|in_strips| bytes_of(&case.laid_out(in_strips, Batch, &x, level, threads, true)));
                 assert!(exact[0] == exact[1], "{level:?} {rows} rows {format:?} {outputs}x{inputs}, exact");
@@ -241,7 +242,7 @@ fn strips_leave_what_rows_leave_to_the_bit() {
                 for other in [1, 2, 5] {
                     assert!(by_rows == left(true, level, other), "{what}: {threads} and {other} threads");
                 }
-                // Products are the same everywhere; an activation is as near as its level computes it, and so are squares.
+                // Dot products are the same on every ISA. Activation functions, and so squares, are not.
                 match epilogue {
                     Epilogue::Best { .. } => assert!(by_rows == portable, "{what}: candidates"),
                     Epilogue::AddSquares(_) => {

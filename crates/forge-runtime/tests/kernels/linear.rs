@@ -119,7 +119,7 @@ fn project_is_a_matrix_product() {
 fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
     kernel_under_test!(SHAPE, ops::Linear, project);
     let mut random = Random(5);
-    // Of 200 outputs there are panels enough for one thread, so that more rows share each.
+    // 200 outputs have enough panels for one thread, so that more rows share each.
     for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96), (200, 70)] {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);

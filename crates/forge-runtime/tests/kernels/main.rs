@@ -71,7 +71,8 @@ pub(crate) fn embed(call: &cpu::KernelArgs<'_>, shape: &ops::Embed) {
     stored!(shape.format, embed, call, shape);
 }
 
-/// The cancellation error of a product: a weight with an offset is the difference of scaled value and offset.
+/// The cancellation error of a product: a weight with an offset is the difference of a scaled quant and the
+/// offset.
 pub(crate) fn cancelled(format: Format, x: f32) -> f64 {
     if matches!(format, Format::Affine(_) | Format::Q5K | Format::Q4K) {
         2.0 * f64::from(x).abs()

@@ -11,7 +11,7 @@ fn the_best_candidate_is_the_lowest_of_equals() {
     for candidates in [1, 2, 100] {
         let mut pairs: Vec<(u32, u32)> =
             (0..2 * candidates).map(|_| (random.below(9) as u32, random.below(1000) as u32)).collect();
-        // In the second row there is no number.
+        // The second row is all NaN.
         pairs[candidates..].iter_mut().for_each(|pair| pair.0 = 0);
         let best = pairs[..candidates].iter().map(|&(key, id)| (key, u32::MAX - id)).max().unwrap();
         let wanted = if best.0 == 0 { 0 } else { u32::MAX - best.1 };

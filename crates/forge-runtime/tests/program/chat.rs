@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 use tempfile::TempDir;
 
-/// A directory with a chat model: every message is `w3` and its text, an answer begins after `w4`.
+/// A directory with a chat model. A message is rendered as `w3` and its text, and a reply starts after `w4`.
 fn talkative() -> TempDir {
     let folder = directory(0.0);
     let template =
@@ -38,7 +38,7 @@ fn chat_answers_once_or_line_by_line() {
     assert!(first.iter().all(|&id| id > 2), "the test wants ids that are words: {first:?}");
     let output = run(&folder, "chat -p w7 -n 4 --temperature 0");
     assert_eq!(text(&output.stdout), format!("{}\n", words(&reference.greedy(&[3, 7, 4], 4))));
-    // With a conversation before it.
+    // The second message follows the first exchange.
     let mut ids = vec![3, 7, 8, 3];
     ids.extend(&first);
     ids.extend([3, 9, 4]);
@@ -55,7 +55,7 @@ fn chat_answers_once_or_line_by_line() {
     for part in ["decode 4 tokens", "of 64 tokens", "/nonsense: unknown command", "nowhere.json: "] {
         assert!(said.contains(part), "should say {part}: {said}");
     }
-    // The conversation that was saved goes on; an answer can be had again, and everything forgotten.
+    // The saved conversation is continued, a reply is regenerated, and the conversation is cleared.
     let saved = folder.path().join("talk.json");
     let line = format!("chat -n 4 --temperature 0 --load {}", saved.display());
     let output = say(&folder, &line, "/retry\n/reset\nw7 w8\n");
@@ -84,7 +84,7 @@ fn chat_answers_once_or_line_by_line() {
         saved.iter().filter(|it| it["role"] == role).map(|it| it["content"].as_str().unwrap()).collect()
     };
     assert_eq!((contents("system"), contents("user")), (vec!["w5"], vec!["w7 \nw8", "/w9"]));
-    // A message that does not fit is refused, and the conversation is as it was.
+    // A message that does not fit is rejected, and the conversation is unchanged.
     let long = format!("{}\nw7 w8\n", "w5 ".repeat(80));
     let output = say(&folder, "chat -n 4 --temperature 0", &long);
     assert!(

@@ -9,7 +9,8 @@ use {
     tempfile::TempDir,
 };
 
-/// A command is interrupted by Ctrl-C, so long after it has begun to notice that: how it ends.
+/// Runs a command and sends Ctrl-C, `after` a delay from when the process handles the signal. Returns its
+/// output.
 #[cfg(target_os = "linux")]
 fn interrupted(folder: &TempDir, line: &str, after: std::time::Duration) -> Output {
     let mut command = program(folder, line);

@@ -19,7 +19,7 @@ use std::process::{Command, Output, Stdio};
 use support::reference::{Reference, write_tokenizer};
 use tempfile::TempDir;
 
-/// A directory as the compiler leaves it.
+/// A directory with the files that the compiler writes.
 pub(crate) fn directory(error: f64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let reference = Reference::new();
@@ -44,7 +44,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs a command that has to end well, and gives the JSON it prints.
+/// Runs a command that must succeed, and returns the JSON that it prints.
 pub(crate) fn json(folder: &TempDir, line: &str) -> Value {
     let output = run(folder, line);
     assert!(output.status.success(), "{line}: {}", text(&output.stderr));
@@ -116,7 +116,7 @@ fn generate_ends_where_it_must() {
     assert_eq!(full["finish_reason"], "context full");
     // Eight tokens fill positions 2 to 9; the ninth is sampled from the last of them.
     assert_eq!(full["token_ids"].as_array().unwrap().len(), 9);
-    // The end of a text: sample until some seed gives id 2.
+    // End of text: sample until a seed gives token 2.
     let ended = (0..200).find_map(|seed| {
         let line = format!("generate --token-ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
         let result = json(&folder, &line);

@@ -30,7 +30,7 @@ fn profile_tells_each_kernel_and_leaves_a_trace() {
     assert_eq!(layers.iter().flatten().max(), Some(&1));
     let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    // One names the track.
+    // One event names the track.
     assert_eq!(events.len(), steps.len() + 1);
     let missing = run(&folder, "profile -r 1 --trace nowhere/trace.json");
     assert_eq!(missing.status.code(), Some(2));
@@ -82,7 +82,7 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
         json(&folder, &format!("perplexity {} --ctx-size 16 --json --f32-activations", file.display()));
     assert_eq!((found["tokens"].as_u64(), found["context"].as_u64()), (Some(37), Some(16)));
     assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
-    // From standard input, for people.
+    // From standard input, as text.
     let output = say(&folder, "perplexity - --ctx-size 16", &words(&first));
     assert!(text(&output.stdout).starts_with("perplexity "), "{}", text(&output.stdout));
 }

@@ -52,7 +52,7 @@ fn an_answer_does_not_depend_on_concurrent_requests() {
             text(&response.json()).to_owned()
         }
     };
-    // Alone: a server where nothing can be reused, for each.
+    // Alone: each request on a new server, without reuse.
     let alone: Vec<String> = questions
         .iter()
         .map(|question| {
@@ -74,7 +74,7 @@ fn an_answer_does_not_depend_on_concurrent_requests() {
         }
     }
     assert!(served.metric("prompt_tokens_cached_total") > 0.0);
-    // Passes served several at once.
+    // Passes had rows of several requests.
     assert!(served.metric("batch_tokens_total") > 2.0 * served.metric("forward_passes_total"));
     served.end();
 }
@@ -108,7 +108,7 @@ fn a_stream_has_the_same_text_as_a_single_response() {
     assert!(
         others.iter().all(|event| event["usage"].is_null() && event["object"] == "chat.completion.chunk")
     );
-    // Without that option there is no usage.
+    // Without the option there is no usage.
     question["stream_options"] = Value::Null;
     assert!(served.post(CHAT, &question).events().iter().all(|event| event.get("usage").is_none()));
     served.end();
@@ -137,7 +137,7 @@ fn texts_end_for_the_reason_that_is_given() {
         (&full["choices"][0]["finish_reason"], &full["usage"]["completion_tokens"]),
         (&json!("length"), &json!(5))
     );
-    // The model ends the text: some seed finds the id that does.
+    // End of text: some seed samples the EOS token.
     let ended = (0..300).find_map(|seed| {
         let question = json!({ "prompt": [3, 4], "max_tokens": 50, "temperature": 3, "seed": seed });
         let answer = served.answer(PLAINLY, &question);
@@ -170,13 +170,13 @@ fn generation_follows_the_request_parameters() {
     assert_ne!(texts(json!({})), texts(json!({})), "without a seed texts are new ones");
     // Several prompts, each with its choices in order.
     assert_eq!(texts(json!({ "prompt": ["w5 w6", "w7"], "n": 2, "seed": 1 })).len(), 4);
-    // A bias that outweighs everything, and one that forbids.
+    // A bias that dominates all logits, and one that excludes a token.
     assert_eq!(texts(json!({ "logit_bias": { "33": 100 } })), [["w33"; 8].join(" ")]);
     let usual = texts(json!({ "temperature": 0 }))[0].clone();
     let first = usual.split(' ').next().unwrap();
     let other = texts(json!({ "temperature": 0, "logit_bias": { &first[1..]: -100 } }))[0].clone();
     assert!(!other.split(' ').any(|word| word == first), "{other}");
-    // The most probable of one is the most probable.
+    // With `top_k` 1, sampling is greedy.
     for strict in [json!({ "top_k": 1 }), json!({ "top_p": 1e-6 }), json!({ "min_p": 1 })] {
         assert_eq!(texts(strict)[0], usual);
     }
@@ -187,7 +187,7 @@ fn generation_follows_the_request_parameters() {
     let words: Vec<&str> = fresh[0].split(' ').collect();
     let different: std::collections::BTreeSet<&str> = words.iter().copied().collect();
     assert_eq!(words.len(), different.len(), "{fresh:?}");
-    // The newer name of the count, and no name.
+    // The newer name of `max_tokens`, and neither.
     let count = |more: Value| served.answer(PLAINLY, &question(more))["usage"]["completion_tokens"].clone();
     assert_eq!(count(json!({ "max_completion_tokens": 3 })), 3);
     assert_eq!(count(json!({ "max_tokens": null })), 16);
@@ -280,11 +280,11 @@ fn a_prompt_is_read_once() {
     assert_eq!(first, 0);
     conversation.extend(answer);
     conversation.extend(ids(5, 4));
-    // All but the answer's last id has been read.
+    // All tokens are cached except the last one of the response.
     assert_eq!(reused(&conversation).0, 14);
     assert_eq!(reused(&conversation).0, 18, "all but the last id, which says what comes next");
     assert_eq!(reused(&ids(6, 8)).0, 0);
-    // Another conversation has not cost the first its slot.
+    // Another conversation did not evict the slot of the first.
     assert_eq!(reused(&conversation).0, 18);
     assert_eq!(served.metric("prompt_tokens_cached_total"), (14 + 18 + 18) as f64);
     served.end();

@@ -25,7 +25,8 @@ fn text_follows_a_grammar() {
         for form in [json!({ "response_format": format }), json!({ "guided_json": schema })] {
             let mut question = asked(form);
             question["seed"] = seed.into();
-            // A model with the highest probability for blanks writes nothing else if the grammar allows any number of them.
+            // A model that prefers blanks would generate nothing else if the grammar allowed any number of
+            // them.
             question["logit_bias"] = json!({ "21": 100 });
             let answer = served.answer(PLAINLY, &question);
             assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
@@ -145,7 +146,7 @@ fn functions_are_called_as_they_are_described() {
             }
             assert_eq!(reason, "tool_calls");
             assert_eq!(call["function"], calls[0]["function"]);
-            // One that is named is the one that is called.
+            // A named function is the one that is called.
             question["stream"] = false.into();
             question["tool_choice"] = json!({ "type": "function", "function": { "name": "dice" } });
             let answer = served.answer(CHAT, &question);
@@ -163,7 +164,7 @@ fn functions_are_called_as_they_are_described() {
                     names.insert("freely".to_owned());
                 }
             }
-            // None may be called.
+            // With `tool_choice` none, no tool may be called.
             question["tool_choice"] = "none".into();
             assert_eq!(served.answer(CHAT, &question)["choices"][0]["message"].get("tool_calls"), None);
         }

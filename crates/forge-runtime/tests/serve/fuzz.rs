@@ -1,7 +1,8 @@
-//! Mutated requests against a server in a process of its own.
+//! Mutated requests to a server in a separate process.
 //!
-//! Whatever is asked, the server answers soon, answers another client meanwhile, stays within its memory and lives on. A
-//! request follows from its number, so a run is the same everywhere. `FORGE_FUZZ_MINUTES=30` goes on for so long:
+//! For any request, the server responds in limited time, serves another client meanwhile, stays within its
+//! memory limit and keeps running. A request is determined by its index, so runs are reproducible.
+//! `FORGE_FUZZ_MINUTES=30` sets a duration instead:
 //!
 //! ```sh
 //! FORGE_FUZZ_MINUTES=30 cargo test -p forge-runtime --test serve fuzz -- --nocapture
@@ -19,11 +20,11 @@ use std::time::{Duration, Instant};
 
 /// Number of requests, unless the environment sets a duration.
 const REQUESTS: u64 = 200;
-/// How long a request may take, whatever it is.
+/// Maximum time of any request.
 const TIME: Duration = Duration::from_secs(2);
-/// How long another client's plain request may take meanwhile.
+/// Maximum time of another client's plain request meanwhile.
 const PLAIN_TIME: Duration = Duration::from_secs(1);
-/// How much the server's memory may grow, in KiB.
+/// Maximum growth of the server's memory, in KiB.
 const MEMORY: u64 = 200 << 10;
 const SERVER: &str = "FORGE_FUZZ_SERVER";
 
@@ -84,7 +85,7 @@ impl Random {
     }
 }
 
-/// Requests to begin with: the path, and the body.
+/// Requests to mutate: the path, and the body.
 fn corpus() -> Vec<(&'static str, Value)> {
     let tool = |parameters: Value| json!([{ "type": "function", "function": { "name": "f", "parameters": parameters } }]);
     let chat = |more: Value| {
@@ -167,7 +168,7 @@ fn mutate(body: &mut Value, corpus: &[(&str, Value)], random: &mut Random) {
     };
 }
 
-/// Sends a body and reads the response, whatever it is; its status.
+/// Sends a body, reads any response, and returns its status.
 fn ask(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
@@ -175,7 +176,7 @@ fn ask(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    // A server may refuse a request before it has read all of it.
+    // A server may reject a request before it has read all of it.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response);

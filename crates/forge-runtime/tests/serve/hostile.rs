@@ -24,7 +24,7 @@ fn guided(field: &str, value: impl Into<Value>) -> Value {
     json!({ "prompt": "abc", "max_tokens": 2, field: value.into() })
 }
 
-/// A request with a grammar, and a part of the error that it has to get; an empty part where it may be answered.
+/// A request with a grammar, and a part of the expected error; empty if the request may succeed.
 pub(crate) fn grammars() -> Vec<(Value, &'static str)> {
     const DEEP: &str = "nested deeper than 100 levels";
     let object = |next| json!({ "type": "object", "properties": { "a": next }, "required": ["a"] });
@@ -102,7 +102,7 @@ fn grammars_that_are_too_large_are_refused() {
 fn other_requests_do_not_wait_for_grammars() {
     let served = serve(&Setting { letters: true, ..PLAIN });
     served.post(PLAINLY, &guided("guided_regex", "a"));
-    // Each takes a good part of a second.
+    // Each takes several tenths of a second.
     let slow = guided("guided_regex", r"(\pL|\d)?".repeat(240));
     let asked: Vec<_> = (0..30).map(|_| served.ask(PLAINLY, &slow)).collect();
     let start = Instant::now();
@@ -127,7 +127,7 @@ fn idle_connections_do_not_block_others() {
     use std::io::{Read, Write};
     let served = serve(&PLAIN);
     let open = || std::net::TcpStream::connect(served.address).unwrap();
-    // 68 may be answered or wait, there are 64 places more, and 16 in reserve.
+    // 68 may be served or queued, 64 more connections are allowed, and 16 are in reserve.
     let mut connections = Vec::new();
     for index in 0..200 {
         let mut connection = open();
@@ -170,7 +170,7 @@ fn a_body_that_is_announced_as_too_large_is_refused_at_once() {
     served.end();
 }
 
-/// As ChatML has it, where each letter is a token.
+/// A template like ChatML, for a tokenizer with one token per letter.
 const TURNS: &str =
     "{% for message in messages %}<s>{{ message.role }}\n{{ message.content | trim }}</s>{% endfor %}<s>";
 

@@ -56,7 +56,7 @@ fn tokens_of_a_plain_completion_begin_where_their_text_does() {
     let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
     let tokens = lists(&[choice], "tokens");
     let offsets = lists(&[choice], "text_offset");
-    // A special token has no text in the completion, and is named all the same.
+    // A special token has no text in the completion, but has an entry with its name.
     assert_eq!((&tokens[0], &offsets[..2]), (&json!("<s>"), &[json!(0), json!(0)][..]), "{answer}");
     for (token, offset) in tokens.iter().zip(&offsets).skip(1) {
         let rest: String = text[offset.as_u64().unwrap() as usize..].iter().collect();
@@ -72,7 +72,7 @@ fn tokens_of_a_plain_completion_begin_where_their_text_does() {
 #[test]
 fn the_chosen_token_is_among_the_likeliest() {
     let served = serve(&PLAIN);
-    // No random choice of 16 tokens is the likeliest each time.
+    // 16 sampled tokens are not all the most probable ones.
     let question = json!({ "prompt": "w5", "max_tokens": 16, "temperature": 5, "seed": 3, "logprobs": 1, "ignore_eos": true });
     let answer = served.answer(PLAINLY, &question);
     let logprobs = &answer["choices"][0]["logprobs"];
@@ -118,7 +118,7 @@ fn a_prompt_is_given_back_as_if_it_had_been_written() {
         }
         let words: Vec<String> = all.iter().map(|id| format!("w{id}")).collect();
         assert!(text(&answer).starts_with(&words.join(" ")), "{answer}");
-        // In pieces it is the same.
+        // Streamed, the lists are the same.
         question["stream"] = true.into();
         let events = served.post(PLAINLY, &question).events();
         let pieces: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();

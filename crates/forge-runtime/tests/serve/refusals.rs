@@ -280,7 +280,7 @@ fn only_authorized_requests_are_answered() {
     assert_eq!(ask("GET", "/health", &[]).status, 200);
     assert_eq!(ask("GET", "/metrics", &[]).status, 401);
     assert_eq!(ask("GET", "/v1/models", &[("authorization", "bearer second")]).status, 200);
-    // A page reads that its key is wrong.
+    // A web page can read the response to a wrong key.
     let refused = ask("GET", "/v1/models", &[("Origin", "https://friend.example")]);
     assert_eq!(refused.status, 401);
     assert!(refused.head.contains("access-control-allow-origin: https://friend.example"), "{}", refused.head);

@@ -30,7 +30,7 @@ pub(crate) struct Slow {
     passes: u32,
 }
 
-/// Bytes that each pass reads.
+/// Expert cache statistics of each pass.
 pub(crate) const OF_PASS: CacheStats = CacheStats {
     requests: 10,
     hits: 7,
@@ -39,7 +39,7 @@ pub(crate) const OF_PASS: CacheStats = CacheStats {
     read_bytes: 1000,
     stall_time: Duration::from_millis(500),
 };
-/// Bytes a second that its disk gives.
+/// Disk bandwidth of the device, in bytes/s.
 pub(crate) const DISK: f64 = 1600.0;
 
 impl Device for Slow {
@@ -77,7 +77,7 @@ impl Device for Slow {
     }
 }
 
-/// A pass of which no more than the first dispatches are run.
+/// A pass that executes only its first dispatches.
 struct First<'a> {
     pass: &'a mut dyn Pass,
     left: usize,
@@ -107,14 +107,14 @@ pub(crate) struct Served {
     _folder: TempDir,
 }
 
-/// How the tiny model is served in a test.
+/// Settings of the server in a test.
 #[derive(Clone, Default)]
 pub(crate) struct Setting {
     pub(crate) slots: u32,
-    /// Positions of each.
+    /// Context length of each slot.
     pub(crate) context: u32,
     pub(crate) queue: u32,
-    /// Milliseconds of a pass.
+    /// Duration of a pass in milliseconds.
     pub(crate) pace: u64,
     /// Whether passes fail.
     pub(crate) broken: Option<Arc<AtomicBool>>,
@@ -148,7 +148,7 @@ pub(crate) fn serve(setting: &Setting) -> Served {
     serve_model(Tiny::load, setting)
 }
 
-/// Another model in the place of the tiny one, with as many words.
+/// Serves another model with the same vocabulary size instead of the tiny one.
 pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
@@ -205,7 +205,7 @@ impl Served {
         self.ask(path, body).response()
     }
 
-    /// The answer to a request that has to get one.
+    /// The response to a request that must succeed.
     pub(crate) fn answer(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body);
         assert_eq!(response.status, 200, "{body}: {}", response.body);

@@ -39,13 +39,13 @@ pub fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &st
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    // A server may refuse a request before it has read all of it.
+    // A server may reject a request before it has read all of it.
     let _ = stream.write_all(format!("{head}\r\n{body}").as_bytes());
     Asked(BufReader::new(stream))
 }
 
 impl Asked {
-    /// The next event of a stream; none if there is none.
+    /// The next event of a stream; `None` at its end.
     pub fn event(&mut self) -> Option<String> {
         let mut line = String::new();
         loop {

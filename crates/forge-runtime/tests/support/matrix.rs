@@ -42,7 +42,7 @@ pub fn laid_out(matrix: &Matrix) -> [usize; 2] {
     [matrix.rows, matrix.planes[0].len() / matrix.rows * of_byte]
 }
 
-/// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
+/// A matrix of random quants, padded like the compiler. Values are at most about `size`.
 pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
     if let Format::Affine { .. } = format {
         return affine_matrix(random, format, rows, columns, size);
@@ -57,7 +57,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
         for block in 0..width / 32 {
             let scale = f16::from_f32(size * (0.25 + 0.75 * random.number().abs()) / 127.0 * 16.0);
             let wide = f16::from_f32(scale.to_f32() / 16.0);
-            // As a power of two.
+            // Rounded to a power of two.
             let exponent = (scale.to_f32().to_bits() >> 23) as u8;
             let power = f32::from_bits(u32::from(exponent) << 23);
             let mut nibbles = [0_u8; 16];
@@ -141,7 +141,7 @@ fn affine_matrix(random: &mut Random, format: Format, rows: usize, columns: usiz
     Matrix { format, rows, columns, planes: vec![codes, scales], values }
 }
 
-/// A matrix of random superblocks, padded with whatever it is.
+/// A matrix of random superblocks, with arbitrary padding.
 fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
     let bits = match format {
         Format::Q6K => 6,
@@ -179,7 +179,7 @@ fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize,
     Matrix { format, rows, columns, planes: vec![codes, scales], values }
 }
 
-/// 32 codes as an affine format has them: column by column, and part by part, as it is documented.
+/// Packs 32 quants in the documented order of affine formats: column by column, and part by part.
 fn packed(bits: usize, codes: &[u8]) -> Vec<u8> {
     if bits == 8 {
         return codes.to_vec();

@@ -19,7 +19,7 @@ impl Shape {
         2 * self.key_heads * self.keys + self.heads * self.values
     }
 
-    /// Those, gates, strengths and times.
+    /// Width of a row of inputs: queries, keys, values, gates, beta and dt.
     pub(crate) fn inputs(&self) -> usize {
         self.channels() + self.heads * (self.values + 2)
     }

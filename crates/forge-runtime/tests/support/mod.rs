@@ -22,7 +22,7 @@ use forge_runtime::weights::WeightFile;
 use std::path::Path;
 use std::time::Duration;
 
-/// A kernel is a function without surroundings, so the shape under test comes from a static.
+/// A kernel is a plain function without captures, so the shape under test is in a static.
 #[allow(unused_macros)]
 macro_rules! kernel_under_test {
     ($name:ident, $shape:ty, $function:path) => {
@@ -48,7 +48,7 @@ pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&KernelArg
     }))
 }
 
-/// The same, of a matrix in strips.
+/// The same for a repacked matrix.
 pub fn kernel_in_strips(
     name: &'static str,
     buffers: Vec<&'static str>,
@@ -78,14 +78,15 @@ pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
     }
 }
 
-/// Runs a check with every set of instructions, on one thread or a few.
+/// Runs a check on every instruction set, with one to three threads.
 pub fn each_level(mut check: impl FnMut(Isa, usize)) {
     for (index, level) in Isa::available().into_iter().enumerate() {
         check(level, index % 3 + 1);
     }
 }
 
-/// A row as its codes have it: each number is the nearest of 255 between the largest of its 32 and its opposite.
+/// A row after q8_0 quantization: each value is the nearest of 255 steps between plus and minus the largest
+/// magnitude of its 32.
 #[allow(dead_code)]
 pub fn as_encoded(row: &[f32]) -> Vec<f64> {
     let blocks = row.chunks(32).flat_map(|block| {
@@ -135,9 +136,9 @@ pub fn write_weights(path: &Path, tensors: &[Tensor]) {
 #[derive(Clone)]
 pub enum Argument {
     Bytes(Vec<u8>),
-    /// A plane of the kernel's matrix, in the weight file: in strips if the kernel takes them.
+    /// A plane of the kernel's matrix in the weight file, repacked if the kernel supports it.
     Weights(Vec<u8>),
-    /// The same of several matrices: how many, and bytes from one to the next.
+    /// The same for several matrices: their number, and their stride in bytes.
     Stack(Vec<u8>, [usize; 2]),
     Words(Vec<u32>),
     Numbers(Vec<f32>),
@@ -145,7 +146,8 @@ pub enum Argument {
     Output(Vec<u8>),
 }
 
-/// Runs one kernel by itself, exactly, as a row alone or as a batch; gives the bytes of its outputs, in order.
+/// Runs one kernel without activation quantization, in the decode schedule for one row and in the batch
+/// schedule otherwise. Returns the bytes of its outputs, in order.
 pub fn run_kernel(
     kernel: &'static Kernel,
     arguments: &[Argument],
@@ -157,7 +159,7 @@ pub fn run_kernel(
     run_kernel_as(kernel, arguments, scalars, program, level, threads, true)
 }
 
-/// The same in a program, on a device that is exact, or is not.
+/// Like [`run_kernel`], with a given schedule, and with or without f32 activations.
 pub fn run_kernel_as(
     kernel: &'static Kernel,
     arguments: &[Argument],
@@ -177,7 +179,7 @@ pub fn run_kernel_as(
     }
     write_weights(&path, &tensors);
     let file = WeightFile::open(&path).unwrap();
-    // Each argument ends with a page of its own kind of garbage, so that reading past it shows.
+    // Each argument ends with a page of distinct garbage, which reveals reads past its end.
     let bytes: Vec<Vec<u8>> = arguments
         .iter()
         .map(|argument| match argument {

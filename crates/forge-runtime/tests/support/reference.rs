@@ -34,7 +34,7 @@ fn norm(x: &[f64], gain: &[f32]) -> Vec<f64> {
     x.iter().zip(gain).map(|(v, &g)| v / (mean + f64::from(1e-5_f32)).sqrt() * f64::from(g)).collect()
 }
 
-/// As the cache stores it.
+/// A value rounded as the cache stores it.
 fn cached(x: f64) -> f64 {
     f64::from(f16::from_f32(x as f32).to_f32())
 }
@@ -62,7 +62,7 @@ impl Reference {
         }
     }
 
-    /// Logits after every id.
+    /// Logits after every token.
     pub fn logits(&self, ids: &[u32]) -> Vec<Vec<f64>> {
         let mut streams: Vec<Vec<f64>> = ids
             .iter()
@@ -91,7 +91,7 @@ impl Reference {
                 })
                 .collect();
             for (position, stream) in streams.iter_mut().enumerate() {
-                // The second layer sees 20 positions.
+                // The second layer has a window of 20 positions.
                 let first = if number == 1 { (position + 1).saturating_sub(20) } else { 0 };
                 let mut heads = vec![0.0; 40];
                 for head in 0..4 {

@@ -37,7 +37,7 @@ fn rotation() {
     }
 }
 
-/// Keys and values are appended as they are, and as parts of qkv.
+/// Keys and values are appended unchanged, from separate buffers and from qkv.
 #[test]
 fn appending() {
     let mut random = Random(5);
@@ -120,7 +120,7 @@ fn codes_are_those_of_what_f32_would_keep() {
         let Shape { query_heads, key_heads, width, .. } = *shape;
         let rows = batch.rows();
         let qkv = random.numbers(rows * shape.row_width());
-        // Of all sizes, and of none.
+        // Values of all magnitudes, and NaN.
         let mut part = || -> Vec<f32> {
             let heads = random.numbers(rows * key_heads * width);
             heads.iter().enumerate().map(|(i, x)| x * [1.0, 1e3, 0.0, 1e-6, 1e-9][i / 32 % 5]).collect()

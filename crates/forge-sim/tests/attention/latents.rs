@@ -137,7 +137,7 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Rows with slots and positions of their own.
+/// Rows with their slots and positions.
 type Rows<'a> = &'a [(u32, u32)];
 
 fn column(rows: Rows<'_>, of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
@@ -305,7 +305,7 @@ fn heads_share_latents() {
             let (found, _) = joined(kernels.run(3 * index, &scalars, &given));
             compare(shape, &found, &wanted(&lines), 1e-5);
 
-            // A row that is prepared, and given to the cache.
+            // A row that the kernel prepares and appends to the cache.
             let mut lines = shape.lines(&mut random, reach);
             let bytes = bytes_of(&lines, shape.cache);
             let given = [

@@ -37,12 +37,12 @@ impl Random {
 pub(crate) enum Given<'a> {
     Numbers(&'a [f32]),
     Words(&'a [u32]),
-    /// Read and written.
+    /// Initial contents of a buffer that is read and written.
     Bytes(&'a [u8]),
     Unwritten(usize),
 }
 
-/// Kernels compiled together, by their place.
+/// Kernels compiled as one program, by index.
 pub(crate) struct Kernels {
     pub(crate) instances: Vec<Instance>,
     pub(crate) program: Program,
@@ -134,14 +134,14 @@ pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotati
     Rotation { frequencies, pairing, magnitude, long: None }
 }
 
-/// One that is another in contexts of more than so many positions.
+/// RoPE with other frequencies for contexts beyond this length.
 pub(crate) fn long(beyond: usize) -> Rotation {
     let plain = rotation(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
     Rotation { long: Some(LongContext::Other { beyond, frequencies }), ..plain }
 }
 
-/// One that is slower in contexts of more than so many positions, the longer the slower.
+/// RoPE with dynamic scaling for contexts beyond this length.
 pub(crate) fn stretched(beyond: usize) -> Rotation {
     Rotation { long: Some(LongContext::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
 }

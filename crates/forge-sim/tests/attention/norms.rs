@@ -4,7 +4,7 @@ use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
 use forge_kernels::Spec;
 use forge_ops::{Activation, Elementwise, Format, Function, LayerNorm, NormAdd, RmsNorm, Squares, UnaryOp};
 
-/// x times the normal distribution's share below x, which is summed up in so many steps.
+/// Exact GELU: x times the normal distribution's CDF, integrated numerically.
 fn gelu(x: f64) -> f64 {
     let density = |y: f64| (-y * y / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     if x.abs() > 12.0 {
@@ -27,7 +27,7 @@ fn layer_norms() {
     let kernels = Kernels::of(norms.iter().map(|norm| Spec::LayerNorm(*norm)));
     for (index, norm) in norms.iter().enumerate() {
         let width = norm.width;
-        // Far from 0, so that a variance from the squares of x alone would be none.
+        // Values far from 0, so that a variance computed as E[x²] − E[x]² cancels.
         let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 300.0).collect();
         let [gain, bias] = [0; 2].map(|_| random.numbers(width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
@@ -146,7 +146,7 @@ fn norms_and_functions() {
         let wanted: Vec<f64> = parts.flat_map(|part| normed(&wide(part), gain, norm.epsilon)).collect();
         compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 2e-6);
     }
-    // From tiny to far beyond where exp overflows.
+    // From tiny values to far beyond where exp overflows.
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
     let b = random.numbers(rows * width);
     for (index, function) in functions.iter().enumerate() {
@@ -166,7 +166,7 @@ fn norms_and_functions() {
             .map(|(a, b)| match *function {
                 Function::Each(UnaryOp::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
                 Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
-                    // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
+                    // Half of 1 + tanh(u) without cancellation: the logistic function of 2 u.
                     a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
                 }
                 Function::Each(UnaryOp::Activate(Activation::Gelu)) => gelu(a),

@@ -8,7 +8,8 @@ use forge_ops::{Activation, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Forma
 #[path = "../../../forge-runtime/tests/support/mixer.rs"]
 mod mixer;
 
-/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on; the other goes on for long.
+/// Rows of two slots: one continues at position 5, is interrupted by one that starts, and continues; the
+/// other continues for long.
 const ROWS: [(u32, u32); 27] = {
     let mut rows = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)].as_slice();
     let mut all = [(0, 0); 27];
@@ -90,7 +91,7 @@ fn the_state_is_updated_row_by_row() {
         let rows = ROWS.len();
         let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
         let value = random.numbers(rows * heads * values);
-        // From nothing left to everything: times from -200 to 200.
+        // From full decay to none: time steps from -200 to 200.
         let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
         let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
@@ -140,7 +141,7 @@ fn the_state_is_updated_row_by_row() {
     }
 }
 
-/// A rule that takes rows one after the other, and in chunks of each size.
+/// A delta rule row by row, and in chunks of each size.
 fn all_ways(rule: &DeltaRule) -> [Spec; WAYS] {
     let chunks =
         |rows| Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: *rule }, layout: ChunkLayout { rows } });
@@ -149,7 +150,7 @@ fn all_ways(rule: &DeltaRule) -> [Spec; WAYS] {
 
 const WAYS: usize = 3;
 
-/// Mixers of heads that share keys and that do not, of sizes that vectors divide and that they do not.
+/// Mixers with and without shared key heads, at sizes that are and are not multiples of the vector width.
 fn mixers() -> [mixer::Shape; 5] {
     [(2, 4, 10, 6), (1, 1, 16, 8), (2, 2, 128, 32), (1, 3, 7, 11), (1, 2, 12, 3)].map(
         |(key_heads, heads, keys, values)| {
@@ -233,7 +234,7 @@ fn mixers_convolve_update_and_gate() {
                 ("memory", Given::Bytes(&held)),
                 ("heads", Given::Unwritten(said.len() * 4)),
             ];
-            // Row after row heads are normed at once; chunks leave that to a step of its own.
+            // The row-by-row kernel also norms the heads; the chunked one leaves that to a separate step.
             if way == 0 {
                 given.insert(4, ("gain", Given::Numbers(&weights.gain)));
             }
@@ -260,7 +261,7 @@ fn a_row_of_a_slot_takes_one_step() {
     let step = |shape: &mixer::Shape| Spec::DeltaStep(DeltaStep { rule: rule(shape), taps: shape.taps });
     let kernels = Kernels::of(mixers().iter().map(step));
     for (index, shape) in mixers().iter().enumerate() {
-        // One slot goes on, the other begins.
+        // One slot continues, the other starts.
         for rows in [[(1_usize, 5_usize), (0, 0)], [(0, 2), (1, 300)]] {
             let weights = weights(&mut random, shape);
             let inputs = random.numbers(rows.len() * shape.inputs());

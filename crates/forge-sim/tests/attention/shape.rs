@@ -25,7 +25,7 @@ pub(crate) struct Shape {
     pub(crate) brings: KvSource,
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
-    /// How kernels of attention are laid out, if not by rule.
+    /// Layout of the attention kernels; `None`: by the rule.
     pub(crate) knobs: Option<AttentionKnobs>,
 }
 
@@ -71,13 +71,13 @@ impl Shape {
         }
     }
 
-    /// They are the last columns of a row.
+    /// The gates: the last columns of a row.
     pub(crate) fn gates(&self) -> Option<Gates> {
         let pitch = self.row_width();
         self.gated.then(|| Gates { pitch, first: pitch - self.query_heads * self.width })
     }
 
-    /// The heads of a row, multiplied if they are gated.
+    /// The heads of a row, multiplied by their gates if there are any.
     pub(crate) fn opened(&self, heads: Vec<f64>, row: &[f32]) -> Vec<f64> {
         let Some(Gates { first, .. }) = self.gates() else { return heads };
         let open = |(head, gate): (f64, &f32)| head / (1.0 + (-f64::from(*gate)).exp());
@@ -109,7 +109,7 @@ impl Shape {
         self.ring.unwrap_or(CONTEXT).min(CONTEXT)
     }
 
-    /// Where a position of a slot begins in the cache.
+    /// Offset of a position of a slot in the cache.
     pub(crate) fn place(&self, slot: u32, head: usize, position: usize) -> usize {
         let position = self.ring.map_or(position, |ring| position % ring);
         ((slot as usize * self.key_heads + head) * self.capacity() + position) * self.width
@@ -250,7 +250,7 @@ pub(crate) fn record(head: &[f32]) -> Vec<u8> {
     codes
 }
 
-/// Rows of a batch by slot and position; rows of a slot are neighbours.
+/// Rows of a batch by slot and position. Rows of a slot are adjacent.
 pub(crate) struct Batch {
     pub(crate) slots: Vec<u32>,
     pub(crate) positions: Vec<u32>,

@@ -5,7 +5,7 @@ use crate::{CONTEXT, long, rotation, stretched};
 use forge_kernels::spec::{AttentionKnobs, Rows};
 use forge_ops::{Format, HeadNorm, KvSource, Pairing, Rotation};
 
-/// The same shapes in other layouts than the rule's: a few of each, of which all together have every knob.
+/// The same shapes in layouts other than the rule's: a few for each shape, which together cover every knob.
 pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
     let of_shape = |(index, shape): (usize, Shape)| {
         let Shape { query_heads, key_heads, width, cache, .. } = shape;
@@ -94,12 +94,13 @@ pub(crate) fn shapes() -> Vec<Shape> {
             rotation: rotation(5, Pairing::Interleaved, 1.0),
             ..plain(3, 1, 20, Format::F16)
         },
-        // A long context's own frequencies, and those of one that is as long as any that is not long.
+        // Long-context frequencies, for a context just beyond their limit and for one at it; and dynamic
+        // scaling, likewise.
         Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
         Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
         Shape { norm, rotation: stretched(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
         Shape { rotation: stretched(CONTEXT), ..plain(4, 2, 16, Format::F32) },
-        // Rings: as many positions as 58 rows of one pass need and not one more, and more than the context has.
+        // Rings: of exactly the positions that a pass of 58 rows needs, and of more than the context.
         Shape {
             norm,
             window: Some(19),
@@ -123,7 +124,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             rotation: stretched(CONTEXT / 3),
             ..plain(4, 2, 16, Format::F16)
         },
-        // Codes of 8 bits: every alignment of records, heads of one scale and of several, rings.
+        // q8_0 caches: every alignment of records, heads of one scale and of several, rings.
         Shape { norm, ..plain(4, 2, 128, Format::Q8_0) },
         Shape { rotation: rotation(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
         Shape { sinks: true, rotation: rotation(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
@@ -179,7 +180,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(6, 3, 18, Format::F16)
         },
         Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
-        // Gates: heads that are prepared and not, and that do not fit.
+        // Gates: with and without a prologue, and with heads that do not fit in threadgroup memory.
         Shape {
             gated: true,
             brings: KvSource::KeysValuesAndGates,
@@ -206,7 +207,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { norm, softcap: Some(2.0), ..plain(3, 1, 512, Format::F32) },
         Shape { sinks: true, ..plain(8, 1, 512, Format::F16) },
         Shape { window: Some(40), norm: of_values, ..plain(2, 2, 512, Format::Q8_0) },
-        // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
+        // Queries that do not fit in threadgroup memory, and therefore have no prologue.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
     ]

@@ -14,7 +14,7 @@ fn record(format: Format, matrix: [usize; 2]) -> usize {
     Record::of(&[(format, matrix), (Format::F16, [3, 32])]).bytes
 }
 
-/// Experts in every way of choosing them, in a format, at sizes that fill nothing.
+/// Decode expert kernels with every way of routing, in a format, at sizes that fill no tile.
 pub(crate) fn experts(format: Format) -> Vec<Case> {
     let route = Route {
         experts: 37,
@@ -90,7 +90,7 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
     ]
 }
 
-/// Experts among which there are some that every row has, and that are compared by groups where they choose themselves.
+/// Expert kernels with shared experts, and with group-limited fused routing.
 pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
     let route = Route {
         experts: 42,
@@ -138,7 +138,7 @@ pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
     ]
 }
 
-/// Experts of many rows, in a format, at sizes that fill nothing: an expert has two tiles or one.
+/// Prefill expert kernels in a format, at sizes that fill no tile. An expert has one or two tiles.
 pub(crate) fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> {
     let tiles = |outputs, inputs, gating, operand| {
         let (experts, chosen) = if outputs == 22 { (3, 2) } else { (12, 1) };
@@ -166,7 +166,7 @@ pub(crate) fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> 
     cases
 }
 
-/// Rows of experts, which have two tiles or, where there are many, one or none.
+/// Grouping of rows by expert. An expert has two tiles or, with many experts, one or none.
 pub(crate) fn group(experts: usize, chosen: usize, rows: u32) -> Case {
     Case {
         spec: Spec::ExpertsGroup(ExpertsGroup { experts, chosen, tile_rows: 16 }),
@@ -174,7 +174,7 @@ pub(crate) fn group(experts: usize, chosen: usize, rows: u32) -> Case {
     }
 }
 
-/// Rows of experts and their outputs, at sizes that fill no tile.
+/// Grouping, and the weighted sum of expert outputs, at sizes that fill no tile.
 pub(crate) fn grouped() -> Vec<Case> {
     let join = |width, adds| Case {
         spec: Spec::ExpertsJoin(ExpertsJoin { chosen: 3, width, adds }),

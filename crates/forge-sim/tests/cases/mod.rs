@@ -10,7 +10,7 @@ use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
 use given::{Content, capacity};
 use std::collections::BTreeMap;
 
-/// A kernel, and how often and with which rows it is dispatched.
+/// A kernel, and its dispatches with their rows.
 pub(crate) struct Case {
     pub(crate) spec: Spec,
     pub(crate) launches: Vec<Launch>,
@@ -53,14 +53,14 @@ impl Launch {
     }
 }
 
-/// The text of all cases, its recording, and the weights.
+/// The Metal source of all cases, its recording, and the weights.
 pub(crate) struct Script {
     pub(crate) text: String,
     pub(crate) recording: Recording,
     pub(crate) weights: Vec<u8>,
 }
 
-/// Dispatches every case as often as it requests, each in a separate pass.
+/// Records the dispatches of every case, each in a separate pass.
 pub(crate) fn script(cases: &[Case]) -> Script {
     let instances: Vec<Instance> = cases
         .iter()
@@ -166,7 +166,7 @@ impl Writer {
     }
 }
 
-/// The ring that a kernel's cache is.
+/// The ring size of a kernel's cache.
 fn ring_of(spec: &Spec) -> Option<usize> {
     match spec {
         Spec::Append(append) => append.ring,
@@ -176,7 +176,7 @@ fn ring_of(spec: &Spec) -> Option<usize> {
     }
 }
 
-/// A row count that a projection of this kind is made for, and that fills no tile.
+/// A row count for a matmul of this batch-size class, which fills no tile.
 pub(crate) fn rows_for(rows: Rows) -> Vec<Launch> {
     match rows {
         Rows::One => vec![Launch::rows(1, 0)],

@@ -44,9 +44,9 @@ pub(crate) fn words(sim: &Sim<'_>, id: BufferId) -> Vec<u32> {
 #[test]
 fn experts_compute_what_they_should() {
     computed(Gating::Plain(Activation::Silu), false, &PLAIN);
-    // Gates and ups are beyond the limit as often as not.
+    // Half of the gate and up values are beyond the limit.
     computed(Gating::Clamped { limit: 0.7, sharpness: 1.702 }, true, &PLAIN);
-    // Some that every row has.
+    // With shared experts.
     computed(Gating::Plain(Activation::Silu), false, &Route { experts: 6, chosen: 2, shared: 1, ..PLAIN });
     let gated = Route { experts: 5, chosen: 1, shared: 2, gated: true, factor: 2.5, ..PLAIN };
     computed(Gating::Plain(Activation::Silu), false, &gated);
@@ -210,7 +210,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
     let y = sim.memory.read_floats(y_id);
     (0..rows).for_each(|row| near(&y[row * width..][..width], &wanted(row, 1.0)));
-    // One row, that finds its experts itself, divides by the norm and leaves squares.
+    // One row with fused routing, a deferred norm, and sums of squares for the next step.
     let mut sim = Sim::new(&program).unwrap();
     let parts = numbers(8, 6).iter().map(|x| x.abs()).collect::<Vec<f32>>();
     let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();

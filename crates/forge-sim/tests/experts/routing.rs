@@ -78,11 +78,11 @@ fn ways() -> Vec<Route> {
         Route { experts: 100, chosen: 8, shares: false, ..sigmoid },
         Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), ..PLAIN },
-        // As many lanes a group as there are, and one.
+        // Groups with many lanes each, and groups with one lane each.
         Route { experts: 70, chosen: 9, groups: groups(2, 1, 2), correction: true, ..PLAIN },
         Route { experts: 64, chosen: 5, groups: groups(32, 7, 2), ..sigmoid },
         Route { experts: 40, chosen: 5, groups: groups(20, 5, 1), correction: true, ..sigmoid },
-        // Experts that every row has.
+        // With shared experts.
         Route { shared: 1, ..PLAIN },
         Route { chosen: 7, shared: 2, gated: true, scale: true, ..PLAIN },
         Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..PLAIN },
@@ -157,8 +157,8 @@ fn rows_of_logits(of_row: usize, seed: usize) -> Vec<f32> {
     logits
 }
 
-/// Experts that choose by themselves leave the words that the kernel of routes does, and each of them computes with the expert
-/// that they name.
+/// Expert kernels with fused routing write the same routes as the routing kernel, and each simdgroup computes
+/// with the expert of its route.
 #[test]
 fn experts_that_choose_find_the_same_words() {
     let inner = |route: &Route| Kernel {
@@ -181,7 +181,7 @@ fn experts_that_choose_find_the_same_words() {
         let program = program(&[Spec::Route(*route), Spec::ExpertsInner(inner(route))]);
         let (of_row, places) = (route.logits(), route.routes());
         let (correction, scale) = (numbers(route.experts, 77), numbers(route.experts, 99));
-        // Of an expert's matrix the first column of gate and up: 1 and its number.
+        // The first column of an expert's gate and up matrices: 1 and the expert's index.
         let weights_of: Vec<f32> = (0..route.experts + route.shared)
             .rev()
             .flat_map(|expert| [1.0, expert as f32].map(|first| [vec![first], vec![0.0; 31]].concat()))

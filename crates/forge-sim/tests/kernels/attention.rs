@@ -21,7 +21,7 @@ pub(crate) struct Extras {
     pub(crate) gated: bool,
 }
 
-/// A rotation that leaves two channels alone, where there are more.
+/// Partial RoPE that leaves two channels unrotated, if there are more.
 pub(crate) fn rotation(width: usize, pairing: Pairing) -> Rotation {
     let pairs = (width / 2 - 1).max(1);
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
@@ -85,7 +85,7 @@ pub(crate) fn attention(
     ];
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
     let mut cases = Vec::new();
-    // Elsewhere a card's layout is another of the same text.
+    // Without MMA, the NVIDIA layout differs only in knobs of the same template body.
     if knobs.units {
         cases.push(Case { spec: on_a_card(&attend), launches: few.clone() });
         cases.push(Case { spec: on_a_card(&prepared), launches: one.clone() });
@@ -101,7 +101,7 @@ pub(crate) fn attention(
         },
     ]);
     if prologue_fits(query_heads, key_heads, width) {
-        // Where values are normed some layers have queries alone.
+        // If values are normed, some layers have queries only.
         if values {
             cases.push(Case { spec: Spec::AttendSplit(queries), launches: one.clone() });
         }

@@ -66,7 +66,7 @@ fn others() -> Vec<Case> {
     ]
 }
 
-/// Norms that are added, in rows that fill no simdgroup and rows of several.
+/// Norms with a residual sum, in rows that fill no simdgroup and rows of several.
 fn sums() -> Vec<Case> {
     let sum = |rows, width, gain, factor, squares| Case {
         spec: Spec::NormAdd(NormAdd { width, epsilon: 1e-5, gain, factor, squares }),
@@ -175,11 +175,11 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
-    // Matrix units, two simdgroups of which share positions.
+    // MMA, with two simdgroups that share positions.
     let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.units);
     cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
     cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
-    // Several positions at once, and lanes that have no channels.
+    // Several positions at once, and lanes without channels.
     cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
     cases.extend(memories());
     cases.extend(sums());
@@ -195,7 +195,7 @@ fn planted_faults_are_caught() {
         _ => false,
     };
     cases.extend(attention(20, 13, 1, Format::F16, of_keys).into_iter().filter(prepares));
-    // Results that are multiplied by the last columns of a row, as `first` is 5.
+    // Results multiplied by the last columns of a row: `first` is 5.
     let multiplied = Epilogue::Multiply { of: 12 };
     cases.push(project(Rows::One, Format::F16, 7, 50, multiplied));
     cases.extend(experts_by_tiles(Format::Q8_0, &[Gating::Plain(Activation::Silu)]));
@@ -203,7 +203,7 @@ fn planted_faults_are_caught() {
     // Heads without RoPE.
     let still = Extras { still: true, ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
-    // Gates, where heads are joined and where they are prepared.
+    // Gates in the combine kernel and in the fused prologue.
     let gated = Extras { gated: true, norm: true, ..Extras::default() };
     let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));

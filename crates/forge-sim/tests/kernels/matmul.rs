@@ -1,4 +1,4 @@
-//! Projections, and what surrounds them.
+//! Matmuls and related kernels.
 
 use crate::cases::{Case, Launch, rows_for};
 use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};

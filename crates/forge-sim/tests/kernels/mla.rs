@@ -10,7 +10,7 @@ use forge_ops::{
     MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, RmsNorm,
 };
 
-/// Keys and values in the place of latents: the first share of a text and one that it goes on with, of which rows see nothing, a part or
+/// Expanded MLA: the first tile of a sequence and a later one, of which rows attend to no position, some or
 /// all.
 pub(crate) fn unfolded() -> Vec<Case> {
     let share = |cache| Case {
@@ -36,7 +36,7 @@ pub(crate) fn unfolded() -> Vec<Case> {
     ]
 }
 
-/// Attention over latents: matrices of heads in a format, and lines at sizes that fill nothing.
+/// Absorbed MLA: per-head matrices in a format, and cache lines, at sizes that fill no tile.
 pub(crate) fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) -> Vec<Case> {
     let several = || vec![Launch::rows(3, 2)];
     let each = |turned, together, each| {

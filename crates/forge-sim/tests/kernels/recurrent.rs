@@ -7,12 +7,12 @@ use forge_ops::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// Kernels with recurrent state or a latent cache.
 pub(crate) fn memories() -> Vec<Case> {
-    // One that begins, one that goes on, and two at once.
+    // A slot that starts, one that continues, and both at once.
     let remembers = |spec| Case {
         spec,
         launches: vec![Launch::rows(3, 2), Launch::rows(1, 9), Launch::rows(5, 40).mixed(2)],
     };
-    // One that goes on, and one that begins.
+    // A slot that continues, and one that starts.
     let step = |sizes| Case {
         spec: Spec::DeltaStep(DeltaStep { rule: delta_rule(sizes, Some(1e-5)), taps: 4 }),
         launches: vec![Launch::rows(2, 9).mixed(1)],
@@ -27,7 +27,8 @@ pub(crate) fn memories() -> Vec<Case> {
     ]
 }
 
-/// Rules of many rows: chunks that are full, that end with a slot's rows and that go on; heads and keys that fill nothing.
+/// Delta rules of many rows: full chunks, and chunks that end with the rows of a slot or continue; heads and
+/// keys that fill no tile.
 pub(crate) fn chunks() -> Vec<Case> {
     let launches = || vec![Launch::rows(19, 18), Launch::rows(21, 60).mixed(9), Launch::rows(1, 9)];
     let chunks = |sizes, gated, rows| Case {
@@ -53,7 +54,7 @@ pub(crate) fn chunks() -> Vec<Case> {
     ]
 }
 
-/// Key heads, heads, keys and values.
+/// Key heads, value heads, and widths of keys and values.
 fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) -> DeltaRule {
     DeltaRule { key_heads, heads, keys, values, scale: 0.5, epsilon: 1e-6, gated }
 }

@@ -23,7 +23,7 @@ impl Random {
         (0..count).map(|_| self.number()).collect()
     }
 
-    /// A scale or an offset: a half, or a bfloat.
+    /// A scale or an offset, f16 or bf16.
     fn scale(&mut self, scales: Scales, low: i32, negative: bool) -> ([u8; 2], f32) {
         let (bytes, half) = self.half(low, negative);
         let bits = (half.to_bits() >> 16) as u16;
@@ -66,7 +66,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             };
             let (scale_bytes, scale) = random.scale(scales_are, -bits, false);
             let (offset_bytes, offset) = random.scale(scales_are, -2, true);
-            // An exponent is that of a scale.
+            // The exponent is the scale's.
             let exponent = (scale.to_bits() >> 23) as u8;
             match format {
                 Format::Mxfp4 => scales.push(exponent),
@@ -152,7 +152,8 @@ fn superblock(random: &mut Random, format: Format, codes: &mut Vec<u8>, scales: 
     (0..SUPERBLOCK).map(value).collect()
 }
 
-/// The low bits of 32 codes, as an affine format has them: column by column, and part by part, as it is documented.
+/// Packs the low bits of 32 quants in the documented order of affine formats: column by column, and part by
+/// part.
 fn packed(bits: Bits, codes: &[u8]) -> Vec<u8> {
     let bits = bits.count();
     let mut bytes = vec![0; 4 * bits];
@@ -197,7 +198,7 @@ pub(crate) enum Given {
     Unwritten(usize),
 }
 
-/// The first column that is taken of rows that are longer than a result.
+/// The first column read from rows that are longer than a result.
 pub(crate) const FIRST: u32 = 5;
 
 impl Bench {

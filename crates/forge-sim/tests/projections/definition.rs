@@ -1,4 +1,4 @@
-//! Projections by the definition, and how far results may be off.
+//! Matmuls by the definition, with tolerances.
 
 use crate::plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
 use forge_kernels::Spec;
@@ -24,7 +24,7 @@ pub(crate) fn key(number: f32) -> u32 {
     }
 }
 
-/// Results before the epilogue, and how far they may be off.
+/// Results before the epilogue, with tolerances.
 fn products(
     it: &LinearKernel,
     rows: usize,
@@ -63,7 +63,7 @@ fn products(
                 let x = f64::from(x) * gain;
                 sum += f64::from(w) * x;
                 size += (f64::from(w) * x).abs();
-                // Such a weight is the difference of its scaled code and its offset.
+                // A weight with an offset is the difference of its scaled quant and the offset.
                 if it.op.format.has_offsets() {
                     size += x.abs();
                 }

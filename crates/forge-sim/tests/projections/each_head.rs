@@ -53,7 +53,7 @@ fn every_head_multiplies_its_own_part() {
                         let x = f64::from(x[row * it.op.pitch + head * takes + input]);
                         sum += f64::from(weight) * x;
                         size += (f64::from(weight) * x).abs();
-                        // Such a weight is the difference of its scaled code and its offset.
+                        // A weight with an offset is the difference of its scaled quant and the offset.
                         if format.has_offsets() {
                             size += x.abs();
                         }

@@ -198,7 +198,7 @@ fn many_rows() {
             }),
         ]);
     }
-    // Results in two parts.
+    // Results in two partitions.
     for (format, split) in [("q4_0", 1), ("affine8_32", 2)] {
         let format = Format::from_name(format).unwrap_or(Format::F16);
         let plain = project(Rows::Many, format, 64, 96, Epilogue::Add);
@@ -219,7 +219,7 @@ fn the_best_candidate_is_the_lowest_of_equals() {
     for (index, it) in specs.iter().enumerate() {
         let mut pairs: Vec<[u32; 2]> =
             (0..2 * it.candidates).map(|_| [random.bits() % 9, random.bits()]).collect();
-        // In the second row there is no number.
+        // The second row is all NaN.
         pairs[it.candidates..].iter_mut().for_each(|pair| pair[0] = 0);
         let best = pairs[..it.candidates].iter().map(|&[key, id]| (key, u32::MAX - id)).max();
         let first = best.filter(|&(key, _)| key > 0).map_or(0, |(_, id)| u32::MAX - id);

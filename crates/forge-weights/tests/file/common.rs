@@ -8,12 +8,12 @@ use forge_weights::{ALIGNMENT, CheckpointWeights, PAGE, Progress, Summary, write
 use safetensors::{Dtype, SafeTensors};
 use std::io;
 
-/// A graph that binds weights of these shapes, in f32, and an embedding to be a model at all.
+/// A graph that binds f32 weights of these shapes, and an embedding, which every model needs.
 pub(crate) fn graph(shapes: &[Vec<usize>]) -> Graph {
     graph_plus(shapes, &[])
 }
 
-/// The same, with weights stored as tensor plus 1.
+/// The same, with weights that are the tensor plus 1.
 pub(crate) fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
     let all: Vec<Vec<usize>> = std::iter::once(vec![4, 4]).chain(shapes.iter().cloned()).collect();
     let param = |(index, shape): (usize, &Vec<usize>)| Param {
@@ -100,7 +100,8 @@ pub(crate) fn read_of(file: &[u8]) -> impl Fn(u64, &mut [u8]) -> io::Result<()> 
     }
 }
 
-/// The tensors of a file as the library of the format reads it, with where they begin; every rule of the file checked.
+/// The tensors of a file with their offsets, as read by the safetensors library; checks all rules of the
+/// format.
 pub(crate) fn tensors(file: &[u8]) -> Vec<(String, Dtype, Vec<usize>)> {
     let (header, _) = SafeTensors::read_metadata(file).unwrap();
     assert_eq!((8 + header as u64) % PAGE, 0, "the data begins at a page");

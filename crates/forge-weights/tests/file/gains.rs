@@ -27,7 +27,7 @@ fn gains_are_stored_with_their_one() {
     assert_eq!(read(&back, 1, 3)[..40], products);
 }
 
-/// A matrix times a norm weight, in two parts, and the same matrix of a graph without the norm weight.
+/// A matrix with a folded norm weight, in two parts, and the same matrix of a graph without the norm weight.
 #[test]
 fn a_gain_is_folded_into_the_columns_of_its_matrix() {
     let graph = graph(&[vec![3, 40], vec![2, 40], vec![40], vec![3, 40]]);

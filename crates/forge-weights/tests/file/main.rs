@@ -46,7 +46,7 @@ fn parts_of_tensors_are_cut_out_of_them() {
     assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
     assert_eq!(turned(1..2), column(2));
 
-    // As 7 groups of one row and another, and 3 of columns.
+    // As groups of rows, and as groups of columns.
     let wide = graph(&[vec![7, 6]]);
     let mut numbers = vec![0.0; 42];
     CheckpointWeights::new(&wide, checkpoint).rows(WeightId(1), 0..7, &mut numbers).unwrap();

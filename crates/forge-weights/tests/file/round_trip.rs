@@ -19,7 +19,7 @@ fn plans() -> impl Strategy<Value = (Vec<Vec<usize>>, Vec<Packed>)> {
                 (false, true) => Layout::Rows,
                 (false, false) => Layout::Blocks,
             };
-            // Pairs alternate, and blocks are whole groups.
+            // Interleaved parts come in pairs, and column blocks are whole groups.
             let parts = if alternate { 2 * parts } else { parts };
             let grow = |part: usize| rows + if alternate { part / 2 } else { part };
             let blocks = |part: usize| if layout == Layout::Blocks { 1 + part } else { 1 };
@@ -44,7 +44,7 @@ pub(crate) fn largest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// The root of the mean of the squares.
+/// The root mean square.
 fn mean(a: &[f32], b: &[f32]) -> f32 {
     (a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / a.len() as f32).sqrt()
 }
@@ -80,7 +80,7 @@ proptest! {
                 };
                 for (a, b) in groups(&a).iter().zip(groups(&b)) {
                     let error = match packed.format {
-                        // The ends of a group give way to the rest.
+                        // The search may clip the ends of a group.
                         Format::Affine(affine) if affine.bits.count() <= 4 => mean(a, &b),
                         Format::Q4K | Format::Q5K | Format::Q6K => mean(a, &b),
                         _ => largest(a, &b),
@@ -92,7 +92,7 @@ proptest! {
                         Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
                         Format::Mxfp4 => 0.25,
-                        // An offset as a bfloat can be a 128th of itself too low.
+                        // An offset rounded to bf16 can be too low by 1/128 of itself.
                         Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => {
                             let bits = packed.format.bits().map_or(0, |bits| bits.count());
                             0.515 * 2.0 / (2_f32.powi(bits as i32) - 1.0)

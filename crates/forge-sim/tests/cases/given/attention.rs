@@ -124,7 +124,7 @@ impl Writer {
             for number in 0..heads {
                 let written = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)).min(capacity);
                 let words = written * head / capacity / 4;
-                // Of a record of codes the words after them are scales.
+                // The words after the quants of a record are scales.
                 let is_scale = |word: usize| word * 4 % record(format, width) >= width;
                 let mut value = |word| match format {
                     Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),

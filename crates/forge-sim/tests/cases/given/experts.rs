@@ -30,7 +30,7 @@ impl Writer {
             }
             (Spec::ExpertsInner(it), "x") => self.floats(rows * it.op.inputs),
             (Spec::ExpertsInner(it), "bias") => {
-                // One gate of the last expert is no number.
+                // One gate of the last expert is NaN.
                 let first = (it.op.experts - 1) * it.op.outputs;
                 let bias = |index| if index == first { f32::NAN } else { self.float() };
                 Content::Words((0..it.op.experts * it.op.outputs).map(bias).map(f32::to_bits).collect())
@@ -95,7 +95,7 @@ impl Writer {
         Content::Words((0..rows * experts).map(logit).map(f32::to_bits).collect())
     }
 
-    /// Each row has experts of its own, the last ones first, and weights.
+    /// Distinct experts for each row, the last experts first, and their weights.
     fn routes(&mut self, rows: usize, experts: usize, chosen: usize) -> Content {
         let mut words = Vec::new();
         for row in 0..rows {

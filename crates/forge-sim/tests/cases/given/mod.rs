@@ -11,13 +11,13 @@ use forge_ops::Format;
 
 /// The contents of a buffer before a dispatch.
 pub(super) enum Content {
-    /// Nothing yet.
+    /// Uninitialized; the size.
     Unwritten(usize),
     /// Words.
     Words(Vec<u32>),
     /// A buffer of this size, initialized with words from an offset on.
     Parts(usize, Vec<(usize, Vec<u32>)>),
-    /// Of the weight file.
+    /// A part of the weight file.
     Weights(Vec<u8>),
 }
 
@@ -71,7 +71,7 @@ impl Writer {
         self.seed >> 8
     }
 
-    /// A number between -1 and 1.
+    /// A pseudorandom number between -1 and 1.
     fn float(&mut self) -> f32 {
         self.random() as f32 / (1 << 23) as f32 - 1.0
     }
@@ -86,11 +86,11 @@ impl Writer {
         let mut bytes = Vec::new();
         for row in 0..rows {
             for column in 0..columns.next_multiple_of(group) {
-                // A block of zeros may have any exponent, one that makes an infinity of its scale included.
+                // A block of zeros may have any exponent, even one whose scale is infinite.
                 let empty = format == Format::Mxfp4 && row == 0 && column < group;
                 let value = if column < columns { self.float() } else { 0.0 };
                 match (format, plane) {
-                    // A half of 2^-8, and an offset.
+                    // An f16 scale of 2^-8, and an offset.
                     (Format::Q4K | Format::Q5K, "scales") if column % group == 0 => {
                         // f16 scales of 2^-12 and 2^-8, and 6-bit scales per 16 columns.
                         bytes.extend([0x0c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
@@ -128,7 +128,7 @@ impl Writer {
     }
 }
 
-/// The plane of a weight that a buffer is, by its name.
+/// The plane of a weight that a buffer holds, by its name.
 fn plane_of(name: &str) -> &str {
     name.split('_').nth(1).unwrap_or_default()
 }

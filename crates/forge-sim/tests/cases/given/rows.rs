@@ -10,7 +10,7 @@ impl Writer {
     pub(super) fn of_rows(&mut self, spec: &Spec, name: &str, rows: usize) -> Content {
         match (spec, name) {
             (Spec::Embed(_), "ids") => {
-                // The last is outside.
+                // The last token id is outside the vocabulary.
                 Content::Words(
                     (0..rows).map(|row| if row + 1 < rows { row as u32 * 7 } else { 9999 }).collect(),
                 )
@@ -69,9 +69,10 @@ impl Writer {
             (Spec::Project(it), _) => self.plane(it.op.format, plane_of(name), it.op.outputs, it.op.inputs),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
-            // Few different logits, of which hundreds are equal, but in the second row; of the third row none is a number.
+            // Few distinct logits, hundreds of them equal, except in the second row. The third row is all
+            // NaN.
             (Spec::Sample(it), "logits") => {
-                // One maximum, neither the first nor the last element of a thread.
+                // One maximum, which is neither the first nor the last element of a thread.
                 let logit = |row: usize, id: usize, random: u32| match row {
                     1 => -(id as f32 - 300.0).abs(),
                     2 => f32::NAN,
@@ -82,8 +83,8 @@ impl Writer {
                     .map(|i| logit(i / it.vocabulary, i % it.vocabulary, self.random()));
                 Content::Words(logits.map(f32::to_bits).collect())
             }
-            // A scale, the first of the heaviest, a share, a least weight, a seed, a number. The second row is greedy, and of the
-            // fourth all is kept.
+            // Scale, top-k, top-p, min-p, seed and draw index. The second row is greedy, and the fourth has
+            // no filters.
             (Spec::Sample(_), "draws") => {
                 let draw = |row| match row {
                     1 => [0; 8],
