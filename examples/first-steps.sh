@@ -1,7 +1,7 @@
 #!/bin/sh
 # A checkpoint becomes a program, step by step: sh examples/first-steps.sh [model [directory]]
 #
-# The tests run this too, so it works as it stands. FORGE names a forge that is already built.
+# The tests run this script unchanged. FORGE is the path of a built forge.
 set -eu
 cd "$(dirname "$0")/.."
 forge() {
@@ -17,7 +17,7 @@ forge inspect "$model" --stage plan --quant q8_0 | head -n 12
 # Write the crate.
 forge compile "$model" -o "$out" --quant q8_0 --force
 
-# It needs nothing but Rust. CARGO_TARGET_DIR, where it is set, says where it is built.
+# The crate needs only Rust. CARGO_TARGET_DIR, if set, is the build directory.
 cd "$out"
 cargo build --release --quiet
 cargo run --release --quiet -- info

@@ -1,11 +1,10 @@
 #!/bin/sh
-# A recipe of one's own: which matrices get how many bits, judged by text that the model was not trained on.
+# Quantization recipes: which matrices get how many bits, compared by perplexity on held-out text.
 #
 #     sh examples/recipe.sh [checkpoint [text [directory]]]
 #
-# Formats cost bytes, and bytes are time; what they cost otherwise only the model can tell. The text is read by the program
-# of each recipe, and how well it is foretold stands beside the size of the weights. FORGE names a forge that is already
-# built.
+# More bits cost memory bandwidth, and fewer bits cost quality. The program of each recipe evaluates the text, and the
+# script prints perplexity and weight size. FORGE is the path of a built forge.
 set -eu
 cd "$(dirname "$0")/.."
 forge() {
@@ -28,9 +27,9 @@ measure() {
     printf '%-8s %10s bytes   perplexity %.7s   %s\n' "$name" "$bytes" "$perplexity" "$*"
 }
 
-# Four bits for everything: the least, and the worst.
+# Four bits for everything: the smallest, and the worst.
 measure small --quant q4_0
-# The table in eight: it is the head as well, so every word passes through it twice.
+# The embedding in eight bits: the head is tied to it, so every token uses it twice.
 measure mixed --quant q4_0 --quant-override model.embed_tokens=q8_0
-# As many bits as that, spent by forge where they change the numbers of the weights least.
+# About as many bits, distributed by forge to minimize the quantization error.
 measure spent --quant auto:5

@@ -1,9 +1,9 @@
 #!/bin/sh
-# A model as a library: compiles it into a crate beside this program, and runs the program.
+# A model as a library: compiles it into a crate next to this program, and runs the program.
 #
 #     sh examples/embedding/run.sh [checkpoint]
 #
-# FORGE names a forge that is already built.
+# FORGE is the path of a built forge.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 model=$(cd "${1:-$here/../fable}" && pwd)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# A server with a schema: compiles a model, builds its program, and asks it for an answer that is a type.
+# Structured output: compiles a model, builds its program, and requests an answer that follows a schema.
 #
 #     sh examples/outline/run.sh [checkpoint]
 #
-# FORGE names a forge that is already built.
+# FORGE is the path of a built forge.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 model=$(cd "${1:-$here/../fable}" && pwd)

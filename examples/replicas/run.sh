@@ -14,5 +14,5 @@ haproxy) haproxy -f "$here/haproxy.cfg" & ;;
 nginx) nginx -p "$(mktemp -d)" -c "$here/nginx.conf" & ;;
 *) echo "haproxy or nginx, not $proxy" >&2; exit 2 ;;
 esac
-# Until the proxy ends: a server that ends is for the proxy to notice.
+# Until the proxy ends. The proxy handles a server that ends.
 wait $!

@@ -54,12 +54,12 @@ with tempfile.TemporaryDirectory() as folder:
     bits = results["stories_rolling"]["bits_per_byte,none"]
     accuracy = results["stories_choice"]["acc,none"]
     print(f"lm_eval: {bits:.6f} bits a byte, {accuracy:.2f} of endings told, {results['stories_write']['exact_match,none']:.2f} written exactly")
-    # An untrained model tells about half of them.
+    # An untrained model gets about half of them right.
     assert accuracy >= 0.8, accuracy
     if PROGRAM:
         (folder / "stories.txt").write_text("\n* * *\n".join(STORIES))
         own = json.loads(subprocess.run([PROGRAM, "perplexity", folder / "stories.txt", "--separator", "* * *", "--json", "--model-dir", CRATE],
                                         check=True, capture_output=True).stdout)
         own = own["bits_per_byte"]
-        # They differ by how a pass of few rows rounds, and one of many.
+        # They differ by the rounding of small and large batches.
         assert abs(bits / own - 1) < 1e-3, (bits, own)

@@ -13,8 +13,8 @@ URL, FOLDER = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
-# Watches the page from inside: how far the talk was, and what the button said, at every change. Models can be too quick for
-# who looks from outside, so it is also here that Escape is pressed, in the middle of the first answer.
+# Records the length of the conversation and the button's label at every change of the page. A fast model may finish between two
+# polls from outside, so this also presses Escape, in the middle of the first answer.
 WATCH = """
 window.seen = [];
 document.addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
@@ -50,7 +50,7 @@ def walk(browser, name, **how):
             page.screenshot(path=f"{FOLDER}/{name}-{what}.png")
 
     page.goto(URL)
-    # The keyboard alone: the field has the focus, Enter sends, Escape stops, and what has been said stays.
+    # Keyboard only: the field has the focus, Enter sends, Escape stops, and the partial answer stays.
     page.keyboard.type("Tell me a story about a fox and a lantern")
     page.keyboard.press("Enter")
     for _ in range(8):
@@ -59,7 +59,7 @@ def walk(browser, name, **how):
         steps = len({length for button, length in value("window.seen") if button == "Stop"})
         if "stopped" in stopped and steps > 5:
             break
-        # Most of the answer had come before the page could look.
+        # Most of the answer had arrived before the first poll.
         value("window.stopped = false, window.seen = []")
         page.get_by_role("button", name="Again").last.click()
     assert "stopped" in stopped and steps > 5, (stopped, steps)

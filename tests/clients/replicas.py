@@ -37,7 +37,7 @@ def ask(prompt, stream):
             return "", f"status {response.status}"
         if not stream:
             return json.loads(response.read())["choices"][0]["text"], "whole"
-        # From here on the proxy has said that it is well, and cannot ask anybody else.
+        # From here on the proxy has sent the status, and cannot retry with the other server.
         begun = True
         for line in response:
             if line.strip() == b"data: [DONE]":
@@ -85,7 +85,7 @@ try:
     victim = int(subprocess.run(["pgrep", "-f", "serve --port 8091"], check=True, capture_output=True, text=True).stdout.split()[0])
     killed = time.time()
     os.kill(victim, signal.SIGKILL)
-    # As long again, and until each client may have been answered by the server that is left: a busy machine takes its time.
+    # As long again, and until each client can have had a response of the remaining server.
     deadline = time.time() + 60
     while time.time() < killed + SECONDS or (answered_after(killed) <= CLIENTS and time.time() < deadline):
         time.sleep(0.2)

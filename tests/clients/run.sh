@@ -36,7 +36,7 @@ clients() { # URL
 
 serve "$crate" "$port"
 clients "$url"
-# The same model with a template that knows tools.
+# The same model with a chat template that supports tools.
 "$python" "$here/knows_tools.py" "$crate" "$packages/tools"
 serve "$packages/tools" $((port + 1))
 clients "http://127.0.0.1:$((port + 1))"

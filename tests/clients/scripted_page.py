@@ -102,7 +102,7 @@ def walk(page, url):
         ask("long")
         expect(page.locator("#talk .turn").last).to_contain_text("line 149")
         assert below() < 3, f"answer {count} ended {below()} pixels out of view"
-    # Whoever scrolls up stays there, and who returns to the end follows again.
+    # After scrolling up, the view stays there. At the end, it follows again.
     say("long")
     expect(page.locator("#talk .turn").last).to_contain_text("line 40")
     page.mouse.move(400, 300)
@@ -116,7 +116,7 @@ def walk(page, url):
     ask("long")
     assert below() < 3, below()
 
-    # A new chat during an answer has nothing of it.
+    # A new chat, started during an answer, does not contain that answer.
     option("N")
     expect(page.locator("#empty")).to_be_visible()
     say("endless")
@@ -128,7 +128,7 @@ def walk(page, url):
     assert requests[-2] == [("user", "first")], requests[-2]
     assert requests[-1] == [("user", "first"), ("assistant", "short answer"), ("user", "second")], requests[-1]
 
-    # A message of which nothing came is not sent before the next one.
+    # A message without a reply is not sent again with the next one.
     for word in ["silent", "fail"]:
         option("N")
         say(word)
@@ -138,7 +138,7 @@ def walk(page, url):
         else:
             expect(page.locator(".bad")).to_contain_text("broken on purpose")
         idle()
-        # It can be asked again as it was.
+        # The message can be sent again unchanged.
         page.get_by_role("button", name="Again").click()
         if word == "silent":
             page.keyboard.press("Escape")
@@ -150,7 +150,7 @@ def walk(page, url):
         ask("and")
         assert [role for role, _ in requests[-1]] == ["user", "assistant", "user"], requests[-1]
 
-    # Labels are those that people know.
+    # Settings have their usual labels.
     ask("cut")
     expect(page.locator("#talk")).to_contain_text("token limit reached")
     option("S")

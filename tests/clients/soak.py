@@ -111,7 +111,7 @@ async def wrong(_):
     try:
         status, _ = await ask(body)
     except (ConnectionError, ValueError):
-        # A body that is refused may meet a closed door before the refusal is read.
+        # The server may close the connection before the client reads the rejection of its body.
         count("refused abruptly")
         return
     count("refused" if status in statuses else f"WRONG: status {status}")

@@ -1,7 +1,8 @@
-//! `programs fill FOLDER`: random numbers where a weight file's header says that weights are, for measuring speed.
+//! `programs fill FOLDER`: creates a weight file with random values, to measure speed.
 //!
-//! `FOLDER/weights.header` is all that came of the file, which becomes `FOLDER/weights.safetensors`. Numbers are of such a size
-//! that activations neither vanish nor grow without bound, whatever they were stored as; codes are any.
+//! The input is `FOLDER/weights.header`, the header of a weight file, and the output
+//! `FOLDER/weights.safetensors`. Values are of a magnitude at which activations neither vanish nor overflow,
+//! in any format. Quants are arbitrary.
 
 use forge_runtime::error::Error;
 use serde_json::{Map, Value};
@@ -10,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that a thread writes at once.
+/// Bytes that a thread writes in one call.
 const PIECE: u64 = 32 << 20;
 
 pub fn main() -> Result<u8, Error> {
@@ -51,8 +52,8 @@ fn fill(folder: &Path) -> std::io::Result<()> {
     })
 }
 
-/// What of eight random bytes is kept, and what they have besides: signs and the last bits of numbers are random, their sizes are
-/// between a power of two and the next.
+/// Masks for eight random bytes: `keep` selects random bits (signs and low mantissa bits), and `set` sets
+/// exponents, so that magnitudes are between a power of two and the next.
 #[derive(Clone, Copy)]
 struct Kind {
     keep: u64,
@@ -65,7 +66,7 @@ impl Kind {
         let four = |keep: u64, set: u64| Kind { keep: keep * 0x0001_0001_0001_0001, set: set * 0x0001_0001_0001_0001 };
         let two = |keep: u64, set: u64| Kind { keep: keep * 0x0000_0001_0000_0001, set: set * 0x0000_0001_0000_0001 };
         match tensor["dtype"].as_str() {
-            // Factors of codes, from 2^-12; numbers by themselves from 2^-6; gains from a half.
+            // Scales of quants from 2^-12, float weights from 2^-6, norm weights from 0.5.
             Some("F16") if name.ends_with(".scales") => four(0x83ff, 0x0c00),
             Some("F16") => four(0x83ff, 0x2400),
             Some("BF16") if name.ends_with(".scales") => four(0x807f, 0x3980),
@@ -76,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// So many bytes of such numbers, the same for the same seed.
+    /// Pseudorandom values of this size in bytes, determined by the seed.
     fn numbers(self, seed: u64, bytes: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0xd134_2543_de82_ef95) | 1;
         let mut numbers = Vec::with_capacity(bytes + 8);

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Does an NVIDIA GPU compute what the reference computed? For every program in this folder: its logits against golden.json,
-# and a greedy text against the CPU's; and, before, the tests of kernels. `sh judge.sh`, or with what is to come before each program, and
-# without those tests: `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. Eight programs are judged at once, or as many
-# as JOBS says. Exit code: whether everything was right.
+# Verifies every program in this folder on an NVIDIA GPU: its logits against golden.json, and its greedy output against
+# the CPU's. Runs the kernel tests first. Arguments are a command that runs each program, without the kernel tests:
+# `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. JOBS is the number of programs at once (8).
+# Exit code: 0 if everything passes.
 cd "$(dirname "$0")" || exit 2
 if [ $# = 0 ] && [ -d kernels ]; then
     sh kernels/kernels.sh || exit 1
@@ -21,7 +21,7 @@ judge() {
     fi
     worst=$(echo "$said" | awk '$NF == "same" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
     text="--model-dir $name generate --token-ids 1,2,3,4,5 --temperature 0 -n 24"
-    # What a tool says of itself is no text of the program's.
+    # Lines of compute-sanitizer are not output of the program.
     on_gpu=$("$@" ./programs "$name" --device cuda $text 2>/dev/null | sed '/^=========/d')
     on_cpu=$(./programs "$name" --device cpu --f32-activations $text 2>/dev/null)
     if [ "$on_gpu" = "$on_cpu" ]; then same="the CPU's text"; else same="ANOTHER TEXT than the CPU's"; fi

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Does an NVIDIA GPU compute what plain arithmetic in f64 gives? The tests in this folder dispatch kernels of all kinds there, at sizes that
-# fit nothing, from the PTX of each compute capability. `sh kernels.sh`, or only some: `sh kernels.sh 90`. All are run at once, since it is the
-# driver's translation that takes time; what they print is in NAME.CAPABILITY.log. Exit code: whether every test passed.
+# Compares kernels on an NVIDIA GPU with f64 arithmetic. The tests in this folder dispatch kernels of all kinds, at sizes
+# that fill no tile, from the PTX of each compute capability: `sh kernels.sh`, or some capabilities: `sh kernels.sh 90`.
+# All run at once, because the driver's PTX compiler dominates the time. Output is in NAME.CAPABILITY.log. Exit code: 0
+# if every test passes.
 cd "$(dirname "$0")" || exit 2
 tests=
 for file in *; do

@@ -1,9 +1,9 @@
 #!/bin/sh
-# How fast is each program in this folder on an NVIDIA GPU? `sh times.sh`, with what is said to `bench` as arguments, or with
+# Measures each program in this folder on an NVIDIA GPU. Arguments of `sh times.sh` are those of `bench`, by default
 #   -p 512,4096 -n 128 -d 0,4096,32768 -r 3
-# ONLY is a pattern of names; FOLDER, where weights go for as long as a program runs, is best in memory (/dev/shm). With
-# LLAMA_BENCH, llama.cpp's program, and GGUF, a folder of files of the same names, llama.cpp is run after each, TURNS times.
-# What they say is left in OUT (here, if it is not set), as lines of JSON.
+# ONLY selects programs by a pattern of names. FOLDER holds the weights of the running program, best in memory (/dev/shm).
+# With LLAMA_BENCH (the llama-bench program) and GGUF (a folder of files with the same names), llama-bench runs after each
+# program. TURNS is the number of rounds. JSON results go to OUT, by default the current directory.
 cd "$(dirname "$0")" || exit 2
 [ $# != 0 ] || set -- -p 512,4096 -n 128 -d 0,4096,32768 -r 3
 out=${OUT:-.}

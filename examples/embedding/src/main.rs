@@ -1,4 +1,4 @@
-//! A program with a language model in it: asks for a story, and then about the story.
+//! A program with a language model: generates a story, then answers a question about it.
 
 use fable::{Conversation, Event, Error, Message, GenerationParams, LoadOptions};
 use std::io::Write;
@@ -8,11 +8,11 @@ fn main() -> Result<(), Error> {
     let mut session = fable::open(&LoadOptions::default())?;
     let mut messages = vec![Message::user("Tell me a story about a goat and a bell")];
 
-    // All at once: the story is here when it is whole. GenerationParams::default() takes the likeliest word, always.
+    // In one call: `chat` returns the complete story. `GenerationParams::default()` is greedy.
     let story = session.chat(&messages, GenerationParams::default())?;
     println!("{story}\n");
 
-    // Word by word: the session is told what happens as it happens, and may be stopped.
+    // Streamed: the callback gets each token, and can stop the generation.
     messages.push(Message::assistant(story));
     messages.push(Message::user("What did the goat want?"));
     let prompt = session.prompt(&Conversation::new(&messages))?;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
         ControlFlow::Continue(())
     })?;
 
-    // The story was not read again: the session remembers what it has said.
+    // The story is not processed again: its tokens are in the KV cache.
     println!("\n\n{} ids in the conversation, {} of them read for this answer", prompt.len(), written.prefilled_tokens);
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! Answers that are a type: a server's answer follows the schema of a Rust struct, so it can be read into that struct.
+//! Structured output: the server's answer follows the schema of a Rust struct, so it can be parsed into that
+//! struct.
 //!
-//! Starts the server whose program is named on the command line, asks for a story, and then for its outline.
+//! Starts the server whose program is named on the command line, requests a story, and then its outline.
 
 use schemars::{JsonSchema, schema_for};
 use serde::Deserialize;
@@ -53,15 +54,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A server that ends with this program.
+/// A server process, which ends with this program.
 struct Server {
     process: Child,
-    /// Of its API.
+    /// Base URL of its API.
     base: String,
 }
 
 impl Server {
-    /// Starts it at any free port, and waits until it has said which.
+    /// Starts the server on a free port, and waits until it prints its address.
     fn start(program: &str) -> Result<Server, Box<dyn Error>> {
         let mut command = Command::new(program);
         let mut process = command.args(["serve", "--port", "0"]).stderr(Stdio::piped()).spawn()?;
@@ -76,7 +77,7 @@ impl Server {
         Err(format!("{program} ended without serving").into())
     }
 
-    /// The model's answer to a conversation: its likeliest, in the format that is asked for.
+    /// The model's greedy reply to a conversation, in the given format.
     fn ask(&self, messages: &[Value], format: Option<Value>) -> Result<String, Box<dyn Error>> {
         let mut request = json!({ "messages": messages, "temperature": 0 });
         if let Some(format) = format {
