@@ -5,7 +5,7 @@
 //! * The text model of a multimodal checkpoint has another name prefix, recognized by its embedding table:
 //!   [`Place`].
 //! * Convolution taps are transposed, and gains that were stored minus 1 include the 1. A converter does both
-//!   or neither, so the taps' layout also tells how gains are stored.
+//!   or neither, so the taps' layout also determines how gains are stored.
 //! * MLA's key and value matrices are recognized by name in `layers::mla`.
 
 use crate::checkpoint::safetensors_header::Tensor;

@@ -67,7 +67,7 @@ impl WeightFile {
         Ok(WeightFile { path: path.to_path_buf(), file, map: Arc::new(map), tensors })
     }
 
-    /// Asks the OS to read the whole file ahead (`madvise`). Errors are ignored: they cost only time.
+    /// Advises the OS to read the whole file ahead (`madvise`). Errors are ignored: they cost only time.
     pub fn advise_will_need(&self) {
         let _ = self.map.advise(Advice::WillNeed);
     }

@@ -1,8 +1,8 @@
 //! Encodes and decodes affine formats: groups of unsigned values with a scale and an offset, value = q *
 //! scale + offset.
 //!
-//! Scales and offsets are f16, or bf16 if a checkpoint's own; both are called halves here. The offset is the
-//! largest half not above the group's minimum, and the scale the half nearest to the exact scale from there
+//! Scales and offsets are f16, or bf16 if they come from the checkpoint; *half* means either. The offset is
+//! the largest half not above the group's minimum. The scale is the half nearest to the exact scale from there
 //! to the maximum. Values are rounded to the nearest level of the stored scale and offset, so rounding these
 //! only widens the step slightly, and the error is at most half a step. A group of one repeated value is
 //! exact if a half represents it.

@@ -1,8 +1,8 @@
 //! Encodes a row of f32 values in a format, and decodes it.
 //!
 //! A stored row has one byte slice per plane of its format, padded to whole groups of columns. Values are
-//! rounded to nearest, halves ties to even. A value that the format cannot represent is an error; it is never
-//! clipped.
+//! rounded to nearest, f16 and bf16 with ties to even. A value that the format cannot represent is an error;
+//! it is never clipped.
 
 use crate::affine;
 use crate::mxfp4;
@@ -138,10 +138,10 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
     }
 }
 
-/// Number of halves converted at once.
+/// Number of f16 or bf16 values converted at once.
 const HALVES: usize = 256;
 
-/// Converts values to halves. A result equal to `infinity` was too large.
+/// Converts values to f16 or bf16. A result equal to `infinity` was too large.
 fn halves(
     row: &[f32],
     values: &mut [u8],

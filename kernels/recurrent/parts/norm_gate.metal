@@ -1,3 +1,4 @@
+{# Writes a head's output, with its gated RMSNorm if the kernel includes the norm. #}
 {% set counted = " && counts" if padded else "" %}
 {% if gated %}
         // Gated norm of the head's output.

@@ -1,3 +1,4 @@
+{# Stages L2-normalized queries and keys of a chunk, and the beta and log decay of each row. #}
 {% set vectors = padded // step %}
 {% set spare = each * row_threads != vectors %}
 {% set bounded = each * row_threads * step != keys %}

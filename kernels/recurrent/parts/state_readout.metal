@@ -1,3 +1,4 @@
+{# Reads the recurrent state out: k·S and q·S, with the squared lengths of q and k. #}
 {% set dotted = "dot(A, B)" if vector == "float4" else "A * B" %}
         // Products of the state with key and query, in one pass. Lengths are divided out at the end.
         float k_dot_s = 0.0f;

@@ -88,7 +88,7 @@ impl Vocabulary<'_> {
         if config["temperature"] == json!(0.0) {
             config["do_sample"] = json!(false);
         }
-        // Samplers that the program lacks: a note says that it samples without them.
+        // Unsupported samplers are reported in a note.
         for (name, off) in [("xtc_probability", 0.0), ("mirostat", 0.0)] {
             if number(name).is_some_and(|number| number != off) {
                 metadata

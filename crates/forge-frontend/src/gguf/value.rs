@@ -24,7 +24,7 @@ impl Value {
     /// Maximum number of values in all lists of a file.
     pub(crate) const MOST: u64 = 1 << 22;
 
-    /// Reads a value of a type; `room` is how many values lists may still have.
+    /// Reads a value of a type. `room` is the number of values that further lists may contain.
     pub(crate) fn read(
         cursor: &mut Cursor<'_>,
         name: &str,

@@ -23,7 +23,7 @@ pub(crate) fn read(config: &Section<'_>) {
     }
     config.absent_if_empty(KEY);
     let Some(section) = config.section(KEY) else { return };
-    // Tensor names tell which modules are quantized.
+    // Tensor names determine which modules are quantized.
     section.pass_over("modules_to_not_convert");
     if section.word("quant_method") != Some("mxfp4") {
         let why = "expected mxfp4 or MLX quantization";

@@ -98,7 +98,7 @@ pub fn available() -> Option<u64> {
         fn host_statistics64(host: u32, what: i32, words: *mut u32, count: *mut u32) -> i32;
     }
     let (mut words, mut count) = ([0_u32; WORDS], WORDS as u32);
-    // SAFETY: `words` has as many words as `count` says; `vm_page_size` is set before a program starts.
+    // SAFETY: `words` has `count` words; `vm_page_size` is set before a program starts.
     let (status, page) = unsafe {
         (host_statistics64(mach_host_self(), HOST_VM_INFO64, words.as_mut_ptr(), &mut count), vm_page_size)
     };

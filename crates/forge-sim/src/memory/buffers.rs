@@ -138,7 +138,7 @@ impl Memory {
     /// Contents of a buffer.
     pub fn contents(&self, buffer: BufferId) -> &[u8] {
         let buffer = &self.buffers[buffer.0];
-        // SAFETY: the mapping has at least so many bytes, and no kernel runs while `self` is borrowed.
+        // SAFETY: the mapping has at least this many bytes, and no kernel runs while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(buffer.host.start as *const u8, buffer.bytes) }
     }
 

@@ -23,7 +23,7 @@ impl Memory {
         let id = self.unwritten(bytes)?;
         let address = self.address(id);
         for at in 0..bytes {
-            // SAFETY: the mapping has so many bytes, and is not shared yet.
+            // SAFETY: the mapping has this many bytes, and is not shared yet.
             unsafe { address.add(at).write(poison(at / 4)[at % 4]) };
         }
         Ok(id)
@@ -40,7 +40,7 @@ impl Memory {
         let address = self.address(buffer);
         let buffer = &mut self.buffers[buffer.index()];
         let Some(shadow) = buffer.shadow.as_deref_mut() else { return };
-        // SAFETY: the mapping has so many bytes, and no kernel runs while `self` is borrowed.
+        // SAFETY: the mapping has this many bytes, and no kernel runs while `self` is borrowed.
         let bytes = unsafe { std::slice::from_raw_parts(address, buffer.bytes) };
         let size = 1 << shadow.shift;
         for (index, (cell, found)) in shadow.cells.iter_mut().zip(bytes.chunks(size)).enumerate() {
@@ -76,7 +76,7 @@ mod tests {
     fn what_the_host_writes_is_noticed_and_nothing_else() {
         let mut memory = Memory::new();
         let buffer = memory.poisoned(22).unwrap_or_else(|error| panic!("{error}"));
-        // SAFETY: the buffer has so many bytes.
+        // SAFETY: the buffer has this many bytes.
         unsafe { memory.address(buffer).add(8).cast::<u32>().write_unaligned(0) };
         let written = |memory: &mut Memory| [0, 4, 8, 12, 16].map(|at| memory.written(buffer, at, 4));
         assert_eq!(written(&mut memory), [false; 5], "before anybody has looked");

@@ -131,7 +131,7 @@ unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
     }
 }
 
-/// A value head for attention: `from`, or its norm in `room` if values are normed.
+/// A value head for attention: `from` itself, or its norm, written to `room`, if values are normed.
 #[inline(always)]
 pub(crate) unsafe fn prepare_value<'a, S: Simd>(
     from: &'a [f32],

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Paths that need no key: health checks, and the page that asks for the key.
+/// Paths that need no key: health checks, and the chat page, which prompts for the key.
 const OPEN: [&str; 3] = ["/health", "/ready", "/"];
 
 /// What a request has to present.
