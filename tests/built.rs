@@ -36,8 +36,8 @@ pub struct Built {
     pub program: PathBuf,
 }
 
-/// Every model, with and without fusions, some in every format, a model of odd sizes, and models of mixed formats: compiled
-/// and built once for each test binary.
+/// Every model, with and without fusions, some in every format, a model of odd sizes, and models of mixed
+/// formats: compiled and built once for each test binary.
 pub fn all_built() -> &'static [Built] {
     &all_with_driver().0
 }
@@ -122,8 +122,8 @@ fn all_to_build() -> Vec<Built> {
             .chain([SUPERBLOCKS])
             .map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }),
     );
-    // `FORGE_MODELS=qwen3,gemma2` builds only crates of these models. Models of tests/odd outside all lists are only built this
-    // way.
+    // `FORGE_MODELS=qwen3,gemma2` builds only crates of these models. Models of tests/odd outside all lists
+    // are only built this way.
     if let Ok(wanted) = std::env::var("FORGE_MODELS") {
         let wanted: BTreeSet<&str> = wanted.split(',').collect();
         let unlisted: Vec<&str> =

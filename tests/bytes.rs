@@ -1,5 +1,5 @@
-//! Predicted memory traffic equals measured traffic. Every step of small models runs by itself in the kernel checker, which counts
-//! distinct bytes.
+//! Predicted memory traffic equals measured traffic. Every step of small models runs by itself in the kernel
+//! checker, which counts distinct bytes.
 
 use forge_ir::{Graph, Record};
 use forge_kernels::spec::MOST_EXPERTS;

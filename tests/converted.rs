@@ -85,8 +85,8 @@ fn what_no_converter_writes_is_refused() {
     const CONFIG: &str = "config.json";
     let mode = |to| [r#""mode": "mxfp4""#, to];
     let cases: [(&str, &str, [&str; 2], &[&str]); 8] = [
-        // Convolution weights in the original layout indicate norm weights minus 1, but the metadata indicates a
-        // converter.
+        // Convolution weights in the original layout indicate norm weights minus 1, but the metadata
+        // indicates a converter.
         (
             "qwen3_5_old_mlx",
             TENSORS,

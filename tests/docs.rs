@@ -1,4 +1,5 @@
-//! Every relative link of the documentation refers to an existing file, and every anchor to one of its headings.
+//! Every relative link of the documentation refers to an existing file, and every anchor to one of its
+//! headings.
 //!
 //! Links to other sites are not followed. Code blocks and inline code contain no links.
 

@@ -1,9 +1,9 @@
 //! Helpers of the end-to-end tests: models, the compiler as a command, and generated crates.
 //!
-//! A model is a directory of `tests/models`, `tests/quantised` (quantized checkpoints) or `tests/odd`. It has a checkpoint, and
-//! `golden.json` or `golden.safetensors` with logits that Hugging Face transformers computed in f32. All directories are tested;
-//! adding one adds its tests. Crates are generated in `target/tests` and built as one workspace, so that cargo builds dependencies
-//! once and models in parallel.
+//! A model is a directory of `tests/models`, `tests/quantised` (quantized checkpoints) or `tests/odd`. It has
+//! a checkpoint, and `golden.json` or `golden.safetensors` with logits that Hugging Face transformers
+//! computed in f32. All directories are tested; adding one adds its tests. Crates are generated in
+//! `target/tests` and built as one workspace, so that cargo builds dependencies once and models in parallel.
 
 mod built;
 pub mod emulated;
@@ -92,7 +92,8 @@ pub fn rows_of(scratch: &Scratch, load: Workload) -> usize {
     scratch.rows.min(rows as usize)
 }
 
-/// Whether tests create the model from random numbers, so that only the reference implementation has its logits.
+/// Whether tests create the model from random numbers, so that only the reference implementation has its
+/// logits.
 pub fn is_random(name: &str) -> bool {
     [ODD, MLX, SUPERBLOCKS.0].contains(&name) || CONVERTED_TO_CODES.contains(&name)
 }

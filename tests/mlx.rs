@@ -1,6 +1,6 @@
-//! Checkpoints in the format of MLX converters, created from those of tests/models and tests/odd and from random ones. `names` has
-//! the tensor names, `codes` the quantized values. The code follows the converters and the definition of the format, independently
-//! of forge's reader.
+//! Checkpoints in the format of MLX converters, created from those of tests/models and tests/odd and from
+//! random ones. `names` has the tensor names, `codes` the quantized values. The code follows the converters
+//! and the definition of the format, independently of forge's reader.
 
 mod codes;
 mod names;
@@ -24,8 +24,8 @@ struct Array {
     bytes: Vec<u8>,
 }
 
-/// Bits and group size of modules of the first layer and outside the layers. All others have 4 and 64, except one that is not
-/// quantized.
+/// Bits and group size of modules of the first layer and outside the layers. All others have 4 and 64, except
+/// one that is not quantized.
 const MODULES: [(&str, usize, usize); 9] = [
     ("model.embed_tokens", 6, 64),
     ("model.layers.0.self_attn.q_proj", 2, 32),
@@ -41,7 +41,8 @@ const MODULES: [(&str, usize, usize); 9] = [
 /// Marks a module that is not quantized.
 const LEFT: &str = "model.layers.1.self_attn.k_proj";
 
-/// Writes a checkpoint with every number of bits and group size, module by module, and its dequantized copy. Returns both paths.
+/// Writes a checkpoint with every number of bits and group size, module by module, and its dequantized copy.
+/// Returns both paths.
 pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16",
@@ -58,8 +59,8 @@ pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
     quantised(scratch, "mlx", &config, Codes::Affine { bits: 4, group: 64 }, codes)
 }
 
-/// A random quantized model in the format of a converter, with the `usual` parameters unless another rule applies, and its
-/// dequantized copy. Returns both paths.
+/// A random quantized model in the format of a converter, with the `usual` parameters unless another rule
+/// applies, and its dequantized copy. Returns both paths.
 fn quantised(
     scratch: &Path,
     name: &str,
@@ -106,8 +107,8 @@ fn is_quantised(config: &Value, module: &str, array: &Array) -> bool {
     array.shape.len() > 1 && !module.ends_with(".conv1d") && !(chooses && module.ends_with(".mlp.gate"))
 }
 
-/// A random quantized model of a family that converters modify, and its dequantized copy. Widths that are not multiples of 64 have
-/// smaller groups; the router has more bits.
+/// A random quantized model of a family that converters modify, and its dequantized copy. Widths that are not
+/// multiples of 64 have smaller groups; the router has more bits.
 pub(crate) fn families(scratch: &Path, name: &str) -> [PathBuf; 2] {
     let of_group = |bits, group| Codes::Affine { bits, group };
     let chooses = |module: &str| {
@@ -173,7 +174,8 @@ fn once<const N: usize>(folders: &[PathBuf; N], write: impl FnOnce()) -> [PathBu
     folders.clone()
 }
 
-/// Writes a model of tests/models or tests/odd in the format of a converter, unquantized, and its expected results.
+/// Writes a model of tests/models or tests/odd in the format of a converter, unquantized, and its expected
+/// results.
 fn plain(source: &Path, to: &Path) {
     let text = std::fs::read_to_string(source.join("config.json")).expect("a model has config.json");
     let mut config: Value = serde_json::from_str(&text).expect("it is JSON");

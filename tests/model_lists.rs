@@ -2,20 +2,21 @@
 
 use forge_planner::Fusion;
 
-/// Formats in which the models of [`WHOLE`] are compiled. `keep` gives the same crate as the checkpoint's own format, byte for
-/// byte, which `command_line` tests; so it is not built again.
+/// Formats in which the models of [`WHOLE`] are compiled. `keep` gives the same crate as the checkpoint's own
+/// format, byte for byte, which `command_line` tests; so it is not built again.
 pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 
-/// Formats in which every model is compiled, besides [`UNFUSED`]. There are hundreds of crates, and a format's kernels do not
-/// depend on the architecture: f32 checks the program, and q8_0 and q4_0 check the packing. The models of [`WHOLE`] cover the
-/// other formats.
+/// Formats in which every model is compiled, besides [`UNFUSED`]. There are hundreds of crates, and a
+/// format's kernels do not depend on the architecture: f32 checks the program, and q8_0 and q4_0 check the
+/// packing. The models of [`WHOLE`] cover the other formats.
 pub const FEW_FORMATS: [&str; 2] = ["f32", "q8_0"];
 
-/// Format in which every model is compiled without fusions. The KV cache is f32, so that only arithmetic can differ.
+/// Format in which every model is compiled without fusions. The KV cache is f32, so that only arithmetic can
+/// differ.
 pub const UNFUSED: (&str, Option<&str>) = ("q4_0", Some("f32"));
 
-/// Mixture-of-experts models. The first are packed in several formats. The others test routing and shared experts, for which f32
-/// is enough.
+/// Mixture-of-experts models. The first are packed in several formats. The others test routing and shared
+/// experts, for which f32 is enough.
 pub const EXPERTS: [&str; 10] = [
     "qwen2_moe",
     "glm4_moe",
@@ -29,8 +30,8 @@ pub const EXPERTS: [&str; 10] = [
     "gemma4_moe",
 ];
 
-/// Models whose tokens use all experts, so that quantization cannot change the selection; with the format in which they are
-/// compared.
+/// Models whose tokens use all experts, so that quantization cannot change the selection; with the format in
+/// which they are compared.
 pub const WITHOUT_CHOICE: [(&str, &str); 2] = [("mixtral_all", "q4_0"), ("qwen3_moe_all", "q8_0")];
 
 /// Unusual mixture-of-experts models: expert groups; rows that use all experts; more experts than lanes, and
@@ -51,15 +52,16 @@ pub const LATENTS: (&str, [Fusion; 4]) = (
     [Fusion::FuseQkv, Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue, Fusion::DeferredNorm],
 );
 
-/// Odd MLA models: queries with and without a low-rank projection, biases, odd head widths, and both RoPE pairings.
+/// Odd MLA models: queries with and without a low-rank projection, biases, odd head widths, and both RoPE
+/// pairings.
 pub const ODD_LATENTS: [&str; 3] = ["deepseek_v2_groups", "deepseek_v3_groups", "deepseek_v3_further"];
 
 /// Formats that differ only in bits and group size; one model covers all of them.
 pub const AFFINE: [&str; 6] =
     ["affine8_32", "affine6", "affine5_32", "affine4_128", "affine3_bf16", "affine2"];
 
-/// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored separately from
-/// the embedding. The first has exactly the checkpoint's values.
+/// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is
+/// stored separately from the embedding. The first has exactly the checkpoint's values.
 pub const MIXED: [(&str, &str, &[&str]); 2] = [
     ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
     ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
@@ -68,12 +70,13 @@ pub const MIXED: [(&str, &str, &[&str]); 2] = [
 /// Models with a q8_0 KV cache: one with QK norm, one with a sliding window.
 pub const CODED: [&str; 2] = ["qwen3", "gemma2"];
 
-/// A model whose rows are whole superblocks, in every K-quant format: mixed as in common GGUF files, with one layer in another
-/// format.
+/// A model whose rows are whole superblocks, in every K-quant format: mixed as in common GGUF files, with one
+/// layer in another format.
 pub const SUPERBLOCKS: (&str, &str, &[&str]) =
     ("superblocks", "q4_k", &["*.{v,down}_proj=q6_k", "lm_head=q6_k", "*.1.mlp.*=q5_k"]);
 
-/// A model of tests/odd whose last layers share the KV cache of earlier ones, with two head widths and per-layer inputs.
+/// A model of tests/odd whose last layers share the KV cache of earlier ones, with two head widths and
+/// per-layer inputs.
 pub const SHARED: &str = "gemma4_text_shared";
 
 /// A model of tests/odd with full-attention heads of 512 channels and sliding-window heads of 32.
@@ -88,8 +91,8 @@ pub const MLX: &str = "mlx";
 /// Suffix of the name of a model of tests/models or tests/odd that is stored in the format of MLX converters.
 pub const MOVED: &str = "_mlx";
 
-/// Such models and their formats: recurrent state with norm weights plus 1; the same in a multimodal checkpoint; transposed
-/// per-head key matrices; mxfp4 experts with separate gate and up.
+/// Such models and their formats: recurrent state with norm weights plus 1; the same in a multimodal
+/// checkpoint; transposed per-head key matrices; mxfp4 experts with separate gate and up.
 pub const CONVERTED: [(&str, &str); 4] = [
     ("qwen3_next_mlx", "f32"),
     ("qwen3_5_moe_old_mlx", "f32"),
@@ -103,7 +106,8 @@ pub const CONVERTED_TO_CODES: [&str; 3] = ["gpt_oss_mlxmix", "qwen3_next_mlxmix"
 /// The models that are compiled to every format. Together they have every feature that layers share.
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
 
-/// Models with single fusions disabled: each from the first model whose plan it changes. Together they cover all fusions.
+/// Models with single fusions disabled: each from the first model whose plan it changes. Together they cover
+/// all fusions.
 pub const FUSED: [&str; 7] =
     ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe", "gemma4_text", "qwen2_moe_windows"];
 

@@ -77,8 +77,8 @@ fn number(node: Node<'_, '_>, name: &str) -> f64 {
     value
 }
 
-/// The bounding box of a text: left, top, right, bottom. Letters are 0.602 of the 12-pixel font size wide, as in the requested
-/// fonts.
+/// The bounding box of a text: left, top, right, bottom. Letters are 0.602 of the 12-pixel font size wide, as
+/// in the requested fonts.
 fn room(text: Node<'_, '_>) -> [f64; 4] {
     let (x, y) = (number(text, "x"), number(text, "y"));
     let length = text.text().unwrap_or_default().chars().count() as f64 * 12.0 * 0.602;
@@ -147,7 +147,8 @@ fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
         |text: &str| document.descendants().any(|node| node.text().is_some_and(|it| it.contains(text)));
     assert!(says("Largest errors by layer: layer 1 2.00%, embed 1.00%; by weight:"), "{name}");
     assert!(says("predicted") && says("None was measured") && says("No measurements yet"), "{name}");
-    // If the timeline has more dispatches than the heading of the page, the heading has both numbers and the reason.
+    // If the timeline has more dispatches than the heading of the page, the heading has both numbers and the
+    // reason.
     let shown = predict(plan, Chip::common(), Workload::decode(plan.context.min(1024) as u64)).dispatches;
     let counted = plan.counts(Workload::decode(1)).dispatches as u64;
     assert!(

@@ -1,5 +1,5 @@
-//! Ring buffers of sliding-window layers: sequences that wrap around give the logits of the reference, which keeps all positions,
-//! for any chunking; and the memory matches the plan.
+//! Ring buffers of sliding-window layers: sequences that wrap around give the logits of the reference, which
+//! keeps all positions, for any chunking; and the memory matches the plan.
 //!
 //! The models are those of `tests/models` with sliding windows, in contexts that are longer than their rings.
 
@@ -90,8 +90,8 @@ fn all() -> &'static [Ringed] {
     })
 }
 
-/// Writes golden.json: one long sequence in several portions, with the reference's logits of its last position. The file is deleted
-/// when the returned value is dropped.
+/// Writes golden.json: one long sequence in several portions, with the reference's logits of its last
+/// position. The file is deleted when the returned value is dropped.
 fn write_golden(it: &Ringed, portions: &[Vec<usize>]) -> MutexGuard<'static, ()> {
     static GOLDEN: Mutex<()> = Mutex::new(());
     let only_one = GOLDEN.lock().unwrap_or_else(PoisonError::into_inner);

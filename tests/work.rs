@@ -1,4 +1,5 @@
-//! The kernel costs that programs know equal those of the plan: bytes and operations of passes of every model.
+//! The kernel costs that programs know equal those of the plan: bytes and operations of passes of every
+//! model.
 
 use forge_planner::{Options, Workload, plan, step_cost};
 use forge_runtime::device::kernel_cost::{DispatchCost, KernelCost};

@@ -58,7 +58,8 @@ pub enum Work {
     Much,
 }
 
-/// The package whose program contains all models of a workspace. The name of its executable selects the model.
+/// The package whose program contains all models of a workspace. The name of its executable selects the
+/// model.
 const PROGRAMS: &str = "programs";
 
 /// Builds crates as members of one workspace and links them into one program. Returns a symbolic link to the
@@ -71,8 +72,8 @@ pub fn build_together(
     build_with(workspace, &members.collect::<Vec<_>>(), work, None).0
 }
 
-/// Like [`build_together`], with one more package, which is a program of its own: its name, and its additions to
-/// the workspace manifest.
+/// Like [`build_together`], with one more package, which is a program of its own: its name, and its additions
+/// to the workspace manifest.
 pub(crate) fn build_with(
     workspace: &Path,
     models: &[String],

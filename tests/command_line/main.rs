@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 use tests::{forge, forge_with, model, models};
 
-/// Compiles into a new directory. Returns stderr, the exit code, and the number of directory entries left behind.
+/// Compiles into a new directory. Returns stderr, the exit code, and the number of directory entries left
+/// behind.
 pub(crate) fn compile(checkpoint: &Path, more: &[&str]) -> (String, Option<i32>, usize) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
@@ -61,7 +62,8 @@ fn a_budget_above_the_largest_format_is_reported() {
 fn mixes_choose_formats_by_tensor_and_one_that_fits() {
     let (stderr, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-reference-logits"]);
     assert_eq!(code, Some(0), "{stderr}");
-    // Rows of 64 and 56 columns: the output and sensitive layers in q8_0 for q6_k, the others in affine4_32 for q4_k.
+    // Rows of 64 and 56 columns: the output and sensitive layers in q8_0 for q6_k, the others in affine4_32
+    // for q4_k.
     assert!(stderr.contains("Q4_K_M (llama.cpp's mix): q8_0 × 3, affine4_32 × 13; 16 fall back"), "{stderr}");
     // The user's own overrides go before the mix.
     let more = ["--quant", "q4_k_m", "--quant-override", "*=f16", "--no-reference-logits", "--json"];

@@ -16,7 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The name of the file.
 const NAME: &str = "file";
 const FILE: INodeNo = INodeNo(2);
-/// Time for which the kernel caches attributes: longer than any test. The file's length is known even if the disk is dead.
+/// Time for which the kernel caches attributes: longer than any test. The file's length is known even if the
+/// disk is dead.
 const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 
 /// The disk. Dropping it unmounts it; no process may have the file open then.

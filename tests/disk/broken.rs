@@ -1,4 +1,5 @@
-//! A disk that fails while experts are streamed from it: running requests get an error, and the server continues.
+//! A disk that fails while experts are streamed from it: running requests get an error, and the server
+//! continues.
 
 use crate::breakable::Disk;
 use crate::http::Asked;
@@ -109,7 +110,8 @@ fn assert_server_survives(server: &Server, reason: &str) {
     assert_eq!(server.metric("requests_failed_total"), 2.0);
 }
 
-/// Asserts that the metrics have the disk-bound limit and its utilisation, for the requests of this test only.
+/// Asserts that the metrics have the disk-bound limit and its utilisation, for the requests of this test
+/// only.
 fn assert_disk_metrics(server: &Server) {
     let [disk, rows, miss_bytes, seconds, bound, ratio] = [
         "expert_disk_bytes_per_second",

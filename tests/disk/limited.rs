@@ -1,10 +1,11 @@
-//! A model that is larger than the memory of its program. With streamed experts it generates the same tokens as with all experts in
-//! memory, and uses the memory that `info` prints.
+//! A model that is larger than the memory of its program. With streamed experts it generates the same tokens
+//! as with all experts in memory, and uses the memory that `info` prints.
 //!
-//! The limit is `ulimit -d` (RLIMIT_DATA), which counts private writable memory, touched or not: weights, expert cache slots, KV
-//! cache, scratch, heap, and the stacks of all threads. The ten compute and I/O threads have stacks of 2 MiB each, nearly half as
-//! much as the memory that `info` prints. Mapped files are not counted, because their pages can be dropped; the test checks them
-//! against the same bound with figures of the system.
+//! The limit is `ulimit -d` (RLIMIT_DATA), which counts private writable memory, touched or not: weights,
+//! expert cache slots, KV cache, scratch, heap, and the stacks of all threads. The ten compute and I/O
+//! threads have stacks of 2 MiB each, nearly half as much as the memory that `info` prints. Mapped files are
+//! not counted, because their pages can be dropped; the test checks them against the same bound with figures
+//! of the system.
 
 use serde_json::{Value, json};
 use std::io::Read;
@@ -15,14 +16,16 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tests::{Work, build_together, compile_member, run, scratch};
 
-/// Memory of the expert cache. All experts have 241 MB: one in six is cached, seven times as many as a token of a layer uses.
+/// Memory of the expert cache. All experts have 241 MB: one in six is cached, seven times as many as a token
+/// of a layer uses.
 const EXPERT_CACHE: &str = "stream:40M";
 
 /// Context length: the prompt and the generated tokens.
 const CONTEXT: &str = "128";
 
-/// A Qwen3-MoE that consists almost entirely of experts: 384 of 627 kB in q8_0, of which a token uses 48. A third of its 246 MB
-/// is 82 MB. That must exceed the 53 MB printed by `info` plus 20 MB of stacks, so the model cannot be much smaller.
+/// A Qwen3-MoE that consists almost entirely of experts: 384 of 627 kB in q8_0, of which a token uses 48. A
+/// third of its 246 MB is 82 MB. That must exceed the 53 MB printed by `info` plus 20 MB of stacks, so the
+/// model cannot be much smaller.
 fn config() -> Value {
     json!({
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",

@@ -100,7 +100,8 @@ fn affine(
     for group in numbers.chunks_exact(group) {
         let low = group.iter().copied().fold(f32::MAX, f32::min);
         let high = group.iter().copied().fold(f32::MIN, f32::max);
-        // Every other group has a negative scale, as MLX writes it if the value of largest magnitude is the minimum.
+        // Every other group has a negative scale, as MLX writes it if the value of largest magnitude is the
+        // minimum.
         let (from, to) = if scales.len() % 4 == 0 { (low, high) } else { (high, low) };
         let (scale, bias) = (f16::from_f32((to - from) / levels), f16::from_f32(from));
         scales.extend(scale.to_le_bytes());

@@ -1,8 +1,8 @@
 //! Mutation tests of the kernel checker with real kernels: each injected fault must be found.
 //!
-//! Barriers, clamps and guards are removed from kernels.metal, and barriers from the commands of model.rs. A fault is found if the
-//! checker reports it, or if the kernel's results change, which a comparison of logits detects. A mutation without any effect would
-//! be an unnecessary bound.
+//! Barriers, clamps and guards are removed from kernels.metal, and barriers from the commands of model.rs. A
+//! fault is found if the checker reports it, or if the kernel's results change, which a comparison of logits
+//! detects. A mutation without any effect would be an unnecessary bound.
 
 use forge_sim::mutants::{self, MutantOutcome};
 use forge_sim::recording::Command;
@@ -14,8 +14,8 @@ use tests::{Built, ODD, all_built, id_list, run};
 /// Limit of the accesses of a dispatch, beyond which it counts as endless.
 const LIMIT: u64 = 50_000_000;
 
-/// The recording of a program for a device with this number of GPU cores, for a prompt in these chunks in this number of slots,
-/// with the logits of every position.
+/// The recording of a program for a device with this number of GPU cores, for a prompt in these chunks in
+/// this number of slots, with the logits of every position.
 fn record(built: &Built, slots: usize, cores: usize, chunks: &[usize]) -> Recording {
     let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
     let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -41,7 +41,8 @@ fn odd(format: &str) -> &'static Built {
 /// Recordings that dispatch every kernel, in every batch-size class.
 fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     let mut all = Vec::new();
-    // One row; small batches of one and two MMA tiles; prefill; two slots; and a long KV cache without split-KV attention.
+    // One row; small batches of one and two MMA tiles; prefill; two slots; and a long KV cache without
+    // split-KV attention.
     let long = (1, 0, &[280, 3, 1][..], 1 << 18);
     let cases = [(&[1][..], 1), (&[7, 1], 1), (&[11], 1), (&[70, 3, 1], 1), (&[21, 2, 1], 2)];
     for (slots, cores, chunks, largest) in
@@ -49,7 +50,8 @@ fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     {
         let mut recording = record(built, slots, cores, chunks);
         if slots == 1 && chunks.len() < 3 {
-            // A token id outside the vocabulary, which the host would reject, to test the bound of the embedding.
+            // A token id outside the vocabulary, which the host would reject, to test the bound of the
+            // embedding.
             recording.passes[0].writes[0].words[0] = 70_000;
         }
         let weights = built.directory.join("weights.safetensors");

@@ -1,5 +1,5 @@
-//! Logits of programs against Hugging Face transformers and the reference implementation, for every model in every format: on the
-//! CPU device, and of kernels.metal in the kernel checker.
+//! Logits of programs against Hugging Face transformers and the reference implementation, for every model in
+//! every format: on the CPU device, and of kernels.metal in the kernel checker.
 
 use forge_ir::{encoded_tolerances, tolerance};
 use forge_ops::Format;
@@ -10,8 +10,8 @@ use tests::{
     is_random, model, numbers, run, scratch, shared_out,
 };
 
-/// The prompts of a model's golden.json: tokens, the 24 greedy tokens that follow, and the logits of the last position.
-/// Models that tests create have none: only the reference implementation computes them.
+/// The prompts of a model's golden.json: tokens, the 24 greedy tokens that follow, and the logits of the last
+/// position. Models that tests create have none: only the reference implementation computes them.
 pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
     if is_random(name) {
         return Vec::new();
@@ -50,8 +50,8 @@ pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
         .collect()
 }
 
-/// Crates with exactly the checkpoint's weights and a nearly exact KV cache, so that only arithmetic and the rounding of the cache
-/// differ. Tests of the reference cover quantized caches.
+/// Crates with exactly the checkpoint's weights and a nearly exact KV cache, so that only arithmetic and the
+/// rounding of the cache differ. Tests of the reference cover quantized caches.
 fn exact(built: &Built) -> bool {
     matches!(built.format.as_str(), "f32" | "bf16" | "keep") && built.cache() != Format::Q8_0
 }
@@ -193,9 +193,9 @@ fn levels(built: &Built) -> Vec<String> {
     levels
 }
 
-/// Whether transformers changes the RoPE frequencies with every generated token: dynamic scaling, beyond the original context
-/// length. A program uses the frequencies of its slot's context from the start. Its text therefore differs, and must be the
-/// greedy one for these frequencies.
+/// Whether transformers changes the RoPE frequencies with every generated token: dynamic scaling, beyond the
+/// original context length. A program uses the frequencies of its slot's context from the start. Its text
+/// therefore differs, and must be the greedy one for these frequencies.
 pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     let config: Value = serde_json::from_str(&text).expect("config.json is JSON");

@@ -1,5 +1,5 @@
-//! `profile` and `tune` in the Metal emulator. The times are meaningless there, but all steps of the measurement run and their
-//! results are compared.
+//! `profile` and `tune` in the Metal emulator. The times are meaningless there, but all steps of the
+//! measurement run and their results are compared.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -74,7 +74,8 @@ fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
     }
 }
 
-/// One wrong kernel of each kind: the name of the plan's kernel, some source of its candidates, and the modified source.
+/// One wrong kernel of each kind: the name of the plan's kernel, some source of its candidates, and the
+/// modified source.
 const WRONG: [(&str, &[[&str; 3]]); 2] = [
     (
         "llama",

@@ -1,4 +1,5 @@
-//! The unmodified Metal host code of the runtime, in the emulator of `forge-emulation`, with each model's kernels.metal.
+//! The unmodified Metal host code of the runtime, in the emulator of `forge-emulation`, with each model's
+//! kernels.metal.
 
 use crate::logits::{bound, every_one_of, golden, is_restretched};
 use forge_runtime::sampling::device_sampling::DeviceSampling;
@@ -61,8 +62,8 @@ pub(crate) struct Site<'a> {
 /// Seeds for draws from the same logits, with two settings.
 const SEEDS: u64 = 200;
 
-/// A model whose weights are larger than its other buffers, so that a buffer limit can split the weights only. If `FORGE_MODELS`
-/// excludes it, the tests that need it are skipped.
+/// A model whose weights are larger than its other buffers, so that a buffer limit can split the weights
+/// only. If `FORGE_MODELS` excludes it, the tests that need it are skipped.
 const LONG: &str = "llama";
 
 /// The results of a model's requests.
@@ -142,7 +143,8 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
     });
 }
 
-/// Latents are expanded to keys and values tile by tile (MLA). The first part of a prompt is cached when the second comes.
+/// Latents are expanded to keys and values tile by tile (MLA). The first part of a prompt is cached when the
+/// second comes.
 #[test]
 fn unfolded_latents_are_met_through_the_emulated_metal() {
     every_model(|built| {
@@ -167,8 +169,8 @@ fn unfolded_latents_are_met_through_the_emulated_metal() {
     });
 }
 
-/// The same settings and seed give the same tokens on host and device, with any run-ahead. From the last logits, tokens are drawn
-/// with many more seeds.
+/// The same settings and seed give the same tokens on host and device, with any run-ahead. From the last
+/// logits, tokens are drawn with many more seeds.
 #[test]
 fn the_emulated_metal_draws_what_the_host_draws() {
     every_model(|built| {

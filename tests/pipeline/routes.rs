@@ -1,6 +1,7 @@
 //! Expert routing of programs on the reference sequences: identical to transformers for every token.
 //!
-//! A recording is cut after every dispatch that writes routes, so that the replay in the kernel checker can read them.
+//! A recording is cut after every dispatch that writes routes, so that the replay in the kernel checker can
+//! read them.
 
 use forge_planner::Plan;
 use forge_sim::{Command, Dispatch, Pass, Program, Read, Recording, Replay, Weights};

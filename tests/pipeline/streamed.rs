@@ -1,5 +1,5 @@
-//! Experts on disk, streamed and memory-mapped: results are identical to those with all experts in memory, with the minimum of
-//! cache slots and with more.
+//! Experts on disk, streamed and memory-mapped: results are identical to those with all experts in memory,
+//! with the minimum of cache slots and with more.
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;

@@ -120,8 +120,8 @@ impl Buffer {
     }
 }
 
-/// Number of bytes of a mapping that are mapped in any case. The length is a multiple of the emulated page size,
-/// and of the last emulated page only the first host page has to be mapped.
+/// Number of bytes of a mapping that are mapped in any case. The length is a multiple of the emulated page
+/// size, and of the last emulated page only the first host page has to be mapped.
 fn certain(length: usize) -> usize {
     length - PAGE + OWN_PAGE
 }

@@ -1,15 +1,16 @@
 //! A Metal emulator for Linux: an Objective-C runtime, the Metal classes that generated programs use, and
 //! `forge-sim` as the GPU.
 //!
-//! The host code is the unmodified Metal backend of `forge-runtime`. Its `objc2`, built for GNUstep, sends every
-//! message through `objc_msg_lookup`. This crate defines that function, the other C functions that `objc2`
-//! declares, and `MTLCreateSystemDefaultDevice`. Objects may only be used on the thread that created them.
+//! The host code is the unmodified Metal backend of `forge-runtime`. Its `objc2`, built for GNUstep, sends
+//! every message through `objc_msg_lookup`. This crate defines that function, the other C functions that
+//! `objc2` declares, and `MTLCreateSystemDefaultDevice`. Objects may only be used on the thread that created
+//! them.
 //!
 //! When the host waits for a command buffer, its dispatches run in the kernel checker, from the library's own
 //! source. The checker therefore checks what the real host code submits: bounds, uninitialized memory,
-//! misalignment, and races between dispatches without a barrier. Nothing is executed before, so a host that does
-//! not wait reads stale data. Arguments are validated as by Metal's validation layer. [`complaints`] returns the
-//! errors; a command buffer with an error completes with an error.
+//! misalignment, and races between dispatches without a barrier. Nothing is executed before, so a host that
+//! does not wait reads stale data. Arguments are validated as by Metal's validation layer. [`complaints`]
+//! returns the errors; a command buffer with an error completes with an error.
 //!
 //! Not detected:
 //! - reads of uninitialized memory by the host (such bytes are NaN, which shows in results);

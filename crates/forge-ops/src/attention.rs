@@ -116,9 +116,9 @@ pub struct Gates {
 /// Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
 /// values. Grid: threadgroups of a row; rows.
 ///
-/// A row of qkv has query heads, then the heads listed by `brings`. `keys` and `values` are `[slot, head, context or
-/// capacity, width]` of one layer; the row's key and value are written at its slot and position. Gains are
-/// `[width]`, with QK-norm only.
+/// A row of qkv has query heads, then the heads listed by `brings`. `keys` and `values` are `[slot, head,
+/// context or capacity, width]` of one layer; the row's key and value are written at its slot and position.
+/// Gains are `[width]`, with QK-norm only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RotateAppend {
     /// Query heads.

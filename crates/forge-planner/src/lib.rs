@@ -10,9 +10,9 @@
 //!
 //! 1. `formats`: the number format of each matrix. Layers that differ in a format get separate bodies.
 //! 2. `fuse::list`: converts a body's nodes to a list of operations, each with its own kernel.
-//! 3. `fuse::rules`: fusion rules. Each file rewrites one pattern into fewer operations, states its algebra as
-//!    an equation, and leaves the list unchanged if its precondition fails. Decode (one row) gets its own list,
-//!    because more rules apply.
+//! 3. `fuse::rules`: fusion rules. Each file rewrites one pattern into fewer operations, states its algebra
+//!    as an equation, and leaves the list unchanged if its precondition fails. Decode (one row) gets its own
+//!    list, because more rules apply.
 //! 4. `lower`: converts every operation to a [`Step`]: kernel instances for one row, small batches and many
 //!    rows, with the weights, scratch, state and batch columns bound to them.
 //! 5. `memory::arena`: assigns scratch buffers offsets in one allocation, from their live ranges
@@ -25,7 +25,8 @@
 //!
 //! * `lower::requirements`: requirements on the plan as a whole
 //! * `layout`: kernel layouts, that is, the distribution of work over threadgroups and threads
-//! * `plan`: the plan's types; `plan::kv_cache`: KV cache and recurrent state of a slot, and their size in bytes
+//! * `plan`: the plan's types; `plan::kv_cache`: KV cache and recurrent state of a slot, and their size in
+//!   bytes
 //! * `lower::mla_expand`: batch size from which MLA expands latents to keys and values
 //! * `formats::budget`: chooses matrix formats for a budget of bits
 //! * `predict`: predicted time of a pass on a chip; `predict::chips`: Apple chips and NVIDIA GPUs

@@ -1,7 +1,7 @@
 //! GGUF files written by llama.cpp's converter: their logits, compared with transformers.
 //!
-//! The files and the script that makes them are in `tests/gguf`. `FORGE_GGUF=folder` also checks the files of another directory,
-//! because all architectures in all types are too large to commit.
+//! The files and the script that makes them are in `tests/gguf`. `FORGE_GGUF=folder` also checks the files of
+//! another directory, because all architectures in all types are too large to commit.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
 use forge_ir::Diagnostic;

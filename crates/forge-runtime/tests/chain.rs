@@ -141,7 +141,8 @@ fn a_chain_ends_where_positions_do() {
     }
 }
 
-/// The recurrent state is where the device has stopped. It can be restored from a snapshot, but not to the last accepted token.
+/// The recurrent state is where the device has stopped. It can be restored from a snapshot, but not to the
+/// last accepted token.
 #[test]
 fn memories_go_back_to_where_they_were_remembered() {
     let text = [3, 1, 4];
@@ -171,7 +172,8 @@ fn memories_go_back_to_where_they_were_remembered() {
     }
 }
 
-/// Several tokens in one pass, with barriers between them: the token of a row is stored where the next row reads it.
+/// Several tokens in one pass, with barriers between them: the token of a row is stored where the next row
+/// reads it.
 #[test]
 fn rows_of_a_pass_follow_each_other() {
     let (tiny, weights) = laid_out(Tiny::load, 40, 1);

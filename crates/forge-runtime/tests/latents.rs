@@ -1,5 +1,5 @@
-//! CPU kernels of multi-head latent attention (MLA) against plain f64, for every ISA level of this machine: per-head matrices in
-//! both directions, the latent KV cache, and attention.
+//! CPU kernels of multi-head latent attention (MLA) against plain f64, for every ISA level of this machine:
+//! per-head matrices in both directions, the latent KV cache, and attention.
 
 #[macro_use]
 mod support;

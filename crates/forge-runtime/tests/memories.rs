@@ -1,5 +1,5 @@
-//! Slots of a model with recurrent state: logits are bitwise identical for a sequence alone, interleaved with another, after a
-//! cancelled one, or restored from a snapshot.
+//! Slots of a model with recurrent state: logits are bitwise identical for a sequence alone, interleaved with
+//! another, after a cancelled one, or restored from a snapshot.
 //!
 //! The model is minimal (`support/halving.rs`): the logit of token 0 is its state.
 

@@ -89,8 +89,8 @@ fn a_text_several_times_longer_than_the_ring() {
     }
 }
 
-/// The ring has 64 positions and the window 20. After 150 positions, position 105 reads positions from 86 on, which are available;
-/// position 104 would read 85, which is not.
+/// The ring has 64 positions and the window 20. After 150 positions, position 105 reads positions from 86 on,
+/// which are available; position 104 would read 85, which is not.
 #[test]
 fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     let (ids, reference) = (long_text(), Reference::new());
@@ -127,7 +127,8 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     close(&logits[0], reference.logits(&[&ids[..3], &[9]].concat()).last().unwrap());
 }
 
-/// Copied positions are bitwise identical to computed ones, before and after the ring wraps, as far back as it reaches.
+/// Copied positions are bitwise identical to computed ones, before and after the ring wraps, as far back as
+/// it reaches.
 #[test]
 fn a_slot_takes_over_what_another_one_has() {
     let (ids, more) = (long_text(), IDS[..5].to_vec());
@@ -202,8 +203,8 @@ fn slots_do_not_see_each_other() {
 
 proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config { cases: 64, failure_persistence: None, ..Default::default() })]
-    /// Batch invariance: sequences of any length, in any chunks and any order, in passes with rows of other sequences, have logits that are
-    /// bitwise identical to those of a sequence alone.
+    /// Batch invariance: sequences of any length, in any chunks and any order, in passes with rows of other
+    /// sequences, have logits that are bitwise identical to those of a sequence alone.
     #[test]
     fn what_a_slot_gets_does_not_depend_on_the_others(
         lengths in proptest::collection::vec(1_usize..21, 1..5),

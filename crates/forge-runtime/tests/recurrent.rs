@@ -1,5 +1,5 @@
-//! CPU kernels of causal convolutions and delta rules against plain f64, for every ISA level of this machine: outputs, and the
-//! recurrent state of each slot.
+//! CPU kernels of causal convolutions and delta rules against plain f64, for every ISA level of this machine:
+//! outputs, and the recurrent state of each slot.
 
 #[macro_use]
 mod support;

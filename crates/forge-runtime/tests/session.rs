@@ -68,7 +68,8 @@ fn held(mut session: Session<CpuDevice>) {
         prompt.extend(&written.token_ids);
         prompt.extend(more);
     }
-    // For the same prompt only the last token is processed, to get its logits. Another start reprocesses the whole prompt.
+    // For the same prompt only the last token is processed, to get its logits. Another start reprocesses the
+    // whole prompt.
     let again = write(&mut session, &prompt, count(2));
     assert_eq!((again.prefilled_tokens, again.token_ids), (4, reference.greedy(&prompt, 2)));
     assert_eq!(write(&mut session, &prompt, count(2)).prefilled_tokens, 1);
@@ -76,8 +77,8 @@ fn held(mut session: Session<CpuDevice>) {
     assert_eq!(write(&mut session, &other, count(3)).token_ids, reference.greedy(&other, 3));
 }
 
-/// A ring of 64 positions with a window of 20: a conversation that rewinds by few tokens reuses the cache, and one that rewinds by many
-/// is reprocessed.
+/// A ring of 64 positions with a window of 20: a conversation that rewinds by few tokens reuses the cache,
+/// and one that rewinds by many is reprocessed.
 #[test]
 fn what_a_ring_has_lost_is_read_again() {
     let reference = Reference::new();

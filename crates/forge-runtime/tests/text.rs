@@ -16,7 +16,8 @@ fn oracle(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/llama").join(file)
 }
 
-/// A tokenizer whose words begin with a marker for the preceding space, and which encodes unknown characters as bytes.
+/// A tokenizer whose words begin with a marker for the preceding space, and which encodes unknown characters
+/// as bytes.
 fn sentence_pieces() -> Tokenizer {
     let mut vocabulary = serde_json::Map::new();
     let words = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter();

@@ -1,8 +1,9 @@
 //! The kernel checker: executes `kernels.metal` on a CPU and checks every memory access.
 //!
-//! clang compiles the same source as Metal does, as C++ with the `metal_stdlib` in `stdlib/`. The code is instrumented as
-//! for ThreadSanitizer; this crate implements the callbacks. Each thread of a threadgroup is a fibre that runs until it
-//! reaches a barrier or a simdgroup operation. Lanes do not run in lockstep, so code that relies on lockstep fails here.
+//! clang compiles the same source as Metal does, as C++ with the `metal_stdlib` in `stdlib/`. The code is
+//! instrumented as for ThreadSanitizer; this crate implements the callbacks. Each thread of a threadgroup is
+//! a fibre that runs until it reaches a barrier or a simdgroup operation. Lanes do not run in lockstep, so
+//! code that relies on lockstep fails here.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,25 +21,26 @@
 //! # }
 //! ```
 //!
-//! [`Replay`] executes the recorded dispatches of a generated program. [`mutants`] injects faults into kernels to test the
-//! checker itself.
+//! [`Replay`] executes the recorded dispatches of a generated program. [`mutants`] injects faults into
+//! kernels to test the checker itself.
 //!
 //! # Detected faults
 //!
 //! - Out-of-bounds accesses of a binding or an array, at any distance; writes to a read-only binding.
 //! - Reads of uninitialized memory, which neither the host nor a kernel has written.
 //! - Misaligned accesses.
-//! - Data races between threads, threadgroups or dispatches. A barrier orders only the memory that its flags name;
-//!   simdgroup operations order none.
-//! - Divergence: a barrier, a simdgroup operation, or a matrix load or store that not all of its threads reach.
-//! - Too much threadgroup memory, a launch that does not match its kernel, a kernel that does not terminate, an index past
-//!   the end of a thread's own array, division by zero.
+//! - Data races between threads, threadgroups or dispatches. A barrier orders only the memory that its flags
+//!   name; simdgroup operations order none.
+//! - Divergence: a barrier, a simdgroup operation, or a matrix load or store that not all of its threads
+//!   reach.
+//! - Too much threadgroup memory, a launch that does not match its kernel, a kernel that does not terminate,
+//!   an index past the end of a thread's own array, division by zero.
 //!
 //! # Undetected faults
 //!
 //! - An access whose result is unused: clang removes it.
-//! - An access past the end of a thread's own array through a pointer, and reads of uninitialized thread variables. Such
-//!   variables start as NaN, so the results show it.
+//! - An access past the end of a thread's own array through a pointer, and reads of uninitialized thread
+//!   variables. Such variables start as NaN, so the results show it.
 //! - Stale bytes, which an earlier pass wrote and this pass should have overwritten before reading them.
 //! - Deviations of Apple's compiler or hardware from the language. A separate compile checks address spaces.
 //!

@@ -47,8 +47,8 @@ impl<'p> Sim<'p> {
         })
     }
 
-    /// Runs a kernel over `groups` threadgroups of its declared size. `bindings` are in the order of its buffers.
-    /// Returns whether it ran to completion; faults are in [`Sim::faults`].
+    /// Runs a kernel over `groups` threadgroups of its declared size. `bindings` are in the order of its
+    /// buffers. Returns whether it ran to completion; faults are in [`Sim::faults`].
     pub fn dispatch(&mut self, kernel: &str, bindings: &[Bound], scalars: &[u32], groups: [u32; 3]) -> bool {
         self.dispatch_with(kernel, bindings, scalars, groups, None, &[])
     }
@@ -289,8 +289,8 @@ impl<'p> Sim<'p> {
         self.engine.watch.dispatches.clear();
     }
 
-    /// Whether two dispatches would conflict without a barrier, for each barrier so far. The entry of the last
-    /// barrier is final only after the next barrier or fence.
+    /// Whether two dispatches would conflict without a barrier, for each barrier so far. The entry of the
+    /// last barrier is final only after the next barrier or fence.
     pub fn needed(&self) -> &[bool] {
         &self.needed
     }

@@ -1,4 +1,5 @@
-//! The checker's `metal_stdlib` against plain arithmetic: simdgroup operations, matrices, vectors, conversions and bits.
+//! The checker's `metal_stdlib` against plain arithmetic: simdgroup operations, matrices, vectors,
+//! conversions and bits.
 
 use forge_sim::{Program, Sim};
 
@@ -235,7 +236,8 @@ kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]]
     }
 }
 
-/// The elements of a matrix that a lane holds are those of Apple's hardware, for loads, stores and assignments.
+/// The elements of a matrix that a lane holds are those of Apple's hardware, for loads, stores and
+/// assignments.
 #[test]
 fn lanes_hold_two_neighbours_of_a_row() {
     let text = format!(

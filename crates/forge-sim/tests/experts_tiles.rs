@@ -1,5 +1,5 @@
-//! Expert kernels for prefill in the kernel checker, compared with plain arithmetic: grouping by expert, tiled products and their
-//! sums.
+//! Expert kernels for prefill in the kernel checker, compared with plain arithmetic: grouping by expert,
+//! tiled products and their sums.
 
 use forge_ir::Record;
 use forge_kernels::spec::{ExpertsTileLayout, Kernel, Operand};

@@ -1,11 +1,12 @@
-//! Small kernels with one fault each, which the checker must report with its kind and line; and kernels without faults, for which
-//! it must report none.
+//! Small kernels with one fault each, which the checker must report with its kind and line; and kernels
+//! without faults, for which it must report none.
 
 use forge_sim::{Kind, Program, Sim};
 
 const HEAD: &str = "#include <metal_stdlib>\nusing namespace metal;\nstruct Count { uint n; };\n";
 
-/// A kernel of 128 threads over `x` (128 floats) and `y` (512 floats, uninitialized). `//!` marks the line of the fault.
+/// A kernel of 128 threads over `x` (128 floats) and `y` (512 floats, uninitialized). `//!` marks the line of
+/// the fault.
 fn text(body: &str) -> String {
     format!(
         "{HEAD}[[max_total_threads_per_threadgroup(128)]]\nkernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], constant Count& args [[buffer(2)]], uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]], uint sg [[simdgroup_index_in_threadgroup]], uint gid [[thread_position_in_grid]], uint tg [[threadgroup_position_in_grid]]) {{\n    const uint n = args.n;\n{body}\n}}\n"
@@ -25,7 +26,8 @@ fn check(name: &str, body: &str, kind: Option<Kind>) -> Option<String> {
     let line = text.lines().position(|line| line.contains("//!")).map_or(0, |line| line + 1);
     match kind {
         None if faults.is_empty() => None,
-        // A missing barrier causes several faults: races at the write and at the read, and uninitialized bytes.
+        // A missing barrier causes several faults: races at the write and at the read, and uninitialized
+        // bytes.
         Some(kind) if sim.faults().iter().any(|fault| fault.kind == kind && fault.line == line) => {
             println!("{name}:\n    {}", faults.join("\n    "));
             None

@@ -2,10 +2,10 @@
 //! scale + offset.
 //!
 //! Scales and offsets are f16, or bf16 if they come from the checkpoint; *half* means either. The offset is
-//! the largest half not above the group's minimum. The scale is the half nearest to the exact scale from there
-//! to the maximum. Values are rounded to the nearest level of the stored scale and offset, so rounding these
-//! only widens the step slightly, and the error is at most half a step. A group of one repeated value is
-//! exact if a half represents it.
+//! the largest half not above the group's minimum. The scale is the half nearest to the exact scale from
+//! there to the maximum. Values are rounded to the nearest level of the stored scale and offset, so rounding
+//! these only widens the step slightly, and the error is at most half a step. A group of one repeated value
+//! is exact if a half represents it.
 //!
 //! With few levels, outliers make the step coarse for all other values. In four bits or fewer the ends of the
 //! range are moved inwards while the sum of squared errors decreases; values beyond them take the outermost

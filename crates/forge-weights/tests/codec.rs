@@ -39,7 +39,8 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(8.0);
             1.0001 * step + off
         }
-        // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of half the scale.
+        // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of
+        // half the scale.
         Format::Mxfp4 => (largest / 4.0).max(2_f64.powi(-129)),
         Format::Q4K => pairs_bound(15.0, largest) * 32_f64.sqrt(),
         Format::Q5K => pairs_bound(31.0, largest) * 32_f64.sqrt(),
@@ -73,8 +74,8 @@ fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
     0.5001 * (step * (1.0 + off)).max(step + least) + ends.0.abs() * 2_f64.powi(-23)
 }
 
-/// The error bound of a superblock value before the search, which starts at the nearest units of scale and offset: half a step, and
-/// half a unit of each.
+/// The error bound of a superblock value before the search, which starts at the nearest units of scale and
+/// offset: half a step, and half a unit of each.
 fn pairs_bound(levels: f64, largest: f64) -> f64 {
     let units = |reach: f64| reach / 63.0 * 1.01 + 2_f64.powi(-24);
     let (scale, offset) = (units(2.0 * largest / levels), units(largest));
@@ -137,7 +138,8 @@ proptest! {
 
     #[test]
     fn what_was_stored_is_stored_exactly(row in rows()) {
-        // Affine groups may have values that do not determine the scale: see below for those that do. Superblocks use a search.
+        // Affine groups may have values that do not determine the scale: see below for those that do.
+        // Superblocks use a search.
         let is_told = |format: &Format| !is_affine(*format) && !SUPERBLOCKS.contains(format);
         for format in Format::ALL.into_iter().filter(is_told) {
             let stored = decode(format, &encode(format, &row).unwrap(), row.len());
@@ -153,7 +155,8 @@ proptest! {
             let padded = row.len().next_multiple_of(format.group());
             let whole = decode(format, &encode(format, &row).unwrap(), padded);
             let (row, padding) = whole.split_at(row.len());
-            // Padding of an affine format decodes to the offset of the row's last group, which is at most its smallest value.
+            // Padding of an affine format decodes to the offset of the row's last group, which is at most its
+            // smallest value.
             let group = &row[row.len().next_multiple_of(format.group()) - format.group()..];
             let is_harmless = |x: &f32| *x == 0.0 || is_affine(format) && group.iter().all(|y| x <= y);
             prop_assert!(padding.iter().all(is_harmless), "{}: {:?}", format, whole);

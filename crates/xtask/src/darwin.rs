@@ -1,5 +1,5 @@
-//! `cargo xtask darwin`: checks code that only compiles for macOS, on any system. It lints the runtime, and lints and links the
-//! programs of all models. Nothing is executed.
+//! `cargo xtask darwin`: checks code that only compiles for macOS, on any system. It lints the runtime, and
+//! lints and links the programs of all models. Nothing is executed.
 
 use crate::test::cargo;
 

@@ -1,7 +1,8 @@
-//! Runs compiled models through the Metal host code, in the emulator. Takes a [`Job`] as JSON and prints its result as JSON.
+//! Runs compiled models through the Metal host code, in the emulator. Takes a [`Job`] as JSON and prints its
+//! result as JSON.
 //!
-//! The tests generate `models.rs` and `hosts.rs`: the models are generated crates as libraries, and the hosts are the runtime's
-//! Metal backend, unmodified and with injected faults.
+//! The tests generate `models.rs` and `hosts.rs`: the models are generated crates as libraries, and the hosts
+//! are the runtime's Metal backend, unmodified and with injected faults.
 
 // Hosts name the runtime's modules as the runtime itself does.
 #[allow(unused_imports)]
@@ -90,7 +91,8 @@ struct Text {
     watched: bool,
     /// Whether the host drops the device while a pass is in flight.
     left: bool,
-    /// Whether kernels are executed. Otherwise the tokens are unknown, and those beyond the context start a new one.
+    /// Whether kernels are executed. Otherwise the tokens are unknown, and those beyond the context start a
+    /// new one.
     executed: bool,
 }
 
@@ -195,8 +197,8 @@ fn write(program: &CompiledModel, job: &Job, text: &Text) -> Value {
     })
 }
 
-/// Generates tokens and returns the logits after the prompt. Records the committed commands and live objects after the prompt
-/// and after each token.
+/// Generates tokens and returns the logits after the prompt. Records the committed commands and live objects
+/// after the prompt and after each token.
 fn written(
     program: &CompiledModel,
     job: &Job,

@@ -26,7 +26,8 @@ use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.jinja");
 
-/// Chips with plots of their own: one of each size, and most generations. The chip of the compilation precedes them.
+/// Chips with plots of their own: one of each size, and most generations. The chip of the compilation
+/// precedes them.
 const DRAWN: [&str; 6] = ["m1", "m2-ultra", "m3-max", "m4", "m4-max", "m5-max"];
 
 /// Facts of the report that are not part of the plan.
@@ -277,8 +278,8 @@ fn typical(plan: &Plan, chip: &Chip) -> Prediction {
     predict(plan, chip, Workload::decode(shown_position(plan)))
 }
 
-/// The steps of a token with their times on each chip. The number of KV splits depends on the chip, so a chip may lack the
-/// step that combines them.
+/// The steps of a token with their times on each chip. The number of KV splits depends on the chip, so a chip
+/// may lack the step that combines them.
 fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
     let tokens: Vec<Prediction> = chips.iter().map(|chip| typical(plan, chip)).collect();
     let Some(token) = tokens.first() else { return Vec::new() };

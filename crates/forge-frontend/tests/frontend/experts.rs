@@ -1,4 +1,5 @@
-//! Mixture-of-experts models: their graphs, alternative and missing config keys, and every storage layout of expert weights.
+//! Mixture-of-experts models: their graphs, alternative and missing config keys, and every storage layout of
+//! expert weights.
 
 use crate::common::{Raw, edit_weights, model, read};
 use forge_frontend::{DummyWeights, Options, read_model};

@@ -27,7 +27,8 @@ fn positions_are_scaled() {
     assert_eq!(linear(json!({"type": "linear", "factor": 4})), quarter);
     assert_eq!(linear(json!({"rope_type": "linear", "factor": 4.0})), quarter);
 
-    // The original context length defaults to half of the maximum. The longest kept and the shortest scaled wavelength depend on it.
+    // The original context length defaults to half of the maximum. The longest kept and the shortest scaled
+    // wavelength depend on it.
     let llama3 = |original: Option<usize>| {
         let mut scaling =
             json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4});
@@ -85,7 +86,8 @@ fn kinds_of_scaling_are_what_transformers_computes() {
     assert!((rotation.magnitude - (1.0 + 4_f32.ln() / 64_f32.ln()).sqrt()).abs() < 1e-6);
     assert_eq!((long(64, 64).long, long(64, 64).magnitude), (None, 1.0), "no context is long");
 
-    // theta * (factor * context / 64 - (factor - 1))^(channels / (channels - 2)), which is theta in 64 positions.
+    // theta * (factor * context / 64 - (factor - 1))^(channels / (channels - 2)), which is theta in 64
+    // positions.
     let dynamic = llama(json!({
         "max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 4.0}
     }));

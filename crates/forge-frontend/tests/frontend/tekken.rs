@@ -1,4 +1,5 @@
-//! `tekken.json`: the converted `tokenizer.json` encodes texts like mistral-common, and broken files have diagnostics.
+//! `tekken.json`: the converted `tokenizer.json` encodes texts like mistral-common, and broken files have
+//! diagnostics.
 
 use crate::common::{edit, model, read};
 use forge_frontend::{Memory, Opened};

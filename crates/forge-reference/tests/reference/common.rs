@@ -16,8 +16,8 @@ pub(crate) struct Case {
     pub(crate) golden: Value,
 }
 
-/// All models of the repository's tests/models and of this crate. The latter cover features that the end-to-end models lack, such
-/// as f16 weights, shards, odd widths, and linear RoPE scaling.
+/// All models of the repository's tests/models and of this crate. The latter cover features that the
+/// end-to-end models lack, such as f16 weights, shards, odd widths, and linear RoPE scaling.
 pub(crate) fn cases() -> Vec<Case> {
     let folders = [folder("../../tests/models"), folder("tests/models")];
     folders.iter().flat_map(|folder| cases_in(folder)).collect()
@@ -171,7 +171,8 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
     plan
 }
 
-/// A plan with norm weights folded into the following matrices, where these are the only readers and are not shared.
+/// A plan with norm weights folded into the following matrices, where these are the only readers and are not
+/// shared.
 pub(crate) fn folded(graph: &Graph, mut plan: Vec<Packed>) -> Vec<Packed> {
     let bindings = |weight: WeightId| {
         graph.applications().flat_map(|apply| &apply.weights).filter(|bound| **bound == weight).count()

@@ -1,10 +1,11 @@
-//! Every config key and every tensor has an effect: a change changes the logits, is rejected, or is known to have no effect. This
-//! detects keys that are read but ignored, and tensors that are bound but unused.
+//! Every config key and every tensor has an effect: a change changes the logits, is rejected, or is known to
+//! have no effect. This detects keys that are read but ignored, and tensors that are bound but unused.
 //!
-//! For every model of tests/models and tests/odd, each key that its architecture reads is set to several other values, even if it
-//! is absent from the file. In at least one model of the architecture, one value must change the logits, or all must be rejected.
-//! Keys without effect are listed in the frontend's `config/ignored_keys.rs`, or disabled by another key; the
-//! test prints them and checks that they have none. Then half of the elements of every tensor are negated.
+//! For every model of tests/models and tests/odd, each key that its architecture reads is set to several
+//! other values, even if it is absent from the file. In at least one model of the architecture, one value
+//! must change the logits, or all must be rejected. Keys without effect are listed in the frontend's
+//! `config/ignored_keys.rs`, or disabled by another key; the test prints them and checks that they have none.
+//! Then half of the elements of every tensor are negated.
 
 use crate::common::{Case, cases, deviation, distance, odd_cases};
 use forge_frontend::{Memory, Opened, Options, read_model};
@@ -24,8 +25,8 @@ fn logits(opened: &Opened, files: &Memory, ids: &[u32], want: Want) -> Vec<Vec<f
     evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
 
-/// Whether modified files give other logits than the original, beyond rounding: at any position of a short sequence, because tokens
-/// may use different experts, or at the last position of a long one.
+/// Whether modified files give other logits than the original, beyond rounding: at any position of a short
+/// sequence, because tokens may use different experts, or at the last position of a long one.
 fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
@@ -238,7 +239,8 @@ fn every_tensor_has_an_effect() {
             let range = tensor.offset as usize..(tensor.offset + tensor.bytes) as usize;
             let whole = files.0[&tensor.file][range.clone()].to_vec();
             let is_ignored = case.opened.ignored.contains(&tensor.name);
-            // Tensors that only affect routing may leave the selection unchanged, so the other half is negated too.
+            // Tensors that only affect routing may leave the selection unchanged, so the other half is
+            // negated too.
             let is_another = [0, 1].into_iter().any(|first| {
                 let bytes = &mut files.0.get_mut(&tensor.file).unwrap()[range.clone()];
                 // The sign is the highest bit of the last byte. Only every second element is negated, since

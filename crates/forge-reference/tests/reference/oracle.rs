@@ -1,5 +1,5 @@
-//! The reference implementation against Hugging Face transformers, on every model of tests/models: from the checkpoint, and from
-//! packed weight files.
+//! The reference implementation against Hugging Face transformers, on every model of tests/models: from the
+//! checkpoint, and from packed weight files.
 
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
 use forge_ir::{Bits, Body, Diagnostic, Format, Node, Op, ValueId, WeightId, WeightRows, tolerance};
@@ -46,8 +46,8 @@ fn every_model_computes_what_its_authors_compute() {
 fn weight_files_hold_the_model() {
     for case in cases() {
         let graph = &case.opened.graph;
-        // A token whose routing scores are nearly equal may switch experts due to rounding. Recurrent states accumulate rounding errors
-        // too.
+        // A token whose routing scores are nearly equal may switch experts due to rounding. Recurrent states
+        // accumulate rounding errors too.
         let mut nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
         let magnifies = nodes.any(|node| matches!(node.op, Op::Route(_) | Op::DeltaRule { .. }));
         for format in Format::ALL {
@@ -96,8 +96,8 @@ fn weight_files_hold_the_model() {
             };
             assert!(error <= bound / 10.0 + 1e-8, "{} in {format}: weights by {error:e}", case.name);
             let is_noisy = magnifies && error >= 1e-8;
-            // Gemma 4 normalizes the output of each branch, even if it is small, and is therefore more sensitive to rounding. Errors of that
-            // size with the opposite sign must have the same effect.
+            // Gemma 4 normalizes the output of each branch, even if it is small, and is therefore more
+            // sensitive to rounding. Errors of that size with the opposite sign must have the same effect.
             let is_touchy = || {
                 case.name.starts_with("gemma4")
                     && distance <= 1.5 * worst(&case, &Opposite { of: &held, around: &case.stored() })
@@ -123,7 +123,8 @@ impl WeightRows for Opposite<'_> {
     }
 }
 
-/// The values of a weight in a format: quantized weights of the checkpoint unchanged, others quantized row by row.
+/// The values of a weight in a format: quantized weights of the checkpoint unchanged, others quantized row by
+/// row.
 fn own_numbers(case: &Case, weight: WeightId, format: Format) -> Vec<f32> {
     let of = &case.opened.graph.weights[weight.0];
     let (rows, columns) = (of.rows(), of.columns());

@@ -1,7 +1,8 @@
-//! `bench`: measures prefill (`ppN`) and decode (`tgN`) in tok/s, in the columns and JSON keys of llama-bench.
+//! `bench`: measures prefill (`ppN`) and decode (`tgN`) in tok/s, in the columns and JSON keys of
+//! llama-bench.
 //!
-//! With `--n-depth` a test runs with tokens already in the context (`@ dN`). Decode is also compared with the memory
-//! bandwidth, because every decoded token reads all weights, and prefill with the peak compute rate.
+//! With `--n-depth` a test runs with tokens already in the context (`@ dN`). Decode is also compared with the
+//! memory bandwidth, because every decoded token reads all weights, and prefill with the peak compute rate.
 
 use crate::cli::arguments::Bench;
 use crate::cli::command::{Command, Context};
@@ -54,7 +55,8 @@ impl Command for Bench {
         for (depth, prompt, generated) in command.n_depth.iter().copied().flat_map(of_depth) {
             let mut samples = Vec::new();
             let mut streamed = None;
-            // Disk and memory bandwidth vary on a shared machine: both are measured before and after each counted run.
+            // Disk and memory bandwidth vary on a shared machine: both are measured before and after each
+            // counted run.
             let (mut disk, mut reads) = (Vec::new(), Vec::new());
             for repeat in 0..=command.repetitions {
                 if repeat > 0 {
@@ -379,8 +381,8 @@ fn generate<D: Device>(
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds to decode the given tokens one at a time. Greedy output soon repeats itself and requests the same experts,
-/// so with streamed experts the input is fixed.
+/// Seconds to decode the given tokens one at a time. Greedy output soon repeats itself and requests the same
+/// experts, so with streamed experts the input is fixed.
 fn decode_given<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Error> {
     let start = Instant::now();
     for id in ids {

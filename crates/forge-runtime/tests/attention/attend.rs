@@ -30,7 +30,8 @@ fn cached(
     Cached { numbers: cache_numbers(&bytes, cache), bytes }
 }
 
-/// The expected output of one query head: `scores` of the visible positions, and the start of the values of the first.
+/// The expected output of one query head: `scores` of the visible positions, and the start of the values of
+/// the first.
 fn softmax(scores: &[f64], sink: Option<f64>, values: &[f32], width: usize) -> Vec<f64> {
     let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();

@@ -1,8 +1,8 @@
-//! CPU kernels of norms, RoPE, attention and elementwise functions against plain f64, for every ISA level of this machine and
-//! different numbers of threads.
+//! CPU kernels of norms, RoPE, attention and elementwise functions against plain f64, for every ISA level of
+//! this machine and different numbers of threads.
 //!
-//! Shapes are those of real models and edge cases: odd widths, one row, more rows than a block, sliding windows shorter and longer
-//! than the context. NaN around each buffer reveals out-of-bounds reads.
+//! Shapes are those of real models and edge cases: odd widths, one row, more rows than a block, sliding
+//! windows shorter and longer than the context. NaN around each buffer reveals out-of-bounds reads.
 
 #[macro_use]
 #[path = "../support/mod.rs"]

@@ -1,5 +1,5 @@
-//! The q8_0 KV cache: its contents are bitwise identical to a quantized f32 cache, and attention equals attention over the
-//! dequantized values.
+//! The q8_0 KV cache: its contents are bitwise identical to a quantized f32 cache, and attention equals
+//! attention over the dequantized values.
 
 use crate::rotation;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};

@@ -1,4 +1,5 @@
-//! Expert kernels with quantized activations: results, and bitwise identity for any batch size and weight layout.
+//! Expert kernels with quantized activations: results, and bitwise identity for any batch size and weight
+//! layout.
 
 use super::layer::{Layer, Run};
 use super::sum;

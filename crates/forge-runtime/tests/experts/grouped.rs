@@ -35,7 +35,8 @@ macro_rules! ran {
     }};
 }
 
-/// Rows that share few experts, rows with distinct experts, experts without rows, and experts with more rows than a group holds.
+/// Rows that share few experts, rows with distinct experts, experts without rows, and experts with more rows
+/// than a group holds.
 const GROUPED: [(usize, [usize; 4], usize); 5] = [
     (17, [7, 3, 45, 22], 16),
     (40, [1, 1, 64, 33], 16),

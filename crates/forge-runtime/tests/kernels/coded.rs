@@ -187,7 +187,8 @@ fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
     }
 }
 
-/// Partitions of outputs that are not whole strips, larger than one work item, and more partitions than outputs.
+/// Partitions of outputs that are not whole strips, larger than one work item, and more partitions than
+/// outputs.
 #[test]
 fn strips_leave_what_rows_leave_to_the_bit() {
     let mut random = Random(15);

@@ -1,7 +1,8 @@
-//! CPU kernels of projections, embedding, argmax and sampling against plain f64, for every ISA level of this machine.
+//! CPU kernels of projections, embedding, argmax and sampling against plain f64, for every ISA level of this
+//! machine.
 //!
-//! Shapes are those of real models and edge cases: odd widths, one row, more rows than a block, groups that fill no tile. NaN
-//! around each buffer reveals out-of-bounds reads.
+//! Shapes are those of real models and edge cases: odd widths, one row, more rows than a block, groups that
+//! fill no tile. NaN around each buffer reveals out-of-bounds reads.
 
 #[macro_use]
 #[path = "../support/mod.rs"]

@@ -60,7 +60,8 @@ fn chat_answers_once_or_line_by_line() {
     let line = format!("chat -n 4 --temperature 0 --load {}", saved.display());
     let output = say(&folder, &line, "/retry\n/reset\nw7 w8\n");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&second), words(&first)));
-    // Slash commands report their effect. Two slashes begin a message, and a backslash continues it on the next line.
+    // Slash commands report their effect. Two slashes begin a message, and a backslash continues it on the
+    // next line.
     let mut command = program(&folder, "chat -n 1 --temperature 0");
     command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -77,7 +77,8 @@ fn generate_continues_ids_and_text() {
     let ids = Reference::new().greedy(&prompt, 12);
     let words: Vec<String> = ids.iter().map(|id| format!("w{id}")).collect();
     assert!(ids.iter().all(|&id| id > 2), "the test wants ids that are words: {ids:?}");
-    // With f32 activations: the reference does not quantize, and in such a small model the difference matters.
+    // With f32 activations: the reference does not quantize, and in such a small model the difference
+    // matters.
     let line = "generate --f32-activations --temperature 0 -n 12 --json";
     let by_text = {
         let mut command = program(&folder, line);

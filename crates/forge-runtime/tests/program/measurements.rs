@@ -68,7 +68,8 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
     assert_eq!((found["texts"].as_u64(), found["tokens"].as_u64()), (Some(2), Some(42)));
     assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
     assert_eq!(found["perplexity"].as_f64().unwrap(), found["loss"].as_f64().unwrap().exp());
-    // With windows of 16 that overlap by half: every token once, with at least 8 tokens of context except at the start.
+    // With windows of 16 that overlap by half: every token once, with at least 8 tokens of context except at
+    // the start.
     let ids = [&[1][..], &first].concat();
     let mut expected = costs(&ids[..16]);
     for start in (8..ids.len() - 8).step_by(8) {

@@ -25,8 +25,8 @@ fn a_greedy_answer_is_the_models() {
     }
 }
 
-/// Many concurrent requests with prompts of all lengths, some streamed, some with a common prefix: each gets the same response as
-/// without the others.
+/// Many concurrent requests with prompts of all lengths, some streamed, some with a common prefix: each gets
+/// the same response as without the others.
 
 #[test]
 fn an_answer_does_not_depend_on_concurrent_requests() {
@@ -194,7 +194,8 @@ fn generation_follows_the_request_parameters() {
     served.end();
 }
 
-/// Prompts that wrap the ring of a layer and ones that do not, recurrent state, more and fewer choices than slots, sampled and greedy.
+/// Prompts that wrap the ring of a layer and ones that do not, recurrent state, more and fewer choices than
+/// slots, sampled and greedy.
 #[test]
 fn texts_of_one_prompt_are_those_of_three_requests_and_read_it_once() {
     for (slots, length, temperature) in [(4, 140, 1.2), (4, 30, 1.2), (2, 140, 1.2), (4, 140, 0.0)] {

@@ -85,7 +85,8 @@ fn the_chosen_token_is_among_the_likeliest() {
     served.end();
 }
 
-/// Log probabilities of a prompt equal those of the same text when it was generated, because of batch invariance.
+/// Log probabilities of a prompt equal those of the same text when it was generated, because of batch
+/// invariance.
 #[test]
 fn a_prompt_is_given_back_as_if_it_had_been_written() {
     let served = serve(&PLAIN);

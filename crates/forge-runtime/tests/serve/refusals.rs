@@ -300,7 +300,8 @@ fn only_authorized_requests_are_answered() {
     );
     assert_eq!(ask("OPTIONS", CHAT, &[("Origin", "https://foe.example")]).status, 403);
     served.end();
-    // Without a key the Host header is checked, because a web page may use another name for this machine (DNS rebinding).
+    // Without a key the Host header is checked, because a web page may use another name for this machine (DNS
+    // rebinding).
     let served = serve(&Setting { origins: vec!["https://friend.example".to_owned()], ..PLAIN });
     for (host, status) in
         [("localhost:1", 200), ("127.0.0.1", 200), ("friend.example", 200), ("foe.example", 403)]

@@ -1,5 +1,5 @@
-//! The smallest model with recurrent state: one f32 element per slot. Each token halves it and adds its id. It is
-//! the logit of token 0; the other logits are near it, so that the argmax varies.
+//! The smallest model with recurrent state: one f32 element per slot. Each token halves it and adds its id.
+//! It is the logit of token 0; the other logits are near it, so that the argmax varies.
 
 use forge_runtime::cpu::KernelArgs;
 use forge_runtime::device::kernel_cost::KernelCost;

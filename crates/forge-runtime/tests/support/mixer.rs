@@ -59,7 +59,8 @@ pub(crate) fn convolve(
         .collect()
 }
 
-/// The normalized and gated output of each head for a convolved row, which also updates the slot's recurrent state.
+/// The normalized and gated output of each head for a convolved row, which also updates the slot's recurrent
+/// state.
 pub(crate) fn learn(
     shape: &Shape,
     weights: &Weights,

@@ -1,7 +1,8 @@
 //! The buffers of a replay or a test, and the windows through which kernels access them.
 //!
-//! A binding is a byte range of a buffer. Each binding is mapped at its own address with a gap on both sides, so an address
-//! identifies the binding: an overrun of one weight does not reach the next. Two windows of the same bytes share memory.
+//! A binding is a byte range of a buffer. Each binding is mapped at its own address with a gap on both sides,
+//! so an address identifies the binding: an overrun of one weight does not reach the next. Two windows of the
+//! same bytes share memory.
 
 use crate::memory::mmap::{Mapping, anonymous, map, page, round_up};
 use crate::memory::shadow::Shadow;

@@ -1,8 +1,8 @@
 //! Buffers that the host writes through a raw address.
 //!
-//! Such a buffer starts with poison words: all different, and NaN in f32, f16 and bf16. Before a pass, every word that has
-//! changed and was not written by a kernel counts as written by the host. A host that writes the poison word itself is
-//! missed, with a probability of one in four million per word.
+//! Such a buffer starts with poison words: all different, and NaN in f32, f16 and bf16. Before a pass, every
+//! word that has changed and was not written by a kernel counts as written by the host. A host that writes
+//! the poison word itself is missed, with a probability of one in four million per word.
 //!
 //! The host may write while kernels are in flight if they do not access the word. Such a word is
 //! [forgotten](Memory::forget) before the kernels run and [checked](Memory::recall) afterwards.
@@ -29,8 +29,8 @@ impl Memory {
         Ok(id)
     }
 
-    /// The host's address of a buffer. The host may write while no kernel runs, and must call [`Memory::notice`] before the
-    /// next dispatch.
+    /// The host's address of a buffer. The host may write while no kernel runs, and must call
+    /// [`Memory::notice`] before the next dispatch.
     pub fn address(&self, buffer: BufferId) -> *mut u8 {
         self.buffers[buffer.index()].host.start as *mut u8
     }
@@ -58,7 +58,8 @@ impl Memory {
         }
     }
 
-    /// Whether a kernel has accessed a word since [`Memory::forget`]. The word then counts as written by the host.
+    /// Whether a kernel has accessed a word since [`Memory::forget`]. The word then counts as written by the
+    /// host.
     pub fn recall(&mut self, buffer: BufferId, offset: usize) -> bool {
         let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() else { return false };
         let cells = shadow.at(offset, 4);

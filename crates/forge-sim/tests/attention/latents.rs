@@ -334,7 +334,8 @@ fn heads_share_latents() {
     }
 }
 
-/// Expanded MLA, tile by tile: the expected attention of rows of one sequence over the keys and values of their heads.
+/// Expanded MLA, tile by tile: the expected attention of rows of one sequence over the keys and values of
+/// their heads.
 #[test]
 fn heads_meet_what_is_made_of_latents_share_by_share() {
     let mut random = Random(33);

@@ -1,4 +1,5 @@
-//! Kernels of norms, RoPE, attention and elementwise functions against plain f64. The kernel checker must find no faults.
+//! Kernels of norms, RoPE, attention and elementwise functions against plain f64. The kernel checker must
+//! find no faults.
 
 mod append;
 mod attend;

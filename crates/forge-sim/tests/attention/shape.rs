@@ -135,7 +135,8 @@ impl Shape {
         if is_computed { Exactness::own().functions_loss(CONTEXT as f64) } else { 0.0 }
     }
 
-    /// The tolerance of attention, for values up to 1. With an f16 or q8_0 KV cache, products may have reduced precision.
+    /// The tolerance of attention, for values up to 1. With an f16 or q8_0 KV cache, products may have
+    /// reduced precision.
     pub(crate) fn attention_loss(&self) -> f64 {
         let ranged = Exactness::own().ranged_loss().filter(|_| self.cache != Format::F32);
         ranged.unwrap_or(3e-6)

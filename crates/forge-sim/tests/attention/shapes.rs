@@ -23,7 +23,8 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
     shapes().into_iter().enumerate().flat_map(of_shape).collect()
 }
 
-/// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their template.
+/// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their
+/// template.
 pub(crate) fn met_by_units() -> Vec<Shape> {
     let by_units = |query_heads, key_heads, width, simdgroups| {
         let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
@@ -197,7 +198,8 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { gated: true, brings: KvSource::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
-        // Heads of two packets per lane: with prepared queries, with queries in threadgroup memory, and with values computed from keys.
+        // Heads of two packets per lane: with prepared queries, with queries in threadgroup memory, and with
+        // values computed from keys.
         Shape {
             norm: of_values,
             brings: KvSource::Keys,

@@ -1,4 +1,5 @@
-//! Recordings that dispatch a spec with buffers of exactly the required size and plausible contents ([`given`]).
+//! Recordings that dispatch a spec with buffers of exactly the required size and plausible contents
+//! ([`given`]).
 
 pub(crate) mod experts;
 mod given;

@@ -19,7 +19,8 @@ pub(crate) const PLAIN: Route = Route {
     gated: false,
 };
 
-/// Experts and weights by the definition: NaN first, and the lowest index of equal scores. Shared experts come last.
+/// Experts and weights by the definition: NaN first, and the lowest index of equal scores. Shared experts
+/// come last.
 pub(crate) fn routed(
     route: &Route,
     logits: &[f32],

@@ -1,5 +1,5 @@
-//! Every kernel of the catalogue in the kernel checker, at sizes that fill no tile: no faults as it is, and a detected fault for
-//! each removed barrier, clamp and guard.
+//! Every kernel of the catalogue in the kernel checker, at sizes that fill no tile: no faults as it is, and a
+//! detected fault for each removed barrier, clamp and guard.
 
 #[path = "../cases/mod.rs"]
 mod cases;
@@ -167,10 +167,11 @@ fn planted_faults_are_caught() {
     cases.push(shared(Format::Q4_0, GATE));
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
     cases.extend(planted_projections());
-    // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
+    // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has
+    // several blocks.
     let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ..Extras::default() };
-    // A ring that is not full yet: in a full one, the element past the last position is an earlier position and valid. Its window is
-    // more than one round of loads.
+    // A ring that is not full yet: in a full one, the element past the last position is an earlier position
+    // and valid. Its window is more than one round of loads.
     let ring = Extras { window: Some(70), ring: Some(200), ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
@@ -226,7 +227,8 @@ fn planted_faults_are_caught() {
     for (mutant, fate) in planted.iter().zip(&fates) {
         match fate {
             MutantOutcome::Caught(_) => counts[0] += 1,
-            // These conditions are arithmetic, such as masks of scores, not bounds: the results differ, but no access is out of bounds.
+            // These conditions are arithmetic, such as masks of scores, not bounds: the results differ, but
+            // no access is out of bounds.
             MutantOutcome::Different => counts[1] += 1,
             fate => {
                 let line = script.text.lines().nth(mutant.line - 1).unwrap_or_default().trim();

@@ -42,7 +42,8 @@ fn products(
     });
     let has_gain = it.op.own_norm.is_some_and(|norm| norm.gain);
     let taken = |at: usize| x[at] * if has_gain { x_gain[at] } else { 1.0 };
-    // The tolerance of a quantized activation: half a unit, where the largest of its block is at least 16,192 units.
+    // The tolerance of a quantized activation: half a unit, where the largest of its block is at least 16,192
+    // units.
     let rounding = |block: usize| {
         let columns = 32 * block..(32 * (block + 1)).min(it.op.inputs);
         let largest = columns.map(|at| taken(at).abs()).fold(0.0, f32::max);

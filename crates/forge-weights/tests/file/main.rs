@@ -215,8 +215,8 @@ fn affine_matrices_have_offsets_beside_their_scales() {
     assert_eq!(tensors(&file), expected.map(|(name, dtype, shape)| (name.to_owned(), dtype, shape)));
     let sizes: Vec<u64> = summary.weights.iter().map(|stat| stat.bytes).collect();
     assert_eq!(sizes, [5 * 3 * 68, 5 * 3 * 36, 5 * 2 * 68, 5 * 5 * 36, 5 * 3 * 28, 5 * 5 * 24]);
-    // Uniform values between -1 and 1, standard deviation 0.7: a step of 2 in 255, 15, 7 or 31, with the standard deviation of a
-    // uniform error.
+    // Uniform values between -1 and 1, standard deviation 0.7: a step of 2 in 255, 15, 7 or 31, with the
+    // standard deviation of a uniform error.
     for (stat, steps) in summary.weights.iter().zip([255.0, 15.0, 15.0, 255.0, 7.0, 31.0]) {
         let expected = 2.0 / steps / 12_f64.sqrt() / 0.5_f64.sqrt();
         assert!((0.8..1.1).contains(&(stat.error / expected)), "{}: {} of {expected}", stat.name, stat.error);

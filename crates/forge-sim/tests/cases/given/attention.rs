@@ -105,7 +105,8 @@ impl Writer {
         }
     }
 
-    /// A KV cache, initialized up to the length of each slot. With a prologue, the kernel writes the last position of a slot.
+    /// A KV cache, initialized up to the length of each slot. With a prologue, the kernel writes the last
+    /// position of a slot.
     fn cache(
         &mut self,
         format: Format,

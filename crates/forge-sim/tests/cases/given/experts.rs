@@ -111,7 +111,8 @@ fn routed(pair: usize, experts: usize) -> usize {
     experts - 1 - pair % experts
 }
 
-/// Expert cache slots in reverse order, except for the last expert, which rows use: nothing follows its matrix.
+/// Expert cache slots in reverse order, except for the last expert, which rows use: nothing follows its
+/// matrix.
 fn seats(experts: usize) -> Content {
     let last = experts as u32 - 1;
     Content::Words((0..last).rev().chain([last]).collect())
