@@ -30,7 +30,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let inner = config.count_or("moe_intermediate_size", 1407);
     let keys = &["n_routed_experts", "num_local_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
-    experts.choice.factor = config.number_or("routed_scaling_factor", 1.0) as f32;
+    experts.choice.factor = config.positive_or("routed_scaling_factor", 1.0) as f32;
     match config.word("topk_method") {
         None | Some("greedy") => {
             config.pass_over("n_group");

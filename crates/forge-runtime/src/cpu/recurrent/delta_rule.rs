@@ -15,7 +15,7 @@ use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::DeltaRule;
+use forge_ops::{DeltaChunks, DeltaRule};
 
 /// Maximum value head dimension; the compiler rejects larger ones.
 pub(crate) const MOST_VALUES: usize = 256;
@@ -40,8 +40,8 @@ pub fn delta_rule(call: &KernelArgs<'_>, shape: &DeltaRule) {
 }
 
 /// Like [`delta_rule`], without norm and gates, which [`crate::cpu::let_through()`] applies.
-pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaRule) {
-    call.level().run(Rule { call, shape, gain: None });
+pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaChunks) {
+    call.level().run(Rule { call, shape: &shape.rule, gain: None });
 }
 
 struct Rule<'a> {
