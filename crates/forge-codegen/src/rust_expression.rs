@@ -48,11 +48,6 @@ impl Parts {
     fn close(self, end: &str) -> String {
         format!("{}{}{end}", self.open, self.parts.join(", "))
     }
-
-    fn field<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), Unsupported> {
-        self.parts.push(format!("{name}: {}", value.serialize(Expression)?));
-        Ok(())
-    }
 }
 
 /// `gelu_tanh` to `GeluTanh`: serde renames variants, Rust code uses their own names.
@@ -223,39 +218,30 @@ impl SerializeSeq for Parts {
     }
 }
 
-impl SerializeStruct for Parts {
-    type Ok = String;
-    type Error = Unsupported;
+/// A struct and a variant with fields are written alike.
+macro_rules! with_fields {
+    ($($serializer:ident)*) => {$(
+        impl $serializer for Parts {
+            type Ok = String;
+            type Error = Unsupported;
 
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        name: &'static str,
-        value: &T,
-    ) -> Result<(), Unsupported> {
-        self.field(name, value)
-    }
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                name: &'static str,
+                value: &T,
+            ) -> Result<(), Unsupported> {
+                self.parts.push(format!("{name}: {}", value.serialize(Expression)?));
+                Ok(())
+            }
 
-    fn end(self) -> Result<String, Unsupported> {
-        Ok(self.close(" }"))
-    }
+            fn end(self) -> Result<String, Unsupported> {
+                Ok(self.close(" }"))
+            }
+        }
+    )*};
 }
 
-impl SerializeStructVariant for Parts {
-    type Ok = String;
-    type Error = Unsupported;
-
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        name: &'static str,
-        value: &T,
-    ) -> Result<(), Unsupported> {
-        self.field(name, value)
-    }
-
-    fn end(self) -> Result<String, Unsupported> {
-        Ok(self.close(" }"))
-    }
-}
+with_fields!(SerializeStruct SerializeStructVariant);
 
 #[cfg(test)]
 mod tests {

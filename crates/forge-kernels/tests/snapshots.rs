@@ -149,16 +149,16 @@ fn projections_of_more_rows() {
     let odd = project(Rows::Few, "affine4", 50, 200, gate);
     snapshot("gate_up_few", Spec::Project(odd.with_op(|op| Linear { bias: true, ..op })));
     snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
-    let halves = |plain: LinearKernel| {
+    let with_f16_operand = |plain: LinearKernel| {
         Spec::Project(plain.with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
     };
-    snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
-    snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
-    snapshot("down_many", halves(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
+    snapshot("qkv_many", with_f16_operand(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
+    snapshot("gate_up_many", with_f16_operand(project(Rows::Many, "affine8", 6144, 1024, gate)));
+    snapshot("down_many", with_f16_operand(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
     let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
     snapshot(
         "output_many",
-        halves(odd.with_op(|op| Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..op })),
+        with_f16_operand(odd.with_op(|op| Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..op })),
     );
 }
 

@@ -8,22 +8,22 @@ use serde_json::Value;
 #[test]
 fn profile_tells_each_kernel_and_leaves_a_trace() {
     let folder = directory(0.0);
-    let told = text(&run(&folder, "profile --ctx-size 9 -p 20 -r 2").stdout);
-    let (id, prompt) = told.split_once("prefill of 20 tokens\n").expect("both are told");
-    assert!(id.starts_with("decode at 9 tokens\nkernel"), "{told}");
+    let output = text(&run(&folder, "profile --ctx-size 9 -p 20 -r 2").stdout);
+    let (id, prompt) = output.split_once("prefill of 20 tokens\n").expect("both are printed");
+    assert!(id.starts_with("decode at 9 tokens\nkernel"), "{output}");
     let dispatches = json(&folder, "info --json")["decode"]["dispatches"].clone();
     let dispatches_of_id = dispatches.as_u64().unwrap();
     // Three passes, of which the last has a head: three steps.
     for (part, dispatches) in [(id, dispatches_of_id), (prompt, 3 * dispatches_of_id - 6)] {
-        assert!(part.contains(&format!("\n{dispatches} dispatches: ")), "{told}");
-        assert!(part.contains("µs isolated, ") && part.contains("µs in the pass (median of 2)"), "{told}");
+        assert!(part.contains(&format!("\n{dispatches} dispatches: ")), "{output}");
+        assert!(part.contains("µs isolated, ") && part.contains("µs in the pass (median of 2)"), "{output}");
     }
     let line = |kernel: &str| id.lines().find(|line| line.starts_with(kernel)).map(str::to_owned);
     let qkv = line("qkv ").expect("it has a line");
     assert_eq!(qkv.split_whitespace().nth(1), Some("2"), "one a layer: {qkv}");
     let file = folder.path().join("trace.json");
-    let told = json(&folder, &format!("profile -r 1 --ctx-size 5 --json --trace {}", file.display()));
-    let steps = told["profiles"][0]["steps"].as_array().unwrap();
+    let output = json(&folder, &format!("profile -r 1 --ctx-size 5 --json --trace {}", file.display()));
+    let steps = output["profiles"][0]["steps"].as_array().unwrap();
     assert_eq!(steps.len() as u64, dispatches.as_u64().unwrap());
     let layers: Vec<Option<u64>> = steps.iter().map(|step| step["layer"].as_u64()).collect();
     assert_eq!([layers[0], layers[1], *layers.last().unwrap()], [None, Some(0), None], "{layers:?}");

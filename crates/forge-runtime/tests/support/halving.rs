@@ -1,4 +1,4 @@
-//! The smallest model with recurrent state: one f32 element per slot. Each token halves it and adds its id.
+//! The smallest model with recurrent state: one f32 element per slot. Each token multiplies it by 0.5 and adds its id.
 //! It is the logit of token 0; the other logits are near it, so that the argmax varies.
 
 use forge_runtime::cpu::KernelArgs;

@@ -111,14 +111,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_multiplies_so_and_so_fast() {
+    fn every_instruction_set_reaches_a_plausible_rate() {
         let mut pool = Pool::new(2).unwrap();
         for level in Isa::available() {
-            let PeakOps { int8: codes, f32: singles } = compute_speed(level, &mut pool).unwrap();
-            assert!(
-                [codes, singles].iter().all(|speed| (1e6..1e16).contains(speed)),
-                "{level:?}: {codes} {singles}"
-            );
+            let PeakOps { int8, f32 } = compute_speed(level, &mut pool).unwrap();
+            assert!([int8, f32].iter().all(|rate| (1e6..1e16).contains(rate)), "{level:?}: {int8} {f32}");
         }
     }
 }
