@@ -127,13 +127,13 @@ fn padded(plain: &[f32], columns: usize) -> Vec<f32> {
 }
 
 /// The experts' matrices in the expert cache: in reverse order, with this stride, and NaN in between.
-fn seated(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
+fn in_cache(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
     let of_one = stack.len() / experts;
-    let mut seats = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
-    for (seat, matrix) in seats.chunks_mut(record / 4).zip(stack.chunks(of_one).rev()) {
-        seat[..of_one].copy_from_slice(matrix);
+    let mut expert_slots = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
+    for (slot, matrix) in expert_slots.chunks_mut(record / 4).zip(stack.chunks(of_one).rev()) {
+        slot[..of_one].copy_from_slice(matrix);
     }
-    seats
+    expert_slots
 }
 
 fn product(matrix: &[f32], row: usize, x: &[f64]) -> f64 {
@@ -166,8 +166,8 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
         let biases = [numbers(experts * 2 * inner, 3), numbers(experts * width, 4)];
         let (x, before) = (numbers(rows * width, 5), numbers(rows * width, 6));
         let [gate_up_id, down_id, inner_bias, down_bias, x_id, y_id, routes] = [
-            &seated(&padded(&gate_up, width), experts, layer.record()),
-            &seated(&padded(&down, inner), experts, layer.record()),
+            &in_cache(&padded(&gate_up, width), experts, layer.record()),
+            &in_cache(&padded(&down, inner), experts, layer.record()),
             &biases[0],
             &biases[1],
             &x,
@@ -190,13 +190,13 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
         ] {
             // Every other expert is cached.
             for turn in 0..2 {
-                let seat = |expert: usize| match expert % 2 == turn {
+                let slot = |expert: usize| match expert % 2 == turn {
                     true => (experts - 1 - expert) as u32,
                     false => u32::MAX,
                 };
-                let seats: Vec<u8> = (0..experts).map(seat).flat_map(u32::to_le_bytes).collect();
-                let seats = sim.memory.bytes(&seats).unwrap();
-                let bound = [weight.read(), seats.read(), pairs.read(), tiles.read(), x.read()];
+                let expert_slots: Vec<u8> = (0..experts).map(slot).flat_map(u32::to_le_bytes).collect();
+                let expert_slots = sim.memory.bytes(&expert_slots).unwrap();
+                let bound = [weight.read(), expert_slots.read(), pairs.read(), tiles.read(), x.read()];
                 let bound: Vec<_> = bound.into_iter().chain(bias(own_bias)).chain([y.write()]).collect();
                 sim.dispatch(name, &bound, &scalars, grid([most, outputs.div_ceil(32), 1]));
                 sim.barrier();

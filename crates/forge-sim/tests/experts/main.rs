@@ -22,19 +22,19 @@ pub(crate) fn program(specs: &[Spec]) -> Program {
 }
 
 /// The expert cache slots of the cached experts, in reverse order.
-pub(crate) fn seats(sim: &mut Sim<'_>, experts: usize, has_one: impl Fn(usize) -> bool) -> BufferId {
-    let seat = |expert: usize| if has_one(expert) { (experts - 1 - expert) as u32 } else { u32::MAX };
-    sim.memory.bytes(&(0..experts).map(seat).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap()
+pub(crate) fn expert_slots(sim: &mut Sim<'_>, experts: usize, has_one: impl Fn(usize) -> bool) -> BufferId {
+    let slot = |expert: usize| if has_one(expert) { (experts - 1 - expert) as u32 } else { u32::MAX };
+    sim.memory.bytes(&(0..experts).map(slot).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap()
 }
 
 /// The experts' matrices in the expert cache: in reverse order, with this stride, and NaN in between.
-fn seated(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
+fn in_cache(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
     let of_one = stack.len() / experts;
-    let mut seats = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
-    for (seat, matrix) in seats.chunks_mut(record / 4).zip(stack.chunks(of_one).rev()) {
-        seat[..of_one].copy_from_slice(matrix);
+    let mut expert_slots = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
+    for (slot, matrix) in expert_slots.chunks_mut(record / 4).zip(stack.chunks(of_one).rev()) {
+        slot[..of_one].copy_from_slice(matrix);
     }
-    seats
+    expert_slots
 }
 
 pub(crate) fn words(sim: &Sim<'_>, id: BufferId) -> Vec<u32> {
@@ -161,8 +161,8 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         })
         .collect();
     let [gate_up_id, down_id, routes_id, x_id, y_id, inner_bias_id, sum_bias_id] = [
-        &seated(&gate_up, experts, record),
-        &seated(&down, experts, record),
+        &in_cache(&gate_up, experts, record),
+        &in_cache(&down, experts, record),
         &words,
         &x,
         &before,
@@ -175,10 +175,10 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let grid = [(2 * inner).div_ceil(8), chosen, rows].map(|x| x as _);
     // First the even experts are cached, then the odd ones; a row is complete once all its experts have been.
     for turn in 0..2 {
-        let seats = seats(&mut sim, experts, |expert| expert % 2 == turn);
+        let expert_slots = expert_slots(&mut sim, experts, |expert| expert % 2 == turn);
         sim.dispatch(
             "kernel_0",
-            &[gate_up_id.read(), seats.read(), routes_id.read(), x_id.read()]
+            &[gate_up_id.read(), expert_slots.read(), routes_id.read(), x_id.read()]
                 .into_iter()
                 .chain(biased(inner_bias_id))
                 .chain([inner_id.write()])
@@ -194,10 +194,10 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     turns.sort_unstable();
     turns.dedup();
     for turn in turns {
-        let seats = seats(&mut sim, experts, |expert| turn.contains(&expert));
+        let expert_slots = expert_slots(&mut sim, experts, |expert| turn.contains(&expert));
         sim.dispatch(
             "kernel_1",
-            &[down_id.read(), seats.read(), routes_id.read(), inner_id.read()]
+            &[down_id.read(), expert_slots.read(), routes_id.read(), inner_id.read()]
                 .into_iter()
                 .chain(biased(sum_bias_id))
                 .chain([y_id.write()])
@@ -216,8 +216,8 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();
     let gain = numbers(width, 8);
     let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
-        &seated(&gate_up, experts, record),
-        &seated(&down, experts, record),
+        &in_cache(&gate_up, experts, record),
+        &in_cache(&down, experts, record),
         &logits[..route.logits()].to_vec(),
         &x[..width].to_vec(),
         &before[..width].to_vec(),
@@ -231,16 +231,17 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let routes_id = sim.memory.unwritten(2 * chosen * 4).unwrap();
     let [gained_id, left_id] = [width, 8].map(|count| sim.memory.unwritten(count * 4).unwrap());
     let grid = [(2 * inner).div_ceil(8), chosen, 1].map(|x| x as _);
-    let seats = seats(&mut sim, experts, |_| true);
-    let bound: Vec<_> = [gate_up_id.read(), seats.read(), logits_id.read(), routes_id.write(), x_id.read()]
-        .into_iter()
-        .chain(biased(inner_bias_id))
-        .chain([squares_id.read(), inner_id.write()])
-        .collect();
+    let expert_slots = expert_slots(&mut sim, experts, |_| true);
+    let bound: Vec<_> =
+        [gate_up_id.read(), expert_slots.read(), logits_id.read(), routes_id.write(), x_id.read()]
+            .into_iter()
+            .chain(biased(inner_bias_id))
+            .chain([squares_id.read(), inner_id.write()])
+            .collect();
     sim.dispatch("kernel_2", &bound, &[1], grid);
     sim.barrier();
     let grid = [width.div_ceil(8), 1, 1].map(|x| x as _);
-    let bound: Vec<_> = [down_id.read(), seats.read(), routes_id.read(), inner_id.read()]
+    let bound: Vec<_> = [down_id.read(), expert_slots.read(), routes_id.read(), inner_id.read()]
         .into_iter()
         .chain(biased(sum_bias_id))
         .chain([y_id.write(), gain_id.read(), gained_id.write(), left_id.write()])

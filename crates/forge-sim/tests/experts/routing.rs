@@ -1,6 +1,6 @@
 //! Routing: experts and their weights.
 
-use crate::{numbers, program, seats, words};
+use crate::{expert_slots, numbers, program, words};
 use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsLayout, Kernel};
 use forge_ops::{Activation, ExpertsInner, Format, Gating, Groups, Route, Scores};
@@ -201,12 +201,13 @@ fn experts_that_choose_find_the_same_words() {
             sim.dispatch("kernel_0", &alone, &[1], [1, 1, 1]);
             let experts = route.experts + route.shared;
             let [none_cached, all_cached] =
-                [false, true].map(|has_one| seats(&mut sim, experts, |_| has_one).read());
+                [false, true].map(|has_one| expert_slots(&mut sim, experts, |_| has_one).read());
             // If no expert is cached, one threadgroup selects experts and reads no matrix.
             let nowhere = sim.memory.unwritten(4 * weights_of.len()).unwrap();
-            for (weights, seats, places) in [(nowhere, none_cached, 1), (weights, all_cached, places)] {
+            for (weights, expert_slots, places) in [(nowhere, none_cached, 1), (weights, all_cached, places)]
+            {
                 let [weights, x, y] = [weights.read(), x.read(), y.write()];
-                let inner = [&[weights, seats], &given[..], &[within.write(), x, y]].concat();
+                let inner = [&[weights, expert_slots], &given[..], &[within.write(), x, y]].concat();
                 sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
                 sim.barrier();
                 assert!(sim.faults().is_empty(), "{route:?}: {:?}", sim.faults());

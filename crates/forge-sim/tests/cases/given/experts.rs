@@ -16,7 +16,7 @@ impl Writer {
             (Spec::ExpertsInner(Kernel { op: ExpertsInner { experts, .. }, .. }), "seats")
             | (Spec::ExpertsSum(Kernel { op: ExpertsSum { experts, .. }, .. }), "seats")
             | (Spec::ExpertsTiles(Kernel { op: ExpertsTiles { experts, .. }, .. }), "seats") => {
-                seats(*experts)
+                expert_slots(*experts)
             }
             (Spec::ExpertsInner(it), "routes") => match it.op.route {
                 Some(_) => Content::Unwritten(rows * 2 * it.op.chosen * 4),
@@ -113,7 +113,7 @@ fn routed(pair: usize, experts: usize) -> usize {
 
 /// Expert cache slots in reverse order, except for the last expert, which rows use: nothing follows its
 /// matrix.
-fn seats(experts: usize) -> Content {
+fn expert_slots(experts: usize) -> Content {
     let last = experts as u32 - 1;
     Content::Words((0..last).rev().chain([last]).collect())
 }
