@@ -1,5 +1,6 @@
 //! The command line of `forge`.
 
+use crate::format_names;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -97,21 +98,7 @@ pub(crate) struct CompileArguments {
     /// HF_HUB_OFFLINE=1 disables the network.
     pub(crate) model: String,
     /// Number format of weight matrices: keep, f16, q8_0, q4_0, Q4_K_M, auto:5, ... (see --help).
-    ///
-    /// One of keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k or q6_k (ggml's; k-quants need multiples of 256
-    /// columns), mxfp4, or affine2, 3, 4, 5, 6 or 8 (MLX; groups of 64; affine4_32, affine4_128 for other
-    /// groups, affine4_bf16 for bf16 scales). Upper and lower case are equal.
-    ///
-    /// Q4_K_S, Q4_K_M, Q5_K_S and Q5_K_M are llama.cpp's mixes: q6_k for the output matrix, and more bits for
-    /// the value and down projections of some layers. A matrix whose rows are no multiple of 256 gets
-    /// affine4_32, affine5_32 or q8_0.
-    ///
-    /// auto:5 chooses a format for each matrix, 5 bits per weight on average including scales, to minimize
-    /// the measured quantization error.
-    ///
-    /// The router of a mixture of experts keeps its format unless an override names it or the format is not
-    /// quantized.
-    #[arg(long, default_value = "keep", value_name = "FORMAT")]
+    #[arg(long, default_value = "keep", value_name = "FORMAT", long_help = format_names::long_help())]
     pub(crate) quant: String,
     /// Format for matrices whose checkpoint name matches, such as `*.mlp.down_proj=q8_0` (repeatable).
     ///

@@ -2,18 +2,38 @@
 
 use crate::error::Error;
 use crate::mix::Mix;
-use forge_ir::Format;
+use forge_ir::{Blocks, Format};
 use forge_planner::Quant;
 use strsim::osa_distance;
 
-/// Short list of all formats.
-const SUMMARY: &str = "keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, mxfp4, affine2 to affine8, auto:BITS, or a mix such as Q4_K_M";
+/// The names of all formats but the affine ones, joined by commas.
+fn names() -> String {
+    let plain = Format::ALL.into_iter().filter(|format| !matches!(format, Format::Affine(_)));
+    plain.map(Format::name).collect::<Vec<_>>().join(", ")
+}
+
+/// The long help of `--quant`.
+pub(crate) fn long_help() -> String {
+    format!(
+        "\
+Number format of weight matrices: keep, f16, q8_0, q4_0, Q4_K_M, auto:5, ... (see --help).
+
+One of keep, {} (k-quants need multiples of 256 columns), or affine2, 3, 4, 5, 6 or 8 (MLX; groups of 64; \
+affine4_32, affine4_128 for other groups, affine4_bf16 for bf16 scales). Upper and lower case are equal.
+
+Q4_K_S, Q4_K_M, Q5_K_S and Q5_K_M are llama.cpp's mixes: q6_k for the output matrix, and more bits for the value and \
+down projections of some layers. A matrix whose rows are no multiple of 256 gets affine4_32, affine5_32 or q8_0.
+
+auto:5 chooses a format for each matrix, 5 bits per weight on average including scales, to minimize the measured \
+quantization error.
+
+The router of a mixture of experts keeps its format unless an override names it or the format is not quantized.",
+        names()
+    )
+}
 
 /// Prefixes of unsupported format names and the replacement to suggest. The first match counts.
-const UNSUPPORTED: [(&str, &str); 15] = [
-    ("q4_1", "affine4_32, which stores the same values"),
-    ("q5_0", "affine5_32"),
-    ("q5_1", "affine5_32, which stores the same values"),
+const UNSUPPORTED: [(&str, &str); 12] = [
     ("q8_1", "q8_0"),
     ("q8_k", "q8_0"),
     ("q2_k", "affine2, or auto:2.6"),
@@ -46,11 +66,15 @@ pub(crate) fn named(name: &str, words: &str) -> Result<Named, Error> {
     if let Some(mix) = Mix::from_name(&plain) {
         return Ok(Named::Mix(mix));
     }
+    if let Some(blocks) = Blocks::from_name(&name.to_ascii_uppercase()) {
+        let format = blocks.format();
+        return Err(Error::usage(format!("{words}: use {format}, which stores the same values")));
+    }
     let advice = match near(&plain) {
         Some(meant) => format!("did you mean {meant}?"),
         None => match UNSUPPORTED.iter().find(|(start, _)| plain.starts_with(start)) {
             Some((_, instead)) => format!("use {instead}"),
-            None => format!("use {SUMMARY}"),
+            None => format!("use keep, {}, affine2 to affine8, auto:BITS, or a mix such as Q4_K_M", names()),
         },
     };
     Err(Error::usage(format!("{words}: unsupported number format; {advice}")))

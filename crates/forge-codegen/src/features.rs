@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 pub(crate) fn features(plan: &Plan, options: &CrateOptions) -> BTreeSet<&'static str> {
     let ops = || plan.kernels.iter().map(|kernel| kernel.spec.op());
     let families = ops().filter_map(family);
-    let formats = ops().filter_map(|op| op.weight_format()).map(format);
+    let formats = ops().filter_map(|op| op.weight_format()).map(Format::feature);
     let backend = [("cuda", options.cuda), ("tune", options.tunable)];
     let backend = backend.into_iter().filter_map(|(name, is_needed)| is_needed.then_some(name));
     families.chain(formats).chain(backend).collect()
@@ -23,19 +23,5 @@ fn family(op: KernelOp) -> Option<&'static str> {
         OpFamily::Moe => Some("moe"),
         OpFamily::Recurrent => Some("recurrent"),
         OpFamily::Elementwise | OpFamily::Head | OpFamily::Matmul | OpFamily::Norm => None,
-    }
-}
-
-/// The runtime feature of a weight format.
-fn format(format: Format) -> &'static str {
-    match format {
-        Format::F32 => "f32",
-        Format::F16 => "f16",
-        Format::Bf16 => "bf16",
-        Format::Q8_0 => "q8_0",
-        Format::Q4_0 => "q4_0",
-        Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
-        Format::Mxfp4 => "mxfp4",
-        Format::Affine(_) => "affine",
     }
 }

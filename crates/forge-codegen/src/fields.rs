@@ -1,6 +1,6 @@
 //! Declarations of weights and scratch buffers: name, type, and shape as a comment.
 
-use crate::kernels::weight_type;
+use crate::kernels::matrix_type;
 use crate::model::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
 use forge_ir::LatentCache;
@@ -60,7 +60,7 @@ pub(crate) fn fields(
                 FieldKind::Matrix { format, rows, columns } => {
                     let (r, c) = (names::number(rows as u64), names::number(columns as u64));
                     (
-                        weight_type(format),
+                        matrix_type(format),
                         format!("[{rows}, {columns}]"),
                         format!("file.matrix({file_name}, {r}, {c})?"),
                     )
@@ -68,7 +68,7 @@ pub(crate) fn fields(
                 FieldKind::Experts { experts, format, rows, columns } => {
                     let (r, c) = (names::number(rows as u64), names::number(columns as u64));
                     (
-                        weight_type(format),
+                        matrix_type(format),
                         format!("[{experts}, {rows}, {columns}]"),
                         format!("records.matrix({r}, {c})?"),
                     )

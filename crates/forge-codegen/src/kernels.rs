@@ -4,7 +4,7 @@
 use crate::names;
 use crate::rust_expression::expression;
 use forge_kernels::{Instance, KernelDecl, Spec};
-use forge_ops::{Affine, Format, KernelOp, Scales};
+use forge_ops::{Format, KernelOp};
 use forge_planner::{Function, KernelCost, Plan, Regime};
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ impl Context {
             .kernels
             .iter()
             .filter_map(|instance| instance.spec.op().weight_format())
-            .map(|format| weight_type(format).split('<').next().unwrap_or_default().to_owned())
+            .map(|format| format.rust_type().split('<').next().unwrap_or_default().to_owned())
             .collect();
         weight_types.sort_unstable();
         weight_types.dedup();
@@ -84,19 +84,13 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
         Spec::ExpertsTiles(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
         _ => return None,
     };
-    let can = match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q4K => true,
-        Format::Affine(affine) => affine.bits.count() == 4,
-        _ => false,
-    };
-    (can && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
+    (format.is_repackable() && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
 }
 
 /// The CPU implementation of an operation as a Rust expression: `cpu::project::<Q4_0>(call, &ops::Linear { .. })`.
 fn cpu(op: &KernelOp) -> String {
     // Functions that read weights are generic over the weight format.
-    let format =
-        op.weight_format().map_or_else(String::new, |format| format!("::<cpu::{}>", weight_type(format)));
+    let format = op.weight_format().map_or_else(String::new, |format| format!("::<{}>", format.rust_type()));
     format!("cpu::{}{format}(call, &{})", op.name(), expression(op))
 }
 
@@ -114,25 +108,8 @@ fn constant(kernel: &str) -> String {
 }
 
 /// The runtime's type of a matrix in this format.
-pub(crate) fn weight_type(format: Format) -> String {
-    match format {
-        Format::F32 => "F32".to_owned(),
-        Format::F16 => "F16".to_owned(),
-        Format::Bf16 => "Bf16".to_owned(),
-        Format::Q8_0 => "Q8_0".to_owned(),
-        Format::Q4_0 => "Q4_0".to_owned(),
-        Format::Q6K => "Q6K".to_owned(),
-        Format::Q5K => "Q5K".to_owned(),
-        Format::Q4K => "Q4K".to_owned(),
-        Format::Mxfp4 => "Mxfp4".to_owned(),
-        Format::Affine(Affine { bits, group, scales }) => {
-            let name = match scales {
-                Scales::F16 => "Affine",
-                Scales::Bf16 => "AffineBf16",
-            };
-            format!("{name}<{}, {}>", bits.count(), group.columns())
-        }
-    }
+pub(crate) fn matrix_type(format: Format) -> String {
+    format!("Matrix<{}>", format.rust_type())
 }
 
 /// A parameter of a wrapper: the buffers of one name, or all planes of one matrix.
@@ -148,8 +125,8 @@ fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Paramet
         if let (Some(matrix), Some(format)) =
             (buffer.name.strip_suffix(&format!("_{plane}")), instance.spec.op().weight_format())
         {
-            let parameter = Parameter { name: matrix.to_owned(), rust_type: weight_type(format) };
-            return (parameter, format!("{matrix}.{plane}"));
+            let parameter = Parameter { name: matrix.to_owned(), rust_type: matrix_type(format) };
+            return (parameter, format!("{matrix}.{plane}()"));
         }
     }
     let element = match buffer.element.as_str() {

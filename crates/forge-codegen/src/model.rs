@@ -60,8 +60,8 @@ pub(crate) struct Context {
     split_positions: usize,
     /// Whether large batches may expand latents to keys and values (MLA).
     unfolds: bool,
-    weight_imports: String,
-    kernel_weight_imports: String,
+    format_imports: String,
+    kernel_format_imports: String,
 }
 
 #[derive(Serialize)]
@@ -151,7 +151,6 @@ impl Context {
             layer_ids.iter().map(|id| section_text(plan, &kernels, &plan.sections[*id])).collect();
         let remembers = layer_sections.iter().any(|section| !section.memories.is_empty());
         let has_experts = layer_sections.iter().any(|section| section.experts.is_some());
-        let also: &[&str] = if has_experts { &["Matrix", "WeightFile"] } else { &["WeightFile"] };
         let layer_type = match &layer_sections[..] {
             [only] if !remembers => only.type_name.clone(),
             _ => "AnyLayer".to_owned(),
@@ -195,21 +194,10 @@ impl Context {
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
             unfolds: plan.unfold.is_some(),
-            weight_imports: imports(&kernels.weight_types, also),
-            kernel_weight_imports: imports(&kernels.weight_types, &[]),
+            format_imports: format!("{{{}}}", kernels.weight_types.join(", ")),
+            kernel_format_imports: format!("{{self, {}}}", kernels.weight_types.join(", ")),
             kernels,
         }
-    }
-}
-
-/// The sorted names of a `use` declaration, with braces if there are several and the template has none.
-fn imports(types: &[String], also: &[&str]) -> String {
-    let mut names: Vec<&str> = types.iter().map(String::as_str).chain(also.iter().copied()).collect();
-    names.sort_unstable();
-    match (also, &names[..]) {
-        ([], [only]) => (*only).to_owned(),
-        ([], _) => format!("{{{}}}", names.join(", ")),
-        _ => names.join(", "),
     }
 }
 

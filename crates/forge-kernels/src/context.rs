@@ -131,11 +131,12 @@ struct Plane {
     element: &'static str,
 }
 
-/// Support unit that dequantizes packets of a format.
+/// Support unit that dequantizes packets of a format. Formats with offsets share those of the affine formats;
+/// others have a unit of their name.
 pub(crate) const fn decoder(format: Format) -> &'static str {
-    match (format, format.bits()) {
-        (Format::Q6K | Format::Q4_0 | Format::Mxfp4, _) | (_, None) => format.name(),
-        (_, Some(bits)) => of_bits(bits),
+    match format.bits() {
+        Some(bits) if format.has_offsets() => of_bits(bits),
+        _ => format.name(),
     }
 }
 

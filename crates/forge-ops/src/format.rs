@@ -258,6 +258,30 @@ impl Format {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }
 
+    /// The cargo feature of the runtime that contains the format's CPU kernels.
+    pub const fn feature(self) -> &'static str {
+        match self {
+            Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
+            Format::Affine(_) => "affine",
+            _ => self.name(),
+        }
+    }
+
+    /// The format's type in the runtime, as Rust source.
+    pub fn rust_type(self) -> String {
+        match self {
+            Format::Affine(Affine { bits, group, scales }) => {
+                let name = match scales {
+                    Scales::F16 => "Affine",
+                    Scales::Bf16 => "AffineBf16",
+                };
+                format!("{name}<{}, {}>", bits.count(), group.columns())
+            }
+            // Variants have the names of the types.
+            _ => format!("{self:?}"),
+        }
+    }
+
     /// The planes of this format, in the order of kernel arguments.
     pub fn planes(self) -> &'static [Plane] {
         match self {
@@ -324,6 +348,15 @@ impl Format {
     /// Whether values have an offset.
     pub const fn has_offsets(self) -> bool {
         matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K)
+    }
+
+    /// Whether the CPU can repack matrices into strips of 16 rows, whose int8 products need no shuffles.
+    pub const fn is_repackable(self) -> bool {
+        match self {
+            Format::Q8_0 | Format::Q4_0 | Format::Q4K => true,
+            Format::Affine(affine) => matches!(affine.bits, Bits::Four),
+            _ => false,
+        }
     }
 
     /// Bytes of each plane of a stored row. The second is 0 for formats with one plane.

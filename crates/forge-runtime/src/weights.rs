@@ -2,23 +2,23 @@
 //!
 //! The compiler writes `weights.safetensors` next to the program. Its data starts on a page, and each tensor
 //! on a multiple of 64 bytes. The whole file therefore serves as one device buffer, and a weight is a
-//! [`Span`] of it. Matrices are stored row by row. Rows are padded with zeros to a multiple of [`BLOCK`]
-//! columns, or of the format's group.
+//! [`Span`] of it. Matrices are stored row by row. Rows are padded with zeros to whole groups of
+//! the format.
 //!
-//! A typed weight ([`Q4_0`], [`F16`], ...) holds the spans of one matrix. Kernels take typed weights, so a
-//! weight in the wrong format does not compile.
+//! A [`Matrix`] holds the spans of one matrix and has its format as a type. Kernels take typed matrices, so a
+//! matrix in the wrong format does not compile.
 
+use crate::cpu::WeightFormat;
 use crate::device::{Buffer, Span};
 use crate::error::Error;
+use forge_ops::PlaneElement;
 use memmap2::{Advice, Mmap};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
 use std::fs::File;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Rows are padded to a multiple of this many columns. Also the columns per scale in q8_0, q4_0 and mxfp4.
-pub const BLOCK: usize = 32;
 
 /// Every tensor's offset in the file is a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
@@ -116,8 +116,13 @@ impl WeightFile {
     }
 
     /// The matrix `name` with this shape.
-    pub fn matrix<M: Matrix>(&self, name: &str, rows: usize, columns: usize) -> Result<M, Error> {
-        M::find(&mut SingleTensor { file: self, name }, rows, columns)
+    pub fn matrix<F: WeightFormat>(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Matrix<F>, Error> {
+        Matrix::find(&mut SingleTensor { file: self, name }, rows, columns)
     }
 
     /// The expert records `name`.
@@ -164,9 +169,9 @@ impl WeightFile {
 }
 
 /// A source of a matrix's planes.
-pub trait Planes {
+trait Planes {
     /// The plane `name`, of `shape` rows and elements a row.
-    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Error>;
+    fn plane(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<u8>, Error>;
 }
 
 /// A matrix stored as one tensor per plane.
@@ -176,7 +181,7 @@ struct SingleTensor<'a> {
 }
 
 impl Planes for SingleTensor<'_> {
-    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Error> {
+    fn plane(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<u8>, Error> {
         match name {
             "values" => self.file.find(self.name, dtype, &shape),
             plane => self.file.find(&format!("{}.{plane}", self.name), dtype, &shape),
@@ -202,8 +207,8 @@ impl Records<'_> {
 
     /// The next matrix of each expert. Its spans begin at the first expert's plane and end at the last
     /// expert's.
-    pub fn matrix<M: Matrix>(&mut self, rows: usize, columns: usize) -> Result<M, Error> {
-        M::find(self, rows, columns)
+    pub fn matrix<F: WeightFormat>(&mut self, rows: usize, columns: usize) -> Result<Matrix<F>, Error> {
+        Matrix::find(self, rows, columns)
     }
 
     /// The span of all records, after every matrix was requested.
@@ -218,7 +223,7 @@ impl Records<'_> {
 }
 
 impl Planes for Records<'_> {
-    fn plane<T>(&mut self, _: &str, dtype: Dtype, [rows, width]: [usize; 2]) -> Result<Span<T>, Error> {
+    fn plane(&mut self, _: &str, dtype: Dtype, [rows, width]: [usize; 2]) -> Result<Span<u8>, Error> {
         let start = self.end.next_multiple_of(ALIGNMENT);
         self.end = start + rows * width * dtype.bitsize() / 8;
         if self.end > self.record {
@@ -230,144 +235,61 @@ impl Planes for Records<'_> {
     }
 }
 
-fn padded(columns: usize) -> usize {
-    columns.next_multiple_of(BLOCK)
+/// A matrix in the format `F`, one of the format types of [`cpu`](crate::cpu).
+#[derive(Debug)]
+pub struct Matrix<F> {
+    /// The planes of the format, in order. A format of one plane leaves the second empty.
+    planes: [Span<u8>; 2],
+    format: PhantomData<fn() -> F>,
 }
 
-/// An f32 matrix, `[rows, padded columns]`.
-#[derive(Clone, Copy, Debug)]
-pub struct F32 {
-    /// Row-major elements.
-    pub values: Span<f32>,
+impl<F> Clone for Matrix<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
 }
 
-/// An f16 matrix, `[rows, padded columns]`.
-#[derive(Clone, Copy, Debug)]
-pub struct F16 {
-    /// Row-major elements.
-    pub values: Span<half::f16>,
-}
+impl<F> Copy for Matrix<F> {}
 
-/// A bf16 matrix, `[rows, padded columns]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Bf16 {
-    /// Row-major elements.
-    pub values: Span<half::bf16>,
-}
-
-/// An 8-bit matrix, 32 columns per scale: value = code * scale.
-#[derive(Clone, Copy, Debug)]
-pub struct Q8_0 {
-    /// `[rows, padded columns]`
-    pub codes: Span<i8>,
-    /// `[rows, padded columns / 32]`
-    pub scales: Span<half::f16>,
-}
-
-/// A 4-bit matrix, 32 columns per scale: value = (code - 8) * scale. Byte j of a 16-byte block holds columns
-/// j and j + 16.
-#[derive(Clone, Copy, Debug)]
-pub struct Q4_0 {
-    /// `[rows, padded columns / 2]`
-    pub codes: Span<u8>,
-    /// `[rows, padded columns / 32]`
-    pub scales: Span<half::f16>,
-}
-
-/// A matrix of 4-bit floats, 32 columns per exponent: value = float * 2^(exponent - 127). Columns are stored
-/// as in [`Q4_0`].
-#[derive(Clone, Copy, Debug)]
-pub struct Mxfp4 {
-    /// `[rows, padded columns / 2]`
-    pub codes: Span<u8>,
-    /// `[rows, padded columns / 32]`
-    pub scales: Span<u8>,
-}
-
-/// A K-quant matrix with `BITS`-bit codes: superblocks of 256 columns with `SCALES` bytes of scales each.
-/// Codes are stored in groups of 32 columns, split into bit planes. The CPU device and the GPU kernels define
-/// the decoding.
-#[derive(Clone, Copy, Debug)]
-pub struct Superblocks<const BITS: usize, const SCALES: usize> {
-    /// `[rows, padded columns * BITS / 8]`
-    pub codes: Span<u8>,
-    /// `[rows, padded columns / 256 * SCALES]`
-    pub scales: Span<u8>,
-}
-
-/// q6_k: 16 columns per scale, value = (code - 32) * scale.
-pub type Q6K = Superblocks<6, 18>;
-/// q5_k: 32 columns per scale and offset, value = code * scale - offset.
-pub type Q5K = Superblocks<5, 20>;
-/// q4_k: like q5_k with 4-bit codes.
-pub type Q4K = Superblocks<4, 20>;
-
-/// An affine matrix with `BITS`-bit codes, `GROUP` columns per scale and offset in `T`: value = code * scale
-/// + offset. Codes are stored in groups of 32 columns, split into bit planes.
-#[derive(Clone, Copy, Debug)]
-pub struct AffineOf<const BITS: usize, const GROUP: usize, T> {
-    /// `[rows, padded columns * BITS / 8]`
-    pub codes: Span<u8>,
-    /// Scale and offset of each group, `[rows, 2 * padded columns / GROUP]`.
-    pub scales: Span<T>,
-}
-
-/// [`AffineOf`] with f16 scales and offsets.
-pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::f16>;
-/// [`AffineOf`] with bf16 scales and offsets.
-pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::bf16>;
-
-/// A matrix in a weight format.
-pub trait Matrix: Sized {
+impl<F: WeightFormat> Matrix<F> {
     /// Finds the planes of a matrix with this shape.
-    fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<Self, Error>;
-
-    /// The matrix's planes.
-    fn planes(&self) -> Vec<Span<u8>>;
-}
-
-macro_rules! plain {
-    ($name:ident, $dtype:ident) => {
-        impl Matrix for $name {
-            fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<$name, Error> {
-                Ok($name { values: planes.plane("values", Dtype::$dtype, [rows, padded(columns)])? })
-            }
-
-            fn planes(&self) -> Vec<Span<u8>> {
-                vec![self.values.plane()]
-            }
+    fn find(source: &mut impl Planes, rows: usize, columns: usize) -> Result<Self, Error> {
+        let mut planes = [Span::new(Buffer::Weights, 0, 0); 2];
+        for (found, plane) in planes.iter_mut().zip(F::FORMAT.planes()) {
+            let width = columns.div_ceil(F::FORMAT.group()) * plane.per_group;
+            *found = source.plane(plane.name, dtype(plane.element), [rows, width])?;
         }
-    };
+        Ok(Matrix { planes, format: PhantomData })
+    }
+
+    /// The planes.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        self.planes[..F::FORMAT.planes().len()].to_vec()
+    }
+
+    /// The values of a format without scales.
+    pub fn values(&self) -> Span<u8> {
+        self.planes[0]
+    }
+
+    /// The quantized values.
+    pub fn codes(&self) -> Span<u8> {
+        self.planes[0]
+    }
+
+    /// The scales, with offsets if the format has them.
+    pub fn scales(&self) -> Span<u8> {
+        self.planes[1]
+    }
 }
 
-plain!(F32, F32);
-plain!(F16, F16);
-plain!(Bf16, BF16);
-
-/// Implements [`Matrix`] for a format with codes and scales, given their types and elements per row.
-macro_rules! coded {
-    ([$($generics:tt)*] $name:ty, [$codes:ident, $scales:ident], $columns:ident => [$of_codes:expr, $of_scales:expr]) => {
-        impl<$($generics)*> Matrix for $name {
-            fn find(planes: &mut impl Planes, rows: usize, $columns: usize) -> Result<Self, Error> {
-                Ok(Self {
-                    codes: planes.plane("codes", Dtype::$codes, [rows, $of_codes])?,
-                    scales: planes.plane("scales", Dtype::$scales, [rows, $of_scales])?,
-                })
-            }
-
-            fn planes(&self) -> Vec<Span<u8>> {
-                vec![self.codes.plane(), self.scales.plane()]
-            }
-        }
-    };
+/// The safetensors type of a plane.
+fn dtype(element: PlaneElement) -> Dtype {
+    match element {
+        PlaneElement::F32 => Dtype::F32,
+        PlaneElement::F16 => Dtype::F16,
+        PlaneElement::Bf16 => Dtype::BF16,
+        PlaneElement::I8 => Dtype::I8,
+        PlaneElement::U8 => Dtype::U8,
+    }
 }
-
-coded!([] Q8_0, [I8, F16], columns => [padded(columns), padded(columns) / BLOCK]);
-coded!([] Q4_0, [U8, F16], columns => [padded(columns) / 2, padded(columns) / BLOCK]);
-coded!([] Mxfp4, [U8, U8], columns => [padded(columns) / 2, padded(columns) / BLOCK]);
-coded!([const BITS: usize, const SCALES: usize] Superblocks<BITS, SCALES>, [U8, U8],
-    columns => [columns.div_ceil(256) * 32 * BITS, columns.div_ceil(256) * SCALES]);
-coded!([const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [U8, F16],
-    columns => [columns.div_ceil(GROUP) * GROUP * BITS / 8, columns.div_ceil(GROUP) * 2]);
-coded!([const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>, [U8, BF16],
-    columns => [columns.div_ceil(GROUP) * GROUP * BITS / 8, columns.div_ceil(GROUP) * 2]);

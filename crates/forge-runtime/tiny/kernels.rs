@@ -1,11 +1,11 @@
 //! The kernels of the tiny model: what is made from each kernel's signature, and a typed function to dispatch it.
 
 use crate::model::{RING, WINDOW};
-use crate::runtime::cpu;
+use crate::runtime::cpu::{self, Q4_0, Q8_0};
 use crate::runtime::device::kernel_cost::KernelCost;
 use crate::runtime::device::{Kernel, Pass, Span};
 use crate::runtime::ops::{self, Activation, Epilogue, Format, Gating, KvSource, Pairing, Rotation};
-use crate::runtime::weights::{Q4_0, Q8_0};
+use crate::runtime::weights::Matrix;
 use half::f16;
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub static EMBED: Kernel = Kernel {
     strips: None,
     cost: KernelCost::NONE,
     cpu: |call| {
-        cpu::embed::<cpu::Q8_0>(
+        cpu::embed::<Q8_0>(
             call,
             &ops::Embed {
                 format: Format::Q8_0,
@@ -48,8 +48,8 @@ pub static EMBED: Kernel = Kernel {
     },
 };
 
-pub fn embed(pass: &mut dyn Pass, table: Q8_0, ids: Span<u32>, stream: Span<f32>, rows: u32) {
-    let bindings = [table.codes.read(), table.scales.read(), ids.read(), stream.write()];
+pub fn embed(pass: &mut dyn Pass, table: Matrix<Q8_0>, ids: Span<u32>, stream: Span<f32>, rows: u32) {
+    let bindings = [table.codes().read(), table.scales().read(), ids.read(), stream.write()];
     pass.dispatch(&EMBED, &bindings, &[rows], [rows, 1, 1]);
 }
 
@@ -98,7 +98,7 @@ pub fn final_norm(
 }
 
 macro_rules! project {
-    ($name:ident, $kernel:ident, $weight:ty, $format:ident, $outputs:literal, $inputs:literal, $epilogue:expr) => {
+    ($name:ident, $kernel:ident, $format:ident, $outputs:literal, $inputs:literal, $epilogue:expr) => {
         pub static $kernel: Kernel = Kernel {
             name: stringify!($name),
             buffers: &["weight_codes", "weight_scales", "x", "y"],
@@ -106,7 +106,7 @@ macro_rules! project {
             strips: None,
             cost: KernelCost::NONE,
             cpu: |call| {
-                cpu::project::<cpu::$format>(
+                cpu::project::<$format>(
                     call,
                     &ops::Linear {
                         format: Format::$format,
@@ -123,18 +123,18 @@ macro_rules! project {
             },
         };
 
-        pub fn $name(pass: &mut dyn Pass, weight: $weight, x: Span<f32>, y: Span<f32>, rows: u32) {
-            let bindings = [weight.codes.read(), weight.scales.read(), x.read(), y.write()];
+        pub fn $name(pass: &mut dyn Pass, weight: Matrix<$format>, x: Span<f32>, y: Span<f32>, rows: u32) {
+            let bindings = [weight.codes().read(), weight.scales().read(), x.read(), y.write()];
             pass.dispatch(&$kernel, &bindings, &[rows], [$outputs, rows, 1]);
         }
     };
 }
 
-project!(qkv, QKV, Q4_0, Q4_0, 80, 40, Epilogue::Store);
-project!(output, OUTPUT, Q8_0, Q8_0, 40, 40, Epilogue::Add);
-project!(gate_up, GATE_UP, Q8_0, Q8_0, 48, 40, Epilogue::Gate(Gating::Plain(Activation::Silu)));
-project!(down, DOWN, Q8_0, Q8_0, 40, 24, Epilogue::Add);
-project!(head, HEAD, Q8_0, Q8_0, 50, 40, Epilogue::Store);
+project!(qkv, QKV, Q4_0, 80, 40, Epilogue::Store);
+project!(output, OUTPUT, Q8_0, 40, 40, Epilogue::Add);
+project!(gate_up, GATE_UP, Q8_0, 48, 40, Epilogue::Gate(Gating::Plain(Activation::Silu)));
+project!(down, DOWN, Q8_0, 40, 24, Epilogue::Add);
+project!(head, HEAD, Q8_0, 50, 40, Epilogue::Store);
 
 pub const FREQUENCIES: [f32; 5] = [1.0, 0.158_489_3, 0.025_118_864, 0.003_981_071_7, 0.000_630_957_36];
 

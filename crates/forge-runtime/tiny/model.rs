@@ -1,11 +1,12 @@
 //! The tiny model: 2 layers, the second of which sees 20 positions · hidden 40 · 4 query heads over 2 key/value heads of 10 · feed-forward 24 · vocabulary 50.
 
 use crate::kernels;
+use crate::runtime::cpu::{Q4_0, Q8_0};
 use crate::runtime::device::{Buffer, Pass, Schedule, Span};
 use crate::runtime::error::Error;
 use crate::runtime::model::state::StateLayout;
 use crate::runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, SlidingCache};
-use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
+use crate::runtime::weights::{Matrix, WeightFile};
 use half::f16;
 
 // ── Shape ──────────────────────────────────────────────────────────────────────────────────────
@@ -24,11 +25,11 @@ pub const RING: usize = 64;
 // ── Weights ────────────────────────────────────────────────────────────────────────────────────
 pub struct Layer {
     attention_gain: Span<f32>, // [40]
-    qkv: Q4_0,                 // [80, 40]
-    output: Q8_0,              // [40, 40]
+    qkv: Matrix<Q4_0>,         // [80, 40]
+    output: Matrix<Q8_0>,      // [40, 40]
     mlp_gain: Span<f32>,       // [40]
-    gate_up: Q8_0,             // [48, 40]
-    down: Q8_0,                // [40, 24]
+    gate_up: Matrix<Q8_0>,     // [48, 40]
+    down: Matrix<Q8_0>,        // [40, 24]
 }
 
 // ── State ──────────────────────────────────────────────────────────────────────────────────────
@@ -50,10 +51,10 @@ const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 11520, HEAD_ROWS * VOCABULA
 const SCRATCH_BYTES: usize = 12320;
 
 pub struct Tiny {
-    embed: Q8_0, // [50, 40]
+    embed: Matrix<Q8_0>, // [50, 40]
     layers: Vec<Layer>,
     final_gain: Span<f32>, // [40]
-    head: Q8_0,            // [50, 40]
+    head: Matrix<Q8_0>,    // [50, 40]
     caches: Vec<Cache>,
     context: u32,
     layout: Layout,

@@ -40,13 +40,7 @@ pub use crate::cpu::device::kernel_args::{KernelArgs, Output};
 pub use crate::cpu::elementwise::elementwise_op::elementwise;
 pub use crate::cpu::elementwise::embed::embed;
 pub use crate::cpu::elementwise::slice_columns::take;
-pub use crate::cpu::format::affine::{Affine, AffineBf16};
-pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
-pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
-
-pub use crate::cpu::format::mxfp4::Mxfp4;
-pub use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
-pub use crate::cpu::format::weight_format::WeightFormat;
+pub use crate::cpu::format::weight_format::{WeightFormat, types::*};
 pub use crate::cpu::head::argmax::{argmax, argmax_join};
 pub use crate::cpu::head::sample::sample;
 

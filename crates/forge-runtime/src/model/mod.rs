@@ -4,13 +4,13 @@
 //! buffers), and three functions. In outline:
 //!
 //! ```ignore
-//! pub struct Llama { embed: Q8_0, layers: Vec<Layer>, final_gain: Span<f32>, caches: Vec<Cache>, context: u32, layout: Layout }
+//! pub struct Llama { embed: Matrix<Q8_0>, layers: Vec<Layer>, final_gain: Span<f32>, caches: Vec<Cache>, context: u32, layout: Layout }
 //!
 //! pub static INFO: ModelInfo = ModelInfo { name: "llama", vocabulary: 32_000, /* ... */ };
 //!
 //! impl Llama {
 //!     pub fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
-//!         let embed: Q8_0 = weights.matrix("embed", VOCAB_SIZE, HIDDEN_SIZE)?;
+//!         let embed: Matrix<Q8_0> = weights.matrix("embed", VOCAB_SIZE, HIDDEN_SIZE)?;
 //!         // ... one line per weight
 //!         let mut state = StateLayout::new(slots);
 //!         let keys: Span<f16> = state.kv_cache(NUM_KV_HEADS, context, HEAD_DIM);

@@ -2,11 +2,8 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::elementwise::embed;
-use crate::cpu::format::affine::{Affine, AffineBf16};
-use crate::cpu::format::float_formats::{Bf16, F16, F32};
-use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
-use crate::cpu::format::mxfp4::Mxfp4;
-use crate::cpu::format::q8_0_q4_0::{Q4_0, Q8_0};
+use crate::cpu::format::matrix::Matrix;
+use crate::cpu::format::weight_format::types::*;
 use crate::cpu::matmul::linear;
 #[cfg(feature = "mla")]
 use crate::cpu::mla::per_head_matmul;
@@ -25,6 +22,15 @@ use forge_ops::PerHeadLinear;
 use forge_ops::Scales;
 #[cfg(feature = "moe")]
 use forge_ops::{ExpertsInner, ExpertsSum};
+
+/// The types of the weight formats.
+pub(crate) mod types {
+    pub use crate::cpu::format::affine::{Affine, AffineBf16};
+    pub use crate::cpu::format::block_quants::{Q4_0, Q8_0};
+    pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
+    pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
+    pub use crate::cpu::format::mxfp4::Mxfp4;
+}
 
 /// A weight format with its kernels.
 pub trait WeightFormat {
@@ -69,6 +75,7 @@ macro_rules! stored {
 
             #[cfg_attr(test, inline)]
             fn project(call: &KernelArgs<'_>, shape: &Linear) {
+                const { assert!(<$format as Matrix>::STRIPS == Self::FORMAT.is_repackable()) };
                 assert_eq!(shape.format, Self::FORMAT);
                 linear::products::<$format>(call, shape);
             }

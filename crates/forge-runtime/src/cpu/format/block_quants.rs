@@ -1,4 +1,4 @@
-//! Q8_0 and Q4_0: 32 quants per f16 scale, row-major and repacked.
+//! Block quants: 32 quants per f16 scale. Q8_0 and Q4_0, row-major and repacked.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
