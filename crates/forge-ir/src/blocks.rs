@@ -69,7 +69,8 @@ impl Blocks {
         match self {
             Blocks::Q4_0 => Format::Q4_0,
             Blocks::Q4_1 => affine(Bits::Four),
-            Blocks::Q5_0 | Blocks::Q5_1 => affine(Bits::Five),
+            Blocks::Q5_0 => Format::Q5_0,
+            Blocks::Q5_1 => affine(Bits::Five),
             Blocks::Q8_0 => Format::Q8_0,
             Blocks::Q4_K => Format::Q4K,
             Blocks::Q5_K => Format::Q5K,

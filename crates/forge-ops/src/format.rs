@@ -27,6 +27,9 @@ pub enum Format {
     /// Blocks of 32 nibbles with one f16 scale: value = (q - 8) * scale.
     /// Byte j of a block's 16 holds element j in its low nibble and element j + 16 in its high nibble.
     Q4_0,
+    /// Blocks of 32 values of 5 bits with one f16 scale: value = (q - 16) * scale. Ordered as in an affine format
+    /// of the same width.
+    Q5_0,
     /// k-quant of 4 bits: superblocks whose blocks have a scale and an offset, value = q * (d * s) - dmin *
     /// m.
     ///
@@ -130,6 +133,20 @@ pub enum Scales {
     Bf16,
 }
 
+/// All formats but the affine ones.
+const NAMED: [Format; 10] = [
+    Format::F32,
+    Format::F16,
+    Format::Bf16,
+    Format::Q8_0,
+    Format::Q5_0,
+    Format::Q4_0,
+    Format::Q6K,
+    Format::Q5K,
+    Format::Q4K,
+    Format::Mxfp4,
+];
+
 /// Affine formats and their names; a name without suffix has groups of 64 and f16 scales.
 const AFFINE: [(Affine, &str); 36] = {
     const fn affine(bits: Bits, group: Group, scales: Scales) -> Affine {
@@ -225,13 +242,15 @@ const fn bytes(count: usize) -> Plane {
 
 impl Format {
     /// Every format: plain ones, then quantized ones, then affine ones by descending bits.
-    pub const ALL: [Format; 9 + AFFINE.len()] = {
-        let mut all = [Format::F32; 9 + AFFINE.len()];
-        (all[1], all[2], all[3], all[4]) = (Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0);
-        (all[5], all[6], all[7], all[8]) = (Format::Q6K, Format::Q5K, Format::Q4K, Format::Mxfp4);
+    pub const ALL: [Format; NAMED.len() + AFFINE.len()] = {
+        let mut all = [Format::F32; NAMED.len() + AFFINE.len()];
         let mut index = 0;
-        while index < AFFINE.len() {
-            all[9 + index] = Format::Affine(AFFINE[index].0);
+        while index < all.len() {
+            all[index] = if index < NAMED.len() {
+                NAMED[index]
+            } else {
+                Format::Affine(AFFINE[index - NAMED.len()].0)
+            };
             index += 1;
         }
         all
@@ -244,6 +263,7 @@ impl Format {
             Format::F16 => "f16",
             Format::Bf16 => "bf16",
             Format::Q8_0 => "q8_0",
+            Format::Q5_0 => "q5_0",
             Format::Q4_0 => "q4_0",
             Format::Q6K => "q6_k",
             Format::Q5K => "q5_k",
@@ -289,6 +309,7 @@ impl Format {
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
+            Format::Q5_0 => const { &[codes(PlaneElement::U8, 20), SCALES] },
             Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
             Format::Q6K => const { &[codes(PlaneElement::U8, 192), bytes(18)] },
             Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
@@ -314,6 +335,7 @@ impl Format {
             Format::F32 => 128,
             Format::F16 | Format::Bf16 => 64,
             Format::Q8_0 => 34,
+            Format::Q5_0 => 22,
             Format::Q4_0 => 18,
             Format::Mxfp4 => 17,
             Format::Q6K => 210,
@@ -339,7 +361,7 @@ impl Format {
         match self {
             Format::F32 | Format::F16 | Format::Bf16 | Format::Q8_0 => None,
             Format::Q4_0 | Format::Q4K | Format::Mxfp4 => Some(Bits::Four),
-            Format::Q5K => Some(Bits::Five),
+            Format::Q5_0 | Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),
             Format::Affine(affine) => Some(affine.bits),
         }

@@ -5,9 +5,10 @@
 //! it is never clipped.
 
 use crate::affine;
+use crate::codes::{block_bytes, pack, unpack};
 use crate::mxfp4;
 use crate::superblock;
-use forge_ir::{BLOCK, Format};
+use forge_ir::{BLOCK, Bits, Format};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -31,6 +32,7 @@ pub enum RangeError {
 pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
     let [values, scales] = planes;
     let blocks = out.chunks_mut(BLOCK).zip(scales.chunks_exact(2));
+    let scale_of = |bytes: &[u8]| f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
     match format {
         Format::F32 => {
             for (out, bytes) in out.iter_mut().zip(values.as_chunks::<4>().0) {
@@ -54,7 +56,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
         }
         Format::Q8_0 => {
             for ((out, scale), codes) in blocks.zip(values.chunks_exact(BLOCK)) {
-                let scale = f16::from_le_bytes([scale[0], scale[1]]).to_f32();
+                let scale = scale_of(scale);
                 for (out, code) in out.iter_mut().zip(codes) {
                     *out = f32::from(code.cast_signed()) * scale;
                 }
@@ -62,10 +64,18 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
         }
         Format::Q4_0 => {
             for ((out, scale), codes) in blocks.zip(values.chunks_exact(BLOCK / 2)) {
-                let scale = f16::from_le_bytes([scale[0], scale[1]]).to_f32();
+                let scale = scale_of(scale);
                 let nibbles = codes.iter().map(|code| code & 15).chain(codes.iter().map(|code| code >> 4));
                 for (out, code) in out.iter_mut().zip(nibbles) {
                     *out = (f32::from(code) - 8.0) * scale;
+                }
+            }
+        }
+        Format::Q5_0 => {
+            for ((out, scale), codes) in blocks.zip(values.chunks_exact(block_bytes(Bits::Five))) {
+                let scale = scale_of(scale);
+                for (out, code) in out.iter_mut().zip(unpack(Bits::Five, codes)) {
+                    *out = (f32::from(code) - 16.0) * scale;
                 }
             }
         }
@@ -128,9 +138,16 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
             |x, codes| {
                 let (low, high) = x.split_at(BLOCK / 2);
                 for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
-                    *code = code_of(nibble(*low)) | code_of(nibble(*high)) << 4;
+                    *code = code_of(unsigned(*low, 8.0)) | code_of(unsigned(*high, 8.0)) << 4;
                 }
             },
+        ),
+        Format::Q5_0 => quantise(
+            row,
+            values,
+            scales,
+            |largest| largest / -16.0,
+            |x, codes| pack(Bits::Five, &x.map(|x| code_of(unsigned(x, 16.0))), codes),
         ),
         Format::Q6K | Format::Q5K | Format::Q4K => superblock::encode(format, row, values, scales),
         Format::Mxfp4 => mxfp4::encode(row, values, scales),
@@ -219,12 +236,12 @@ fn round(x: f32) -> f32 {
     even + if x > 0.0 && rest == 0.5 { 1.0 } else { 0.0 } - if x < 0.0 && rest == -0.5 { 1.0 } else { 0.0 }
 }
 
-/// The nibble of a value in -8..=8: floor(value + 8.5), at most 15.
-fn nibble(x: f32) -> f32 {
-    let above = x + 8.5;
+/// The unsigned integer of a value in `-zero..=zero`: floor(value + zero + 0.5), less than 2 * zero.
+fn unsigned(x: f32, zero: f32) -> f32 {
+    let above = x + zero + 0.5;
     let near = (above + WHOLE) - WHOLE;
     let whole = if near > above { near - 1.0 } else { near };
-    if whole > 15.0 { 15.0 } else { whole }
+    whole.min(2.0 * zero - 1.0)
 }
 
 /// The low byte of a value offset by [`WHOLE`].
@@ -265,7 +282,7 @@ mod tests {
         #[test]
         fn nibbles_are_whole_parts(x in -8.001_f32..8.001, half in -8_i8..8) {
             for x in [x, f32::from(half) + 0.5, (f32::from(half) + 0.5).next_down()] {
-                prop_assert_eq!(code_of(nibble(x)), ((x + 8.5) as u8).min(15), "{}", x);
+                prop_assert_eq!(code_of(unsigned(x, 8.0)), ((x + 8.5) as u8).min(15), "{}", x);
             }
         }
     }

@@ -39,6 +39,10 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(8.0);
             1.0001 * step + off
         }
+        Format::Q5_0 => {
+            let (step, off) = scale(16.0);
+            1.0001 * step + off
+        }
         // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of
         // half the scale.
         Format::Mxfp4 => (largest / 4.0).max(2_f64.powi(-129)),

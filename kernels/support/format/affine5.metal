@@ -23,12 +23,19 @@ inline Affine5 affine5_half(device const uint* codes, uint packet, uint part) {
     return found;
 }
 
-// Word i: columns 4i .. 4i + 3, and those 16 further.
-inline void affine5_word(Affine5 packet, uint i, thread float4& low, thread float4& high) {
+// The values of word i, one byte each: columns 4i .. 4i + 3, and those 16 further.
+inline uint2 affine5_bytes(Affine5 packet, uint i) {
     const uint nibbles = packet.nibbles[i];
     const uint singles = packet.singles >> (2u * i);
-    low = affine8_word((nibbles & 0x0f0f0f0fu) | ((singles & 0x01010101u) << 4u));
-    high = affine8_word(((nibbles >> 4u) & 0x0f0f0f0fu) | (((singles >> 1u) & 0x01010101u) << 4u));
+    return uint2((nibbles & 0x0f0f0f0fu) | ((singles & 0x01010101u) << 4u),
+                 ((nibbles >> 4u) & 0x0f0f0f0fu) | (((singles >> 1u) & 0x01010101u) << 4u));
+}
+
+// Word i: columns 4i .. 4i + 3, and those 16 further.
+inline void affine5_word(Affine5 packet, uint i, thread float4& low, thread float4& high) {
+    const uint2 bytes = affine5_bytes(packet, i);
+    low = affine8_word(bytes.x);
+    high = affine8_word(bytes.y);
 }
 
 inline void affine5_decode(Affine5 packet, thread float4* codes) {

@@ -83,6 +83,7 @@ fn weight_files_hold_the_model() {
                 Format::F16 => 0.03,
                 Format::Bf16 => 0.2,
                 Format::Q8_0 => 0.3,
+                Format::Q5_0 => 2.5,
                 Format::Q4_0 => 3.0,
                 Format::Mxfp4 => 6.0,
                 Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => match format.bits() {

@@ -18,11 +18,12 @@ use forge_runtime::cpu;
 use forge_runtime::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
-pub(crate) const FORMATS: [Format; 15] = [
+pub(crate) const FORMATS: [Format; 16] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
     Format::Q8_0,
+    Format::Q5_0,
     Format::Q4_0,
     Format::Q6K,
     Format::Q5K,
@@ -44,6 +45,7 @@ macro_rules! stored {
             Format::F16 => cpu::$function::<cpu::F16>($call, $shape),
             Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
+            Format::Q5_0 => cpu::$function::<cpu::Q5_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
             Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
@@ -75,11 +77,7 @@ pub(crate) fn embed(call: &cpu::KernelArgs<'_>, shape: &ops::Embed) {
 /// The cancellation error of a product: a weight with an offset is the difference of a scaled quant and the
 /// offset.
 pub(crate) fn cancelled(format: Format, x: f32) -> f64 {
-    if matches!(format, Format::Affine(_) | Format::Q5K | Format::Q4K) {
-        2.0 * f64::from(x).abs()
-    } else {
-        0.0
-    }
+    if format.has_offsets() { 2.0 * f64::from(x).abs() } else { 0.0 }
 }
 
 pub(crate) fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {

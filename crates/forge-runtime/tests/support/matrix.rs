@@ -2,7 +2,7 @@
 
 use crate::support::bytes_of;
 use crate::support::random::Random;
-use forge_runtime::ops::{Affine, Format, Scales};
+use forge_runtime::ops::{Affine, Format, Plane, PlaneElement, Scales};
 use half::{bf16, f16};
 
 /// A stored matrix: its planes as bytes, and its values `[rows, columns]`.
@@ -60,7 +60,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
             // Rounded to a power of two.
             let exponent = (scale.to_f32().to_bits() >> 23) as u8;
             let power = f32::from_bits(u32::from(exponent) << 23);
-            let mut nibbles = [0_u8; 16];
+            let (mut nibbles, mut quants) = ([0_u8; 16], [0_u8; 32]);
             for i in 0..32 {
                 let inside = block * 32 + i < columns;
                 let x = if inside { random.number() * size } else { 0.0 };
@@ -82,6 +82,11 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                         first.push(code as i8 as u8);
                         code as f32 * wide.to_f32()
                     }
+                    Format::Q5_0 => {
+                        let code = if inside { random.below(32) as u8 } else { 16 };
+                        quants[i] = code;
+                        (f32::from(code) - 16.0) * scale.to_f32()
+                    }
                     Format::Mxfp4 => {
                         let code = if inside { random.below(16) as u8 } else { 0 };
                         nibbles[i % 16] |= code << (i / 16 * 4);
@@ -102,6 +107,10 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
             match format {
                 Format::Q4_0 => {
                     first.extend(nibbles);
+                    scales.extend(scale.to_ne_bytes());
+                }
+                Format::Q5_0 => {
+                    first.extend(packed(5, &quants));
                     scales.extend(scale.to_ne_bytes());
                 }
                 Format::Mxfp4 => {
@@ -204,37 +213,21 @@ pub type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
 
 /// The tensors of a matrix.
 pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
-    let (rows, width) = (matrix.rows, padded(matrix.columns));
-    let planes: Vec<(String, &'static str, Vec<usize>)> = match matrix.format {
-        Format::F32 => vec![(name.into(), "F32", vec![rows, width])],
-        Format::F16 => vec![(name.into(), "F16", vec![rows, width])],
-        Format::Bf16 => vec![(name.into(), "BF16", vec![rows, width])],
-        Format::Q8_0 => vec![
-            (format!("{name}.codes"), "I8", vec![rows, width]),
-            (format!("{name}.scales"), "F16", vec![rows, width / 32]),
-        ],
-        Format::Q4_0 => vec![
-            (format!("{name}.codes"), "U8", vec![rows, width / 2]),
-            (format!("{name}.scales"), "F16", vec![rows, width / 32]),
-        ],
-        Format::Q6K | Format::Q5K | Format::Q4K | Format::Mxfp4 => {
-            let of_row = |plane: usize| matrix.planes[plane].len() / rows;
-            vec![
-                (format!("{name}.codes"), "U8", vec![rows, of_row(0)]),
-                (format!("{name}.scales"), "U8", vec![rows, of_row(1)]),
-            ]
-        }
-        Format::Affine(parameters) => {
-            let (bits, group) = (parameters.bits.count(), parameters.group.columns());
-            let bf16 = parameters.scales == Scales::Bf16;
-            let groups = matrix.columns.div_ceil(group);
-            vec![
-                (format!("{name}.codes"), "U8", vec![rows, groups * group * bits / 8]),
-                (format!("{name}.scales"), if bf16 { "BF16" } else { "F16" }, vec![rows, groups * 2]),
-            ]
-        }
+    let tensor = |(plane, bytes): (&Plane, &Vec<u8>)| {
+        let (element, name) = match (plane.element, plane.name) {
+            (element, "values") => (element, name.to_owned()),
+            (element, plane) => (element, format!("{name}.{plane}")),
+        };
+        let dtype = match element {
+            PlaneElement::F32 => "F32",
+            PlaneElement::F16 => "F16",
+            PlaneElement::Bf16 => "BF16",
+            PlaneElement::I8 => "I8",
+            PlaneElement::U8 => "U8",
+        };
+        (name, dtype, vec![matrix.rows, bytes.len() / matrix.rows / element.bytes()], bytes.clone())
     };
-    planes.into_iter().zip(&matrix.planes).map(|((n, d, s), bytes)| (n, d, s, bytes.clone())).collect()
+    matrix.format.planes().iter().zip(&matrix.planes).map(tensor).collect()
 }
 
 pub fn vector(name: &str, values: &[f32]) -> Tensor {

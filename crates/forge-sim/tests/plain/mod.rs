@@ -105,6 +105,10 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
                     row.extend(codes.iter().map(|&code| (f32::from(code & 15) - 8.0) * scale));
                 }
+                Format::Q5_0 => {
+                    first.extend(packed(Bits::Five, &codes));
+                    row.extend(codes.iter().map(|&code| (f32::from(code & 31) - 16.0) * scale));
+                }
                 Format::Mxfp4 => {
                     const FLOATS: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
                     let power = f32::from_bits(u32::from(exponent) << 23);

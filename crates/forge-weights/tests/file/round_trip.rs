@@ -90,6 +90,7 @@ proptest! {
                         Format::F16 => 2_f32.powi(-11),
                         Format::Bf16 => 2_f32.powi(-8),
                         Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
+                        Format::Q5_0 => 1.01 / 16.0 + 2_f32.powi(-11),
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
                         Format::Mxfp4 => 0.25,
                         // An offset rounded to bf16 can be too low by 1/128 of itself.

@@ -1,6 +1,7 @@
-//! Block quants: 32 quants per f16 scale. Q8_0 and Q4_0, row-major and repacked.
+//! Block quants: 32 quants per f16 scale. Q8_0 and Q4_0, row-major and repacked, and Q5_0.
 
 use crate::cpu::device::kernel_args::KernelArgs;
+use crate::cpu::format::affine::{codes, signed_codes};
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::format::scales::widen_scales;
@@ -174,6 +175,63 @@ impl Matrix for Q4_0 {
     unsafe fn prefetch<S: Simd>(self, block: usize) {
         // SAFETY: the caller's contract.
         unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's contract.
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
+    }
+}
+
+/// A Q5_0 matrix: 5-bit quants, stored as in affine formats, and scales.
+#[derive(Clone, Copy)]
+pub struct Q5_0 {
+    codes: *const u8,
+    scales: *const f16,
+}
+
+/// Bytes of a Q5_0 block's quants.
+const FIVE_BITS: usize = 5 * BLOCK / 8;
+
+impl Matrix for Q5_0 {
+    const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(-16);
+
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q5_0 {
+            codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * FIVE_BITS).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Q5_0 { codes, scales }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe { S::sub(codes::<S, 5>(self.codes, block, part), S::splat(16.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's contract.
+        unsafe { signed_codes::<5>(self.codes, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * FIVE_BITS)) }
     }
 
     #[inline(always)]
