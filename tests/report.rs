@@ -1,10 +1,10 @@
 //! report.html of small and large models: complete, readable and self-contained.
 
-use forge_codegen::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
 use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
 use forge_ir::Graph;
 use forge_ops::Format;
 use forge_planner::{Chip, Fusion, Options, Plan, Quant, Workload, plan, predict};
+use forge_report::{Measurement, ReportFacts, Verdict, report, with_measurements};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
 use tests::{model, models, root};
@@ -49,20 +49,17 @@ fn planned(graph: &Graph, disabled: &[Fusion]) -> Plan {
 }
 
 fn page(name: &str, graph: &Graph, plan: &Plan) -> String {
-    let options = CrateOptions {
-        cuda: false,
-        tunable: false,
-        runtime: None,
-        name: name.to_owned(),
-        parameters: 1234,
-        converses: false,
-        command: format!("forge compile {name} --quant q4_0 && echo \"<done>\""),
-        version: "0",
-    };
     let errors = plan.weights.iter().map(|weight| (weight.name.clone(), 0.0123)).collect();
     let layers = vec![("embed".to_owned(), 0.01), ("layer 1".to_owned(), 0.02), ("layer 0".to_owned(), 0.0)];
-    let facts = ReportFacts { errors, layers, golden: Some((4, 99)) };
-    report(graph, plan, &options, Chip::common(), &facts).unwrap_or_else(|error| panic!("{name}: {error}"))
+    let facts = ReportFacts {
+        parameters: 1234,
+        command: format!("forge compile {name} --quant q4_0 && echo \"<done>\""),
+        version: "0",
+        errors,
+        layers,
+        golden: Some((4, 99)),
+    };
+    report(graph, plan, Chip::common(), &facts).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn parsed(page: &str) -> Document<'_> {

@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("forge-kernels", &["forge-ir", "forge-ops"]),
     ("forge-planner", &["forge-ir", "forge-kernels", "forge-ops"]),
     ("forge-codegen", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
+    ("forge-report", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
     ("forge-sim", &["forge-kernels"]),
     ("forge-emulation", &["forge-sim"]),
 ];

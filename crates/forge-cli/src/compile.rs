@@ -13,13 +13,14 @@ use crate::left_out;
 use crate::options::{Choice, command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
 use crate::terminal;
-use crate::terminal::{count, grouped, size};
 use crate::text_files;
-use forge_codegen::{CrateFiles, CrateOptions, ReportFacts};
+use forge_codegen::{CrateFiles, CrateOptions};
 use forge_frontend::{Checkpoint, Opened};
+use forge_ir::units::{count, grouped, size};
 use forge_ir::{Graph, Op, encoded_tolerances};
 use forge_kernels::ptx;
 use forge_planner::{Chip, Options, Plan, Workload, predict};
+use forge_report::ReportFacts;
 use forge_weights::{CheckpointWeights, PackedFile, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -141,13 +142,14 @@ pub(crate) fn compile(
 
     // Report: the HTML page.
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
-    let facts = ReportFacts { errors, layers: written.layers(), golden };
-    let page = forge_codegen::report(graph, plan, &crate_options, planned.chip(), &facts)
+    let CrateOptions { parameters, command, version, .. } = crate_options;
+    let marker = json!({"forge": version, "command": command, "model": plan.model.name});
+    let facts = ReportFacts { parameters, command, version, errors, layers: written.layers(), golden };
+    let page = forge_report::report(graph, plan, planned.chip(), &facts)
         .map_err(|error| Error::other(error.to_string()))?;
     staging.write(REPORT, page.as_bytes())?;
 
     // Write: move everything into place at once.
-    let marker = json!({"forge": env!("CARGO_PKG_VERSION"), "command": crate_options.command, "model": plan.model.name});
     staging.write(MARKER, format!("{marker:#}\n").as_bytes())?;
     staging.finish()?;
     print_ready(&planned, out, started);

@@ -3,8 +3,8 @@
 
 use crate::error::Error;
 use crate::terminal;
-use crate::terminal::size;
 use forge_hub::{Event, Request, Settings};
+use forge_ir::units::size;
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
 use std::path::PathBuf;

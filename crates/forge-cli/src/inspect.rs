@@ -6,8 +6,8 @@ use crate::compile;
 use crate::error::Error;
 use crate::left_out;
 use crate::terminal;
-use crate::terminal::{grouped, size};
 use forge_frontend::{Checkpoint, Tensors};
+use forge_ir::units::{grouped, size};
 use forge_planner::{Chip, Forecast, chip_table};
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! Tensors and configuration keys of a checkpoint that the program does not use.
 
 use crate::terminal;
-use crate::terminal::size;
 use forge_frontend::Opened;
+use forge_ir::units::size;
 use serde_json::{Value, json};
 
 /// Prints the number and size of unused tensors; with `is_verbose`, every unused tensor and key.

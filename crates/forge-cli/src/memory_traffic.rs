@@ -1,7 +1,7 @@
 //! The kernel checker's counters as a table: memory traffic of each kernel relative to the minimum.
 
-use crate::terminal::size;
-use forge_codegen::Measurement;
+use forge_ir::units::size;
+use forge_report::Measurement;
 use forge_sim::Counters;
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::terminal;
-use crate::terminal::size;
+use forge_ir::units::size;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -10,7 +10,7 @@ use crate::compile::REPORT;
 use crate::error::Error;
 use crate::output::MARKER;
 use crate::{build, doctor, memory_traffic, terminal};
-use forge_codegen::{Measurement, Verdict};
+use forge_report::{Measurement, Verdict};
 use forge_sim::{Counters, Fault, Program, Recording, Replay, Report, Weights, What};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -107,9 +107,10 @@ fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(),
         .iter()
         .map(|(kernel, counters)| memory_traffic::measurement(kernel, counters))
         .collect();
-    let page = forge_codegen::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(
-        || Error::other(format!("{} cannot hold measurements: compile the crate again", path.display())),
-    )?;
+    let page =
+        forge_report::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(|| {
+            Error::other(format!("{} cannot hold measurements: compile the crate again", path.display()))
+        })?;
     // Write to a temporary file and rename, so that the page is never truncated.
     let temporary = directory.join(format!(".{REPORT}.forge"));
     std::fs::write(&temporary, page).map_err(|error| Error::write(&temporary, &error))?;

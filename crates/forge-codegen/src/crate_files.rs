@@ -51,12 +51,6 @@ pub struct RenderError {
     source: minijinja::Error,
 }
 
-impl RenderError {
-    pub(crate) fn of(name: &'static str, source: minijinja::Error) -> RenderError {
-        RenderError { name, source }
-    }
-}
-
 const TEMPLATES: [(&str, &str); 7] = [
     ("Cargo.toml", include_str!("../../../templates/crate/Cargo.toml.jinja")),
     ("README.md", include_str!("../../../templates/crate/README.md.jinja")),

@@ -6,8 +6,6 @@
 //! It does no I/O and makes no decisions about the model. The modules below resolve the plan to final names and literals;
 //! the templates in `templates/crate` hold the text that all models share, with no logic but loops and conditions.
 //!
-//! [`report()`] renders `report.html`, the visual report of the compiled model.
-//!
 //! Every generated crate depends on `forge-runtime`. Its source is embedded when this crate is built, and
 //! [`render()`] copies it into the generated crate unless [`CrateOptions::runtime`] names a directory.
 
@@ -19,12 +17,10 @@ mod kernels;
 mod kv_cache_code;
 mod model;
 mod names;
-mod report;
 mod runtime_files;
 mod rust_expression;
 mod section;
 mod steps;
 
 pub use crate::crate_files::{CrateFiles, CrateOptions, LAYOUTS, RUNTIME, RenderError, layouts_ptx, render};
-pub use crate::report::{Measurement, ReportFacts, Verdict, report, with_measurements};
 pub use crate::runtime_files::runtime;

@@ -4,11 +4,11 @@ use crate::crate_files::{CrateOptions, RUNTIME};
 use crate::features::features;
 use crate::fields::{FieldText, ScratchText, outer_fields, scratches};
 use crate::kv_cache_code::{CacheText, cache_text, record};
-use crate::report::cache_phrase;
 use crate::section::{SchedulesText, SectionText, schedules, section_text};
 use crate::steps::Caller;
 use crate::{kernels, names};
 use forge_ir::LatentCache;
+use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, LatentAttend};
 use forge_planner::{Application, FEW, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
@@ -171,16 +171,16 @@ impl Context {
             firsts: firsts(plan),
             arena: ArenaText {
                 bytes: names::number(plan.arena_bytes as u64),
-                text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
+                text: format!("{} for {} rows", size(plan.arena_bytes as u64), plan.chunk),
             },
             decode: pass_text(plan, Workload::decode(1)),
             prefill: pass_text(plan, Workload::prefill(plan.chunk as u64)),
             beyond: plan.beyond_least(),
             formats: formats(plan),
             memory: MemoryText {
-                weights: names::size(plan.weight_bytes()),
-                per_position: cache_phrase(plan),
-                scratch: names::size(plan.arena_bytes as u64),
+                weights: size(plan.weight_bytes()),
+                per_position: plan.kv_cache_text(),
+                scratch: size(plan.arena_bytes as u64),
             },
             has_experts,
             layer_sections,
@@ -222,7 +222,7 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
         let (chosen, experts) = (chosen - shared, experts - shared);
         summary.push(format!("{chosen} of {experts} experts of {}{always}", outputs / 2));
     }
-    summary.push(format!("vocabulary {}", names::grouped(model.vocabulary as u64)));
+    summary.push(format!("vocabulary {}", grouped(model.vocabulary as u64)));
     let mut formats: Vec<&str> = plan
         .weights
         .iter()
@@ -356,7 +356,7 @@ fn pass_text(plan: &Plan, load: Workload) -> PassText {
     PassText {
         dispatches: counts.dispatches,
         barriers: counts.barriers,
-        bytes_text: names::size(cost.weights_read),
+        bytes_text: size(cost.weights_read),
         cost: cost_text,
     }
 }

@@ -1,6 +1,7 @@
 //! Names in generated Rust code. All modules convert names of the plan here, so that they are spelled in one way.
 
 use crate::runtime_files::packages;
+use forge_ir::units::grouped;
 
 /// The name of a crate and its binary: `SmolLM2-135M.Instruct` becomes `smollm2-135m-instruct`.
 pub(crate) fn crate_name(name: &str) -> String {
@@ -80,37 +81,9 @@ pub(crate) fn literal(text: &str) -> String {
     format!("{text:?}")
 }
 
-/// An integer as a Rust literal with digit groups: `151_936`.
+/// An integer as a Rust literal with digit groups: `151_936`. Rust style does not group four digits.
 pub(crate) fn number(number: u64) -> String {
-    separated(number, '_')
-}
-
-/// An integer with digit groups, for display: `151,936`.
-pub(crate) fn grouped(number: u64) -> String {
-    separated(number, ',')
-}
-
-fn separated(number: u64, separator: char) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        // Rust style does not group four digits.
-        if index > 0 && (digits.len() - index).is_multiple_of(3) && (digits.len() > 4 || separator == ',') {
-            text.push(separator);
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A size in bytes, for display: `375.1 MB`.
-pub(crate) fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
+    if number < 10_000 { number.to_string() } else { grouped(number).replace(',', "_") }
 }
 
 #[cfg(test)]
@@ -130,9 +103,6 @@ mod tests {
         assert_eq!(type_name("Model"), "CompiledModel");
         assert_eq!(camel_case("layer_2"), "Layer2");
         assert_eq!(identifier("type"), "type_");
-        assert_eq!(
-            (number(151_936), number(4096), grouped(4096)),
-            ("151_936".into(), "4096".into(), "4,096".into())
-        );
+        assert_eq!((number(151_936), number(4096)), ("151_936".into(), "4096".into()));
     }
 }

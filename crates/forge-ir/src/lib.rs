@@ -42,6 +42,7 @@ mod routing;
 mod shape_check;
 mod state;
 mod tolerance;
+pub mod units;
 mod validate;
 mod weight;
 mod weight_source;

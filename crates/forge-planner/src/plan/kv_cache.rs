@@ -6,6 +6,7 @@
 //! position instead.
 
 use crate::plan::{Plan, State};
+use forge_ir::units::size;
 use forge_ops::Format;
 use serde::Serialize;
 
@@ -102,6 +103,24 @@ impl Plan {
     pub fn memory_bytes(&self) -> usize {
         let sections = self.applications.iter().map(|application| &self.sections[application.section]);
         sections.flat_map(|section| &section.memories).map(|memory| 4 * memory.numbers()).sum()
+    }
+
+    /// The size of the cache, for display: `1.5 KB per token`, or with sliding windows `256 B per token and 1.3
+    /// KB per token of the last 320`.
+    pub fn kv_cache_text(&self) -> String {
+        let size = |bytes: usize| size(bytes as u64);
+        let rings = self.rings();
+        let of_ring = |(ring, bytes): &(Ring, usize)| {
+            format!("{} per token of the last {}", size(*bytes), ring.positions)
+        };
+        let mut parts: Vec<String> = rings.iter().map(of_ring).collect();
+        if rings.is_empty() || self.kept_bytes_per_position() > 0 {
+            parts.insert(0, format!("{} per token", size(self.kept_bytes_per_position())));
+        }
+        if self.memory_bytes() > 0 {
+            parts.push(format!("{} of recurrent state per sequence", size(self.memory_bytes())));
+        }
+        parts.join(" and ")
     }
 
     /// Cache bytes of one layer per position and slot.

@@ -1,6 +1,6 @@
 //! Quantization error plot: one cell per weight role and layer.
 
-use crate::report::svg::{Anchor, Canvas, fitted};
+use crate::svg::{Anchor, Canvas, fitted};
 use std::collections::BTreeMap;
 
 const WIDTH: f64 = 960.0;

@@ -1,9 +1,8 @@
 //! Timeline of one decoded token: the whole token, and one layer of each kind with its dispatches and barriers. All
 //! times are predicted.
 
-use crate::names;
-use crate::report::shown_position;
-use crate::report::svg::{Anchor, Canvas, FONT, fitted, spread};
+use crate::svg::{Anchor, Canvas, FONT, fitted, spread};
+use forge_ir::units::grouped;
 use forge_planner::{Plan, Prediction, StepTime, Time};
 use std::collections::BTreeMap;
 
@@ -50,7 +49,7 @@ fn whole(canvas: &mut Canvas, plan: &Plan, token: &Prediction) {
     let seconds = token.time.seconds();
     let text = format!(
         "one token, at position {}: {:.3} ms predicted, {} dispatches",
-        names::grouped(shown_position(plan)),
+        grouped(shown_position(plan)),
         seconds * 1e3,
         token.dispatches
     );
@@ -154,4 +153,9 @@ fn draw(canvas: &mut Canvas, strip: &Strip<'_>, top: f64) {
     let numbers = strip.steps.iter().map(|(number, _)| number.to_string());
     let labels: Vec<_> = places.into_iter().map(|place| (place, top + 24.0)).zip(numbers).collect();
     canvas.labels(&labels, "quiet");
+}
+
+/// The context length of the plotted token.
+pub(crate) fn shown_position(plan: &Plan) -> u64 {
+    plan.context.min(1024) as u64
 }

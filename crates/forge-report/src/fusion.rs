@@ -3,7 +3,7 @@
 //! The plan does not record which nodes a step was fused from. The diagram matches them by weight, kernel family and
 //! name. A node without a match is drawn as part of the step that computes its input.
 
-use crate::report::svg::{Anchor, Canvas, fitted, spread};
+use crate::svg::{Anchor, Canvas, fitted, spread};
 use forge_ir::{Apply, Body, Graph, Node, Op, ParamId, WeightId};
 use forge_kernels::Spec;
 use forge_ops::Epilogue;

@@ -1,7 +1,7 @@
 //! Kernel checker results, inserted into an existing report page.
 
-use crate::names;
-use crate::report::svg::escaped;
+use crate::svg::escaped;
+use forge_ir::units::size;
 use std::fmt::Write;
 
 /// The markers around the results.
@@ -76,12 +76,12 @@ fn text(verdict: &Verdict, measurements: &[Measurement]) -> String {
             text,
             "<tr><td>{}</td><td>{dispatches}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             escaped(kernel),
-            names::size(loaded.0),
+            size(loaded.0),
             times(*loaded),
-            names::size(stored.0),
+            size(stored.0),
             times(*stored),
             times(*lines),
-            names::size(*threadgroup),
+            size(*threadgroup),
             barriers.0.checked_div(barriers.1).unwrap_or(0),
         );
     }

@@ -1,8 +1,8 @@
 //! Roofline plot of a chip: FLOP/s over FLOP/byte, both logarithmic. No step is above the roof; its distance below is
 //! the cost of its launch, its tail and the chip's efficiency. All values are predicted.
 
-use crate::names;
-use crate::report::svg::{Anchor, Canvas, fitted, spread};
+use crate::svg::{Anchor, Canvas, fitted, spread};
+use forge_ir::units::grouped;
 use forge_planner::{Chip, Prediction, StepTime};
 
 const WIDTH: f64 = 960.0;
@@ -141,5 +141,5 @@ fn roofs(canvas: &mut Canvas, chip: &Chip, x: &Axis, y: &Axis) {
 
 /// Formats a power of ten.
 fn short(value: f64) -> String {
-    if value >= 1.0 { names::grouped(value.round() as u64) } else { format!("{value}") }
+    if value >= 1.0 { grouped(value.round() as u64) } else { format!("{value}") }
 }

@@ -1,7 +1,7 @@
 //! Memory plots: weights by role, total by context length, and the scratch arena with the lifetimes of its buffers.
 
-use crate::names;
-use crate::report::svg::{Anchor, Canvas, FONT, fitted, spread};
+use crate::svg::{Anchor, Canvas, FONT, fitted, spread};
+use forge_ir::units::{grouped, size};
 use forge_planner::{LENGTHS, Plan, Schedule, Scratch, packed_bytes};
 use std::collections::BTreeMap;
 
@@ -53,14 +53,9 @@ pub(crate) fn weights(plan: &Plan) -> String {
             count => format!("{} × {count}", group.name),
         };
         let width = group.bytes as f64 / most * (BARS.1 - BARS.0);
-        let text = format!("{} {}", names::size(group.bytes), group.formats.join(", "));
+        let text = format!("{} {}", size(group.bytes), group.formats.join(", "));
         canvas.text((BARS.0 - 10.0, y), Anchor::End, "", &fitted(&name, BARS.0 - 20.0));
-        canvas.rect(
-            (BARS.0, y - 7.0),
-            (width, 14.0),
-            "weights",
-            &format!("{} bytes", names::grouped(group.bytes)),
-        );
+        canvas.rect((BARS.0, y - 7.0), (width, 14.0), "weights", &format!("{} bytes", grouped(group.bytes)));
         canvas.text((BARS.0 + width + 8.0, y), Anchor::Start, "quiet", &fitted(&text, WIDTH - BARS.1 - 20.0));
     }
     canvas.finish("Bytes of weights by role")
@@ -78,25 +73,17 @@ pub(crate) fn totals(plan: &Plan) -> String {
     for (index, length) in lengths.into_iter().enumerate() {
         let y = 4.0 + ROW * (index as f64 + 0.5);
         let positions = if length == 1 { "1 token" } else { "tokens" };
-        let label = if length == 1 {
-            positions.to_owned()
-        } else {
-            format!("{} {positions}", names::grouped(length))
-        };
+        let label =
+            if length == 1 { positions.to_owned() } else { format!("{} {positions}", grouped(length)) };
         canvas.text((BARS.0 - 10.0, y), Anchor::End, "", &label);
         let mut x = BARS.0;
         for (class, bytes) in [("weights", weights), ("cache", cache(length)), ("scratch", scratch)] {
             let width = bytes as f64 / most * (BARS.1 - BARS.0);
-            canvas.rect(
-                (x, y - 7.0),
-                (width, 14.0),
-                class,
-                &format!("{class}: {} bytes", names::grouped(bytes)),
-            );
+            canvas.rect((x, y - 7.0), (width, 14.0), class, &format!("{class}: {} bytes", grouped(bytes)));
             x += width;
         }
         let all = weights + scratch + cache(length);
-        let text = format!("{}, KV cache {}", names::size(all), names::size(cache(length)));
+        let text = format!("{}, KV cache {}", size(all), size(cache(length)));
         canvas.text((x + 8.0, y), Anchor::Start, "quiet", &text);
     }
     canvas.finish("Bytes of weights, KV cache and scratch by context length")
@@ -159,7 +146,7 @@ pub(crate) fn arena(plan: &Plan, schedule: Schedule) -> String {
             end = end.max(to);
         }
         canvas.line((end, (top + bottom) / 2.0), (right + 24.0, label), "leader");
-        let text = format!("{} {}", scratch.name, names::size(scratch.bytes as u64));
+        let text = format!("{} {}", scratch.name, size(scratch.bytes as u64));
         canvas.text((right + 28.0, label), Anchor::Start, "", &fitted(&text, WIDTH - right - 34.0));
     }
     canvas.finish(&format!("The arena in a pass of {}", schedule.name()))

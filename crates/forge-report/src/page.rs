@@ -1,30 +1,13 @@
-//! `report.html`: a self-contained visual report of a compiled model.
-//!
-//! It shows fusion, the decode timeline and roofline of several chips, predicted tok/s of all chips, memory,
-//! quantization error, and kernel checker results. Each plot is a module here, drawn with `svg`; the page is
-//! `templates/report/report.html.jinja`.
-//!
-//! All times are predicted, and labeled as such. [`with_measurements`] adds kernel checker results to an
-//! existing page.
+//! The page and its context. `templates/report/report.html.jinja` is the template.
 
-pub(crate) mod fusion;
-pub(crate) mod measured;
-pub(crate) mod memory;
-pub(crate) mod quantization_error;
-pub(crate) mod roofline;
-pub(crate) mod svg;
-pub(crate) mod timeline;
-
-pub use crate::report::measured::{Measurement, Verdict, with_measurements};
-
-use crate::crate_files::{CrateOptions, RenderError};
-use crate::names;
+use crate::timeline::shown_position;
 use forge_ir::Graph;
+use forge_ir::units::{grouped, size};
 use forge_planner::{Chip, Forecast, Plan, Prediction, Schedule, StepTime, Workload, predict};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
-const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.jinja");
+const TEMPLATE: &str = include_str!("../../../templates/report/report.html.jinja");
 
 /// Chips with plots of their own: one of each size, and most generations. The chip of the compilation
 /// precedes them.
@@ -33,6 +16,12 @@ const DRAWN: [&str; 6] = ["m1", "m2-ultra", "m3-max", "m4", "m4-max", "m5-max"];
 /// Facts of the report that are not part of the plan.
 #[derive(Clone, Debug, Default)]
 pub struct ReportFacts {
+    /// Number of parameters of the model.
+    pub parameters: u64,
+    /// The command that generates the crate.
+    pub command: String,
+    /// Version of forge.
+    pub version: &'static str,
     /// Relative RMS quantization error of each stored weight, by name.
     pub errors: Vec<(String, f64)>,
     /// Relative RMS quantization error of each layer's matrices together, and of those outside the layers.
@@ -110,65 +99,56 @@ struct ArenaText {
 pub fn report(
     graph: &Graph,
     plan: &Plan,
-    options: &CrateOptions,
     chip: &'static Chip,
     facts: &ReportFacts,
-) -> Result<String, RenderError> {
-    let context = context(graph, plan, options, chip, facts);
+) -> Result<String, minijinja::Error> {
+    let context = context(graph, plan, chip, facts);
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment
-        .render_str(TEMPLATE, Value::from(minijinja::value::Serde(&context)))
-        .map_err(|source| RenderError::of("report.html", source))
+    environment.render_str(TEMPLATE, Value::from(minijinja::value::Serde(&context)))
 }
 
-fn context(
-    graph: &Graph,
-    plan: &Plan,
-    options: &CrateOptions,
-    chip: &'static Chip,
-    facts: &ReportFacts,
-) -> Context {
+fn context(graph: &Graph, plan: &Plan, chip: &'static Chip, facts: &ReportFacts) -> Context {
     let others = DRAWN.into_iter().filter(|name| *name != chip.name).filter_map(Chip::from_name);
     let chips: Vec<&'static Chip> = std::iter::once(chip).chain(others).collect();
     let forecasts: Vec<Forecast> = Chip::ALL.iter().map(|chip| Forecast::of(plan, chip)).collect();
     Context {
         name: plan.model.name.clone(),
         architecture: plan.model.architecture.clone(),
-        command: options.command.clone(),
-        version: options.version,
-        facts: key_facts(plan, options, chip),
+        command: facts.command.clone(),
+        version: facts.version,
+        facts: key_facts(plan, facts, chip),
         sections: sections(graph, plan),
         steps: steps(plan, &chips),
         chips: chips.iter().map(|drawn| chip_text(plan, drawn, drawn.name == chip.name)).collect(),
         heads: heads(&forecasts[0]),
         speeds: forecasts.iter().map(speed_text).collect(),
-        context: names::grouped(plan.context as u64),
+        context: grouped(plan.context as u64),
         slots: plan.slots,
-        weights: crate::report::memory::weights(plan),
-        totals: crate::report::memory::totals(plan),
+        weights: crate::memory::weights(plan),
+        totals: crate::memory::totals(plan),
         arena: format!(
             "{} bytes for {} rows; lower bound {} bytes",
-            names::grouped(plan.arena_bytes as u64),
+            grouped(plan.arena_bytes as u64),
             plan.chunk,
-            names::grouped(plan.arena_floor as u64)
+            grouped(plan.arena_floor as u64)
         ),
         arenas: Schedule::ALL.map(|schedule| arena_text(plan, schedule)).into(),
-        errors: crate::report::quantization_error::picture(&facts.errors),
-        worst: crate::report::quantization_error::worst(&facts.layers, &facts.errors),
+        errors: crate::quantization_error::picture(&facts.errors),
+        worst: crate::quantization_error::worst(&facts.layers, &facts.errors),
         golden: facts.golden.map(|(texts, tokens)| {
             format!(
                 "golden.json has reference logits of {} in {}, computed from this crate's weights",
-                crate::report::fusion::counted(tokens, "token", "tokens"),
-                crate::report::fusion::counted(texts, "sequence", "sequences")
+                crate::fusion::counted(tokens, "token", "tokens"),
+                crate::fusion::counted(texts, "sequence", "sequences")
             )
         }),
-        measured: crate::report::measured::nothing(),
+        measured: crate::measured::nothing(),
     }
 }
 
-fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static str, String)> {
+fn key_facts(plan: &Plan, facts: &ReportFacts, chip: &Chip) -> Vec<(&'static str, String)> {
     let counts = plan.counts(Workload::decode(1));
     let layers = plan.applications.len() - 2;
     let of_layers: usize = counts.dispatches_per_layer.iter().sum();
@@ -178,20 +158,20 @@ fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static 
     };
     let formats = plan.bytes_by_format().into_iter();
     let formats: Vec<String> =
-        formats.map(|(format, bytes)| format!("{} {}", names::size(bytes), format.name())).collect();
+        formats.map(|(format, bytes)| format!("{} {}", size(bytes), format.name())).collect();
     // The timeline shows a longer context, where attention may be split.
     let shown = typical(plan, chip).dispatches;
     let more = match shown.checked_sub(counts.dispatches as u64) {
         None | Some(0) => String::new(),
         Some(more) => format!(
             "; {shown} at position {} on {}, as in the timeline: {more} more combine the KV splits of attention",
-            names::grouped(shown_position(plan)),
+            grouped(shown_position(plan)),
             chip.name
         ),
     };
     vec![
         ("layers", layers.to_string()),
-        ("parameters", names::grouped(options.parameters)),
+        ("parameters", grouped(facts.parameters)),
         (
             "one decoded token",
             format!(
@@ -202,27 +182,9 @@ fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static 
         ),
         ("barriers", counts.barriers.to_string()),
         ("weights", formats.join(", ")),
-        ("KV cache", format!("{}, in {}", cache_phrase(plan), plan.cache)),
+        ("KV cache", format!("{}, in {}", plan.kv_cache_text(), plan.cache)),
         ("kernels", plan.kernels.len().to_string()),
     ]
-}
-
-/// The size of the cache, for display: `1.5 KB per token`, or with sliding windows
-/// `256 B per token and 1.3 KB per token of the last 320`.
-pub(crate) fn cache_phrase(plan: &Plan) -> String {
-    let size = |bytes: usize| names::size(bytes as u64);
-    let rings = plan.rings();
-    let mut parts: Vec<String> = rings
-        .iter()
-        .map(|(ring, bytes)| format!("{} per token of the last {}", size(*bytes), ring.positions))
-        .collect();
-    if rings.is_empty() || plan.kept_bytes_per_position() > 0 {
-        parts.insert(0, format!("{} per token", size(plan.kept_bytes_per_position())));
-    }
-    if plan.memory_bytes() > 0 {
-        parts.push(format!("{} of recurrent state per sequence", size(plan.memory_bytes())));
-    }
-    parts.join(" and ")
 }
 
 /// The fusion diagram of each section, in the order of first use.
@@ -231,12 +193,12 @@ fn sections(graph: &Graph, plan: &Plan) -> Vec<SectionText> {
     for section in 0..plan.sections.len() {
         let Some(first) = plan.applications.iter().position(|it| it.section == section) else { continue };
         let times = plan.applications.iter().filter(|it| it.section == section).count();
-        let Some(picture) = crate::report::fusion::picture(graph, plan, first) else { continue };
+        let Some(picture) = crate::fusion::picture(graph, plan, first) else { continue };
         let name = &plan.sections[section].name;
         let times = if times == 1 { String::new() } else { format!(" × {times}") };
         let [one, more] = picture.dispatches;
-        let nodes = crate::report::fusion::counted(picture.nodes, "node becomes", "nodes become");
-        let one = crate::report::fusion::counted(one, "dispatch", "dispatches");
+        let nodes = crate::fusion::counted(picture.nodes, "node becomes", "nodes become");
+        let one = crate::fusion::counted(one, "dispatch", "dispatches");
         texts.push(SectionText {
             title: format!("{name}{times}: {nodes} {one} for one row, {more} for several"),
             svg: picture.svg,
@@ -259,18 +221,13 @@ fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
             chip.bandwidth,
             chip.f32_rate() / 1e12,
             chip.dispatch,
-            names::grouped(token.load.length),
+            grouped(token.load.length),
             token.time.seconds() * 1e3,
             token.time.limit().name()
         ),
-        timeline: crate::report::timeline::picture(plan, &token),
-        roofline: crate::report::roofline::picture(chip, &token, &prompt),
+        timeline: crate::timeline::picture(plan, &token),
+        roofline: crate::roofline::picture(chip, &token, &prompt),
     }
-}
-
-/// The context length of the plotted token.
-fn shown_position(plan: &Plan) -> u64 {
-    plan.context.min(1024) as u64
 }
 
 /// The prediction of the plotted token.
@@ -293,8 +250,8 @@ fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
         step: format!("{}.{}", step.section, step.step),
         kernel: step.kernel.clone(),
         times: step.times,
-        bytes: names::grouped(step.cost.bytes()),
-        operations: names::grouped(step.cost.operations),
+        bytes: grouped(step.cost.bytes()),
+        operations: grouped(step.cost.operations),
         waits: step.waits,
         microseconds: tokens.iter().map(|other| on(other, step)).collect(),
     };
@@ -302,17 +259,15 @@ fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
 }
 
 fn heads(forecast: &Forecast) -> Vec<String> {
-    let tokens =
-        forecast.decode.iter().map(|token| format!("decode at {}", names::grouped(token.load.length)));
-    let prompts =
-        forecast.prefill.iter().map(|prompt| format!("prefill {}", names::grouped(prompt.load.rows)));
+    let tokens = forecast.decode.iter().map(|token| format!("decode at {}", grouped(token.load.length)));
+    let prompts = forecast.prefill.iter().map(|prompt| format!("prefill {}", grouped(prompt.load.rows)));
     tokens.chain(prompts).collect()
 }
 
 fn speed_text(forecast: &Forecast) -> SpeedText {
     let cell = |prediction: &Prediction| {
         let speed = prediction.load.rows as f64 / prediction.time.seconds();
-        if speed < 100.0 { format!("{speed:.1}") } else { names::grouped(speed.round() as u64) }
+        if speed < 100.0 { format!("{speed:.1}") } else { grouped(speed.round() as u64) }
     };
     SpeedText {
         chip: Chip::from_name(forecast.chip.name).map_or("", |chip| chip.name),
@@ -326,5 +281,5 @@ fn arena_text(plan: &Plan, schedule: Schedule) -> ArenaText {
         Schedule::Decode => "one row".to_owned(),
         Schedule::Batch => format!("up to {} rows", plan.chunk),
     };
-    ArenaText { title: format!("in a pass of {rows}"), svg: crate::report::memory::arena(plan, schedule) }
+    ArenaText { title: format!("in a pass of {rows}"), svg: crate::memory::arena(plan, schedule) }
 }
