@@ -93,10 +93,10 @@ fn the_choice_is_deterministic_and_keeps_overrides() {
         (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let arguments = ["--quant", "auto:5.5", "--quant-override", "*.1.mlp.down_proj=f16"];
-    let (first, said) = plan(&arguments);
+    let (first, stderr) = plan(&arguments);
     assert!(first == plan(&arguments).0, "two choices differ");
     assert!(
-        said.contains("bits per weight, of 5.5 requested") && said.contains("down       f16, "),
-        "{said}"
+        stderr.contains("bits per weight, of 5.5 requested") && stderr.contains("down       f16, "),
+        "{stderr}"
     );
 }

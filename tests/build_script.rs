@@ -52,11 +52,11 @@ fn kernels_are_compiled_where_apples_compiler_is_and_no_build_fails_for_it() {
     let asked = fs::read_to_string(&library).unwrap();
     let expected = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0 -fno-fast-math -o ";
     assert_eq!(asked, format!("{expected}{} src/kernels.metal\n", library.display()));
-    let said = run_build_script(folder, "macos", Some(refuses));
-    assert_eq!(said.len(), 2, "{said:?}");
+    let lines = run_build_script(folder, "macos", Some(refuses));
+    assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
-        said[0].starts_with("cargo::warning=xcrun metal failed to compile src/kernels.metal"),
-        "{said:?}"
+        lines[0].starts_with("cargo::warning=xcrun metal failed to compile src/kernels.metal"),
+        "{lines:?}"
     );
-    assert_eq!(said[1], "cargo::warning=kernels.metal:7: no such type");
+    assert_eq!(lines[1], "cargo::warning=kernels.metal:7: no such type");
 }

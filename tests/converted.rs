@@ -69,7 +69,7 @@ fn converted_models_compute_what_transformers_computes() {
 
 /// The diagnostics of a converted model after replacing some text of one file with another text of the same
 /// length.
-fn said(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
+fn error_with(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
     let mut memory = memory(&model(name));
     let bytes = memory.0.get_mut(file).expect("it has this file");
     let at = bytes.windows(from.len()).position(|part| part == from.as_bytes());
@@ -102,8 +102,8 @@ fn what_no_converter_writes_is_refused() {
         ("gpt_oss_mlxmix", CONFIG, [r#""bits": 8"#, r#""bits": 4"#], &["quantization_config", "differs"]),
     ];
     for (name, file, change, named) in cases {
-        let said = said(name, file, change);
-        assert!(named.iter().all(|part| said.contains(part)), "{name} should name {named:?}:\n{said}");
+        let message = error_with(name, file, change);
+        assert!(named.iter().all(|part| message.contains(part)), "{name} should name {named:?}:\n{message}");
     }
 }
 

@@ -40,7 +40,7 @@ fn numbers(graph: &Graph, source: &dyn WeightRows) -> BTreeMap<String, Vec<f32>>
 
 /// The weights of a checkpoint, and those of a crate compiled from it.
 fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32>>; 2] {
-    let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|said| panic!("{said}"));
+    let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|error| panic!("{error}"));
     let memory = memory(checkpoint);
     let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
     let stored = CheckpointWeights::new(&opened.graph, |tensor, offset, out| {
@@ -80,13 +80,13 @@ fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
     let all = safetensors::SafeTensors::deserialize(file).expect("it is whole");
     let (_, header) = safetensors::SafeTensors::read_metadata(file).expect("it is whole");
     let metadata = header.metadata().as_ref().expect("a weight file has metadata");
-    let said = &metadata[&format!("layers.{layer}.{plane}")];
-    let [rows, columns, at] = said
+    let place = &metadata[&format!("layers.{layer}.{plane}")];
+    let [rows, columns, at] = place
         .split(|letter: char| !letter.is_ascii_digit())
         .filter_map(|number| number.parse().ok())
         .collect::<Vec<usize>>()[1..]
     else {
-        panic!("{plane}: {said:?} is no place in a record");
+        panic!("{plane}: {place:?} is no place in a record");
     };
     let records = all.tensor(&format!("layers.{layer}.experts")).expect("experts have records");
     let one = records.shape()[1];
@@ -194,9 +194,9 @@ fn what_is_not_understood_is_refused() {
         let mut config = serde_json::from_str(&text).expect("it is JSON");
         change(&mut config);
         std::fs::write(&path, format!("{config:#}")).expect("it is writable");
-        let said = compiled(copy.path(), "keep").expect_err("it is not what the tensors are");
+        let error = compiled(copy.path(), "keep").expect_err("it is not what the tensors are");
         for name in named {
-            assert!(said.contains(name), "should name {name}:\n{said}");
+            assert!(error.contains(name), "should name {name}:\n{error}");
         }
     }
 }

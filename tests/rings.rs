@@ -160,8 +160,8 @@ fn the_kernel_checker_finds_no_faults_with_ring_buffers() {
             .expect("forge runs");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         println!("{}: {} steps, worst {}", it.built.model, report["steps"], report["worst"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(report["ok"] == true && output.status.success(), "{report:#}\n{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(report["ok"] == true && output.status.success(), "{report:#}\n{stderr}");
     }
 }
 

@@ -39,15 +39,15 @@ fn a_program_has_the_costs_of_its_steps() {
                 };
                 let known = works[kernel.expect("it is the plan's")].of(rows as u32, length as u32);
                 let cost = step_cost(&plan, section, step, load);
-                let said =
+                let planned =
                     DispatchCost { read: cost.read(), written: cost.written(), operations: cost.operations };
                 // The length of the tile list grows in steps.
                 let near =
                     |a: u64, b: u64| a == b || instance.name.contains("experts") && a.abs_diff(b) <= 64;
-                let equal = near(known.read, said.read) && near(known.written, said.written);
-                if !equal || known.operations != said.operations {
+                let equal = near(known.read, planned.read) && near(known.written, planned.written);
+                if !equal || known.operations != planned.operations {
                     let what = format!("{name}, {rows} rows to {length}: {}.{}", section.name, instance.name);
-                    complaints.push(format!("{what}: {known:?} is not {said:?}"));
+                    complaints.push(format!("{what}: {known:?} is not {planned:?}"));
                 }
                 steps += 1;
             }

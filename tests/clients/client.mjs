@@ -1,6 +1,6 @@
 // What OpenAI's JavaScript client makes of a server: node client.mjs http://127.0.0.1:8080/v1 [key]
 //
-// Wants `npm install openai` where it is run. The last line that it prints is what the model said.
+// Wants `npm install openai` where it is run. The last line that it prints is the model's answer.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What other people's clients make of a server: clients.py http://127.0.0.1:8080/v1 [key]
 
-Wants any of: pip install openai litellm langchain-openai. Those that are absent are skipped, which is said. The server's
+Wants any of: pip install openai litellm langchain-openai. Those that are absent are skipped, with a message. The server's
 model has to have a chat template; what it says does not matter, only that all clients are told the same.
 """
 import importlib.util

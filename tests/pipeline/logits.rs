@@ -172,8 +172,8 @@ fn programs_agree_with_the_reference() {
             let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             println!("{} by {level}: max error {}", built.name(), report["max_error"]);
             if report["ok"] != Value::Bool(true) {
-                let said = String::from_utf8_lossy(&output.stderr);
-                complaints.push(format!("by {level} verify says {report} {said}"));
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                complaints.push(format!("by {level} verify says {report} {stderr}"));
             }
         }
         complaints
@@ -185,11 +185,11 @@ fn levels(built: &Built) -> Vec<String> {
     let mut command = Command::new(&built.program);
     let output =
         command.args(["logits", "--token-ids", "1", "--device", "cpu"]).env("FORGE_ISA", "others").output();
-    let said = String::from_utf8(output.expect("it runs").stderr).expect("programs print UTF-8");
-    let names = said.trim().rsplit_once("this machine supports ").map(|(_, names)| names.to_owned());
+    let stderr = String::from_utf8(output.expect("it runs").stderr).expect("programs print UTF-8");
+    let names = stderr.trim().rsplit_once("this machine supports ").map(|(_, names)| names.to_owned());
     let levels: Vec<String> =
         names.unwrap_or_default().split(", ").map(|name| name.trim().to_owned()).collect();
-    assert!(levels.iter().any(|name| name == "portable"), "{said}");
+    assert!(levels.iter().any(|name| name == "portable"), "{stderr}");
     levels
 }
 
@@ -364,9 +364,9 @@ fn what_cannot_be_is_refused() {
     ];
     for (arguments, code, named) in cases {
         let output = Command::new(&built.program).args(arguments).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(named), "{arguments:?} should name {named}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(named), "{arguments:?} should name {named}: {stderr}");
     }
     run(Command::new(&built.program).arg("--help"));
 }

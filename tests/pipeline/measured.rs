@@ -18,8 +18,8 @@ fn measured(built: &Built, more: Value) -> Value {
         job[key] = value.clone();
     }
     let output = run(Command::new(emulated().1).arg(job.to_string()));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
 #[test]
@@ -53,12 +53,12 @@ fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
         for layout in &layouts {
             assert_eq!(layout["mismatches"], json!([]), "{layout}");
             assert!(layout["candidates"].as_u64().is_some_and(|count| count > 1), "{layout}");
-            let said = |name: &str| layout[name].as_str().unwrap_or_default();
-            met.insert(format!("{} {}", said("subject"), said("rows")));
+            let field = |name: &str| layout[name].as_str().unwrap_or_default();
+            met.insert(format!("{} {}", field("subject"), field("rows")));
             // A short sequence, and one as long as the context.
             let texts = layout["texts"].as_array().into_iter().flatten();
             let positions: Vec<u64> = texts.filter_map(|text| text["positions"].as_u64()).collect();
-            let is_attention = said("subject") == "attention";
+            let is_attention = field("subject") == "attention";
             assert_eq!(positions.len(), if is_attention { 2 } else { 0 }, "{layout}");
             assert!(!is_attention || 2 * positions[0] <= positions[1], "{layout}");
         }

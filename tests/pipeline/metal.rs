@@ -84,8 +84,8 @@ pub(crate) fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bo
         "cache": cache, "longest": longest, "experts": experts, "texts": texts,
     });
     let output = run(Command::new(emulated().1).arg(job.to_string()));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
 /// For each model, the errors that `check` returns, in parallel on all cores.
@@ -264,16 +264,16 @@ fn every_fault_planted_in_the_host_is_found() {
     assert_eq!(whole["texts"][0]["complaints"], json!([]), "before anything is planted");
     let missed = shared_out(PLANTED.iter(), |Planted { name, found, .. }| {
         let site = Site { host: Some(name), ..short.clone() };
-        let said = said(&drive(built, &site, texts, true), &whole);
-        println!("{name}: {}", said.chars().take(300).collect::<String>());
-        (!said.contains(found)).then(|| format!("{name} should be found by {found:?}: {said}"))
+        let message = symptoms(&drive(built, &site, texts, true), &whole);
+        println!("{name}: {}", message.chars().take(300).collect::<String>());
+        (!message.contains(found)).then(|| format!("{name} should be found by {found:?}: {message}"))
     });
     let missed: Vec<String> = missed.into_iter().flatten().collect();
     assert!(missed.is_empty(), "\n{}", missed.join("\n"));
     for (skew, found) in SKEWED {
         let site = Site { skew: Some(skew), ..short.clone() };
-        let said = said(&drive(built, &site, texts, true), &whole);
-        assert!(said.contains(found), "{skew} should be found by {found:?}: {said}");
+        let message = symptoms(&drive(built, &site, texts, true), &whole);
+        assert!(message.contains(found), "{skew} should be found by {found:?}: {message}");
     }
 }
 
@@ -372,23 +372,23 @@ fn shortest_buffer(built: &Built) -> usize {
 }
 
 /// Symptoms of a fault in the host code.
-pub(crate) fn said(found: &Value, whole: &Value) -> String {
+pub(crate) fn symptoms(found: &Value, whole: &Value) -> String {
     let (text, right) = (&found["texts"][0], &whole["texts"][0]);
-    let mut said: Vec<String> = Vec::new();
-    said.extend(text["error"].as_str().map(str::to_owned));
-    said.extend(
+    let mut messages: Vec<String> = Vec::new();
+    messages.extend(text["error"].as_str().map(str::to_owned));
+    messages.extend(
         text["complaints"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned),
     );
     if text["error"].is_null() && [&text["logits"], &text["ids"]] != [&right["logits"], &right["ids"]] {
-        said.push("other numbers".to_owned());
+        messages.push("other numbers".to_owned());
     }
     let foresees = |found: &Value| found["experts"][1].as_u64() > Some(0);
     if foresees(right) && !foresees(text) {
-        said.push("nothing is prefetched".to_owned());
+        messages.push("nothing is prefetched".to_owned());
     }
     let objects = |found: &Value| found["passes"].as_array()?.last()?["objects"].as_u64();
     if objects(text) > objects(right) {
-        said.push("objects grow".to_owned());
+        messages.push("objects grow".to_owned());
     }
-    said.join("; ")
+    messages.join("; ")
 }

@@ -2,7 +2,7 @@
 //! cache slots and with more, and the kernel checker finds no faults. With few slots and a next layer to predict, some experts are
 //! prefetched.
 
-use crate::metal::{Site, Text, drive, every_model, said};
+use crate::metal::{Site, Text, drive, every_model, symptoms};
 use crate::streamed::{enough, layers_with_experts};
 use serde_json::{Value, json};
 use tests::emulated::{PLANTED_STREAMING, Planted};
@@ -55,8 +55,8 @@ fn of_all(found: &Value, what: &str) -> Vec<Value> {
     found["texts"].as_array().into_iter().flatten().map(|text| text[what].clone()).collect()
 }
 
-fn is_nothing(said: &Value) -> bool {
-    said.is_null() || *said == json!([])
+fn is_nothing(field: &Value) -> bool {
+    field.is_null() || *field == json!([])
 }
 
 /// A model with routed and shared experts.
@@ -74,14 +74,14 @@ fn every_fault_planted_in_the_streaming_of_experts_is_found() {
     };
     let whole = drive_on(None);
     let faults = |host: Option<&str>| -> Vec<String> {
-        drive_on(host).iter().zip(&whole).map(|(found, whole)| said(found, whole)).collect()
+        drive_on(host).iter().zip(&whole).map(|(found, whole)| symptoms(found, whole)).collect()
     };
     assert!(faults(None).iter().all(String::is_empty), "before anything is planted: {:?}", faults(None));
     let missed = shared_out(PLANTED_STREAMING.iter(), |Planted { name, found, .. }| {
-        let said = faults(Some(name)).join("; ");
-        println!("{name}: {}", said.chars().take(300).collect::<String>());
-        let is_found = said.contains(found) && said.chars().any(char::is_alphabetic);
-        (!is_found).then(|| format!("{name} should be found by {found:?}: {said}"))
+        let message = faults(Some(name)).join("; ");
+        println!("{name}: {}", message.chars().take(300).collect::<String>());
+        let is_found = message.contains(found) && message.chars().any(char::is_alphabetic);
+        (!is_found).then(|| format!("{name} should be found by {found:?}: {message}"))
     });
     let missed: Vec<String> = missed.into_iter().flatten().collect();
     assert!(missed.is_empty(), "\n{}", missed.join("\n"));

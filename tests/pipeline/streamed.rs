@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tests::{Built, all_built, id_list, shared_out};
 
-fn said(built: &Built, experts: &str, arguments: &[&str]) -> Output {
+fn run(built: &Built, experts: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(&built.program);
     command.args(arguments).args(["--device", "cpu", "--experts", experts]);
     command.output().expect("the program runs")
@@ -21,7 +21,7 @@ fn text(output: Output) -> String {
 
 /// The minimum expert memory that the program's error names.
 pub(crate) fn enough(built: &Built) -> Option<u64> {
-    let refused = said(built, "stream:1", &["info"]);
+    let refused = run(built, "stream:1", &["info"]);
     let message = String::from_utf8(refused.stderr).expect("it is text");
     assert!(!refused.status.success(), "a byte is no room for experts");
     let words: Vec<&str> = message.split_whitespace().collect();
@@ -36,7 +36,7 @@ const TOLD_OF: &str = "qwen3_moe";
 fn streaming_statistics_are_printed(built: &Built, enough: u64) {
     let bench = ["bench", "-p", "4", "-n", "6", "-r", "1", "--json"];
     let told: Value =
-        serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &bench))).expect("JSON");
+        serde_json::from_str(&text(run(built, &format!("stream:{enough}"), &bench))).expect("JSON");
     for (result, test) in told["results"].as_array().expect("two results").iter().zip(["pp4", "tg6"]) {
         let number = |name: &str| result[name].as_f64().unwrap_or_else(|| panic!("{test} has no {name}"));
         assert_eq!(result["test"], test);
@@ -60,8 +60,7 @@ pub(crate) fn layers_with_experts(built: &Built) -> usize {
 
 /// `info` prints the expert records of the weight file: equal sizes for all experts, page-aligned.
 fn records_lie_on_pages(built: &Built) {
-    let told: Value =
-        serde_json::from_str(&text(said(built, "resident", &["info", "--json"]))).expect("JSON");
+    let told: Value = serde_json::from_str(&text(run(built, "resident", &["info", "--json"]))).expect("JSON");
     let file = std::fs::read(built.directory.join("weights.safetensors")).expect("it was written");
     let (header, metadata) = SafeTensors::read_metadata(&file).expect("it is a safetensors file");
     let mut found = BTreeMap::new();
@@ -94,14 +93,14 @@ fn streamed_experts_compute_what_resident_ones_do() {
             vec!["logits", "--token-ids", "7", "--json"],
             vec!["generate", "--token-ids", "1,2,3", "-n", "16", "--temperature", "0", "--ignore-eos"],
         ] {
-            let resident = text(said(built, "resident", &arguments));
+            let resident = text(run(built, "resident", &arguments));
             for residence in [&format!("stream:{enough}"), &format!("stream:{}", enough * 2), "mmap"] {
-                let found = text(said(built, residence, &arguments));
+                let found = text(run(built, residence, &arguments));
                 assert_eq!(found, resident, "{}, {residence}, {arguments:?}", built.name());
             }
         }
         let told: Value =
-            serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &["info", "--json"])))
+            serde_json::from_str(&text(run(built, &format!("stream:{enough}"), &["info", "--json"])))
                 .expect("JSON");
         if built.model == TOLD_OF && !is_told.swap(true, Ordering::Relaxed) {
             streaming_statistics_are_printed(built, enough);

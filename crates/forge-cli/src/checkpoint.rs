@@ -207,8 +207,8 @@ mod tests {
         std::fs::write(folder.path().join("adapter_config.json"), config).unwrap();
         std::fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
         let Err(failure) = Directory::find(folder.path().to_str().unwrap()) else { panic!("it was taken") };
-        let said = format!("{failure:?}");
-        assert!(said.contains("is a LoRA adapter for owner/base: merge it"), "{said}");
+        let message = format!("{failure:?}");
+        assert!(message.contains("is a LoRA adapter for owner/base: merge it"), "{message}");
     }
 
     #[test]
@@ -218,8 +218,8 @@ mod tests {
         std::fs::create_dir(folder.path().join("tokenizer.json")).unwrap();
         let directory = Directory::at(folder.path().to_owned());
         assert_eq!(directory.files(), ["generation_config.json"]);
-        let said = directory.len("generation_config.json").unwrap_err().to_string();
-        assert!(said.contains("dangling link to ../blobs/gone"), "{said}");
+        let message = directory.len("generation_config.json").unwrap_err().to_string();
+        assert!(message.contains("dangling link to ../blobs/gone"), "{message}");
         assert_eq!(directory.len("tokenizer.json").unwrap_err().to_string(), "not a regular file");
         assert_eq!(directory.len("config.json").unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -139,9 +139,11 @@ mod tests {
     #[test]
     fn a_hub_that_is_not_reached_is_told_with_the_ways_around_it() {
         let error = forge_hub::Error::GaveUp("https://hub: Connection refused, 6 times in a row".to_owned());
-        let Error::Other(said) = explained(error, "owner/name") else { panic!("it is not the command line") };
+        let Error::Other(message) = explained(error, "owner/name") else {
+            panic!("it is not the command line")
+        };
         for part in ["Connection refused", "owner/name", "HF_HUB_OFFLINE=1", "path of a directory"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

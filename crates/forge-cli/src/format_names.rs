@@ -136,9 +136,9 @@ fn near(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn said(name: &str) -> String {
+    fn error_for(name: &str) -> String {
         match named(name, &format!("--quant {name}")) {
-            Err(Error::Usage(said)) => said,
+            Err(Error::Usage(message)) => message,
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -177,12 +177,12 @@ mod tests {
             ("kepe", "keep"),
         ] {
             assert_eq!(
-                said(name),
+                error_for(name),
                 format!("--quant {name}: unsupported number format; did you mean {meant}?")
             );
         }
-        let Err(Error::Usage(said)) = cache_format("fp16") else { panic!("it is no name") };
-        assert!(said.ends_with("did you mean f16?"), "{said}");
+        let Err(Error::Usage(message)) = cache_format("fp16") else { panic!("it is no name") };
+        assert!(message.ends_with("did you mean f16?"), "{message}");
     }
 
     #[test]
@@ -194,12 +194,15 @@ mod tests {
             ("q2_K", "affine2"),
             ("fp8", "q8_0"),
         ] {
-            let said = said(name);
-            assert!(said.contains("unsupported number format; use ") && said.contains(instead), "{said}");
+            let message = error_for(name);
+            assert!(
+                message.contains("unsupported number format; use ") && message.contains(instead),
+                "{message}"
+            );
         }
-        let said = said("q9_9");
-        assert!(said.contains("q4_0") && said.len() < 200, "no list of fifty names: {said}");
-        let Err(Error::Usage(said)) = cache_format("q4_0") else { panic!("it is not cached") };
-        assert!(said.contains("--kv-cache-type q4_0") && said.contains("q8_0"), "{said}");
+        let message = error_for("q9_9");
+        assert!(message.contains("q4_0") && message.len() < 200, "no list of fifty names: {message}");
+        let Err(Error::Usage(message)) = cache_format("q4_0") else { panic!("it is not cached") };
+        assert!(message.contains("--kv-cache-type q4_0") && message.contains("q8_0"), "{message}");
     }
 }

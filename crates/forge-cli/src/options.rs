@@ -238,10 +238,10 @@ mod tests {
         let (_, choice) = quant(&["--quant", "q4_k_m"]).unwrap();
         assert_eq!(choice, Mix::from_name("Q4_K_M").map(Choice::Mix));
         assert_eq!(quant(&["--quant", "AUTO:5"]).unwrap().1, Some(Choice::Bits(5.0)));
-        let Err(Error::Usage(said)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
+        let Err(Error::Usage(message)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
             panic!("it is a mix")
         };
-        assert!(said.contains("whole model") && said.contains("lm_head=q6_k"), "{said}");
+        assert!(message.contains("whole model") && message.contains("lm_head=q6_k"), "{message}");
     }
 
     #[test]
@@ -256,20 +256,20 @@ mod tests {
             let checkpoint = Directory::at(model.into());
             match name(&parsed(&[&[model], more].concat()), &checkpoint) {
                 Ok(name) => name,
-                Err(Error::Usage(said)) => said,
+                Err(Error::Usage(message)) => message,
                 Err(other) => panic!("{other:?}"),
             }
         };
         for strange in ["a\nb", "a\u{1b}[31m", "a\u{202e}b", "", "/", "--", " "] {
-            let said = named("x/llama", &[&format!("--name={strange}")]);
+            let message = named("x/llama", &[&format!("--name={strange}")]);
             assert!(
-                said.starts_with(&format!("--name {strange:?} contains "))
-                    && said.ends_with("choose another"),
-                "{said}"
+                message.starts_with(&format!("--name {strange:?} contains "))
+                    && message.ends_with("choose another"),
+                "{message}"
             );
         }
-        let said = named("x/lla\nma", &[]);
-        assert!(said.contains(r#""lla\nma""#) && said.ends_with("choose one with --name"), "{said}");
+        let message = named("x/lla\nma", &[]);
+        assert!(message.contains(r#""lla\nma""#) && message.ends_with("choose one with --name"), "{message}");
         assert_eq!(named("x/lla\nma", &["--name", "llama"]), "llama");
         assert_eq!(named("x/llama", &["--name", "大 \"1\""]), "大 \"1\"");
         assert_eq!(named("x/llama", &[]), "llama");

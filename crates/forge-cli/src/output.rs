@@ -311,12 +311,12 @@ mod tests {
         fs::write(&table, "{}").unwrap();
         let winding = root.path().join("links/../out/models/qwen3");
         for source in [&model, &target, &winding, &links, &table] {
-            let Err(Error::Usage(said)) = compile(&target, true, &[source], || ()) else {
+            let Err(Error::Usage(message)) = compile(&target, true, &[source], || ()) else {
                 panic!("{} is gone", source.display());
             };
             assert!(
-                said.contains("is an input of the compilation") && said.contains("choose another -o"),
-                "{said}"
+                message.contains("is an input of the compilation") && message.contains("choose another -o"),
+                "{message}"
             );
         }
         // Inputs that are kept, or lie outside the target, are allowed, including the parent directory.
@@ -343,8 +343,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (link, behind) = (root.path().join("out"), root.path().join("behind"));
         std::os::unix::fs::symlink(&behind, &link).unwrap();
-        let Err(Error::Usage(said)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
-        assert!(said.contains("dangling link"), "{said}");
+        let Err(Error::Usage(message)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
+        assert!(message.contains("dangling link"), "{message}");
         assert_eq!(names(root.path()), ["out"]);
         fs::create_dir(&behind).unwrap();
         for force in [false, true] {
@@ -370,16 +370,16 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         assert!(has_room(&target, 1_000_000_000, 1_016_000_000).is_ok());
-        let Err(Error::Other(said)) = has_room(&target, 1_000_000_000, 500_000_000) else {
+        let Err(Error::Other(message)) = has_room(&target, 1_000_000_000, 500_000_000) else {
             panic!("it does not fit")
         };
         for part in ["takes 1.02 GB", "500 MB is free", "free 516 MB"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
         let staging = Staging::begin(&target, false, &[]).unwrap();
         staging.check_room(1).unwrap();
-        let Err(Error::Other(said)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
-        assert!(said.contains("not enough disk space"), "{said}");
+        let Err(Error::Other(message)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
+        assert!(message.contains("not enough disk space"), "{message}");
     }
 
     #[test]

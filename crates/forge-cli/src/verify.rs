@@ -153,8 +153,8 @@ fn record(
         .output()
         .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::other(format!("{} record: {said}", program.display())));
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::other(format!("{} record: {stderr}", program.display())));
     }
     Recording::parse(&read(file.path())?)
         .map_err(|error| Error::other(format!("cannot parse the recording: {error}")))

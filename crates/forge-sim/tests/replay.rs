@@ -132,19 +132,19 @@ fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
 fn each_wait_removed_in_turn() {
     let program = program();
     let whole = run(&program, &recording(chain()));
-    let mut said = Vec::new();
+    let mut reported = Vec::new();
     let mut shown = Vec::new();
     for wait in &whole.waits {
         let mut commands = chain();
         commands.remove(wait.command);
         let report = run(&program, &recording(commands));
-        said.push(wait.needed);
+        reported.push(wait.needed);
         shown.push(report.faults.iter().any(|fault| fault.kind == Kind::Hazard));
     }
     // The first barrier orders a write and a read. Either of two consecutive barriers is enough. After 200 ->
     // 300 none is required.
-    assert_eq!(said, vec![true, false, false, false]);
-    assert_eq!(shown, said);
+    assert_eq!(reported, vec![true, false, false, false]);
+    assert_eq!(shown, reported);
 }
 
 #[test]

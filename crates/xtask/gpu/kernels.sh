@@ -17,10 +17,10 @@ wait
 trouble=0
 for capability in ${*:-90 80 70}; do
     for test in $tests; do
-        said=$test.$capability.log
-        grep -q '^test result: ok' "$said" || trouble=1
-        echo "$capability $test: $(grep '^test result' "$said" || tail -n 3 "$said")"
-        sed -n '/^test .* FAILED$/p;/ panicked at /,/^note/p' "$said"
+        log=$test.$capability.log
+        grep -q '^test result: ok' "$log" || trouble=1
+        echo "$capability $test: $(grep '^test result' "$log" || tail -n 3 "$log")"
+        sed -n '/^test .* FAILED$/p;/ panicked at /,/^note/p' "$log"
     done
 done
 exit $trouble

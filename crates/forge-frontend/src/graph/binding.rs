@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     /// The error for a tensor of 9 rows of which these are bound.
-    fn said(parts: &[(usize, usize)]) -> String {
+    fn binding_errors(parts: &[(usize, usize)]) -> String {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
             let cut = Some(WeightSlice::Rows { first, of: 9 });
@@ -316,11 +316,11 @@ mod tests {
 
     #[test]
     fn a_tensor_has_to_be_used_to_its_end() {
-        assert_eq!(said(&[(0, 9)]), "");
-        assert_eq!(said(&[(5, 4), (0, 3), (3, 2)]), "");
-        assert!(said(&[(0, 3), (3, 5)]).contains("unused part of tensor joined: from 8 on, of 9"));
-        assert!(said(&[(0, 3), (5, 4)]).contains("unused part of tensor joined: from 3 on, of 9"));
-        assert!(said(&[(1, 8)]).contains("from 0 on"));
+        assert_eq!(binding_errors(&[(0, 9)]), "");
+        assert_eq!(binding_errors(&[(5, 4), (0, 3), (3, 2)]), "");
+        assert!(binding_errors(&[(0, 3), (3, 5)]).contains("unused part of tensor joined: from 8 on, of 9"));
+        assert!(binding_errors(&[(0, 3), (5, 4)]).contains("unused part of tensor joined: from 3 on, of 9"));
+        assert!(binding_errors(&[(1, 8)]).contains("from 0 on"));
     }
 
     #[test]

@@ -135,12 +135,12 @@ impl DeltaNet {
         let tensors = [&*format!("{module}.A_log"), &*format!("{module}.dt_bias")];
         let memory = RecurrentState { heads, keys: self.key_width, values: self.value_width };
         let scale = (self.key_width as f64).sqrt().recip() as f32;
-        let said =
+        let output =
             layer.delta_rule("heads", [query, key, value, time, strength], tensors, scale, EPSILON, memory);
 
         let norm = Norm { epsilon: self.epsilon, plus_one: false, kind: NormKind::Rms };
         let gain = ("head_gain", &*format!("{module}.norm"));
-        let normed = layer.norm("normed_heads", said, gain, [heads, self.value_width], norm);
+        let normed = layer.norm("normed_heads", output, gain, [heads, self.value_width], norm);
         let gate = layer.activate("open_gate", gate, Activation::Silu);
         let gated = layer.multiply("gated_heads", normed, gate);
         layer.linear("output", gated, &format!("{module}.out_proj"), [self.hidden, values], false)

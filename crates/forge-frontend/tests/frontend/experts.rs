@@ -229,7 +229,7 @@ fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
         graph.weights.iter().map(|weight| weight.shape.clone()).collect()
     };
     assert_eq!(shapes(&coded), shapes(&plain));
-    let said = |tensor: &'static str, change: fn(&mut Raw)| {
+    let error_with = |tensor: &'static str, change: fn(&mut Raw)| {
         let mut files = model("gpt_oss_mxfp4");
         let name = format!("model.layers.1.mlp.experts.{tensor}");
         edit_weights(&mut files, |all| change(all.iter_mut().find(|tensor| tensor.name == name).unwrap()));
@@ -237,34 +237,34 @@ fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     let faults = [
-        said("gate_up_proj_scales", |tensor| tensor.name.push('x')),
-        said("gate_up_proj_scales", |tensor| tensor.dtype = "I8".to_owned()),
-        said("down_proj_scales", |tensor| tensor.shape = vec![4, 32, 2]),
-        said("down_proj_blocks", |tensor| tensor.shape = vec![4, 64, 16]),
-        said("down_proj_blocks", |tensor| tensor.dtype = "I8".to_owned()),
-        said("gate_up_proj_bias", |tensor| tensor.shape = vec![8, 32]),
+        error_with("gate_up_proj_scales", |tensor| tensor.name.push('x')),
+        error_with("gate_up_proj_scales", |tensor| tensor.dtype = "I8".to_owned()),
+        error_with("down_proj_scales", |tensor| tensor.shape = vec![4, 32, 2]),
+        error_with("down_proj_blocks", |tensor| tensor.shape = vec![4, 64, 16]),
+        error_with("down_proj_blocks", |tensor| tensor.dtype = "I8".to_owned()),
+        error_with("gate_up_proj_bias", |tensor| tensor.shape = vec![8, 32]),
     ];
     insta::assert_snapshot!("faults_of_mxfp4", faults.join("\n"));
 }
 
 #[test]
 fn an_expert_too_few_or_too_many_or_of_another_format_is_a_fault() {
-    let said = |change: fn(&mut Vec<Raw>)| {
+    let error_with = |change: fn(&mut Vec<Raw>)| {
         let mut files = model("qwen3_moe");
         edit_weights(&mut files, change);
         let faults = read(&files).unwrap_err();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     const THIRD: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
-    let few = said(|all| all.retain(|tensor| tensor.name != THIRD));
+    let few = error_with(|all| all.retain(|tensor| tensor.name != THIRD));
     assert!(few.contains(&format!("[F0301] missing tensor {THIRD} [24, 64]")), "{few}");
-    let many = said(|all| {
+    let many = error_with(|all| {
         let mut more = all.iter().find(|tensor| tensor.name == THIRD).unwrap().clone();
         more.name = THIRD.replace(".3.", ".4.");
         all.push(more);
     });
     assert!(many.contains("[F0303] unused tensor model.layers.1.mlp.experts.4.up_proj.weight"), "{many}");
-    let other = said(|all| {
+    let other = error_with(|all| {
         let third = all.iter_mut().find(|tensor| tensor.name == THIRD).unwrap();
         third.dtype = "F16".to_owned();
     });

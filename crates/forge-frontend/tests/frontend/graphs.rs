@@ -313,9 +313,9 @@ fn unknown_keys_may_be_allowed() {
     // Allowing a key that the file does not have is an error: probably a typo.
     let faults = allowing(&["attention_chunk_size", "rope_scaling.beta_fast", "rope_scaling.frog", "nope"])
         .unwrap_err();
-    let said: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+    let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(
-        said,
+        messages,
         [
             "--ignore-config-key rope_scaling.frog: config.json has no such key",
             "--ignore-config-key nope: config.json has no such key",

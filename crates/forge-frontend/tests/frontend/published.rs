@@ -92,11 +92,11 @@ fn keys_that_transformers_never_reads_have_no_effect() {
     for key in ignored {
         assert!(opened.keys.ignored.iter().any(|path| path == key), "{key}: {:?}", opened.keys.ignored);
     }
-    let said = fault("llama", |files| edit(files, CONFIG, |config| config["is_causal"] = json!(false)));
-    assert!(said.contains("unsupported key is_causal, which transformers"), "{said}");
+    let message = fault("llama", |files| edit(files, CONFIG, |config| config["is_causal"] = json!(false)));
+    assert!(message.contains("unsupported key is_causal, which transformers"), "{message}");
     let own = json!({"0": {"head_dim": 8}});
-    let said = fault("llama", |files| edit(files, CONFIG, |config| config["per_layer_config"] = own));
-    assert!(said.contains("unsupported key per_layer_config, which transformers"), "{said}");
+    let message = fault("llama", |files| edit(files, CONFIG, |config| config["per_layer_config"] = own));
+    assert!(message.contains("unsupported key per_layer_config, which transformers"), "{message}");
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
         opened.notes,
         ["custom code (auto_map) is ignored: compiling as transformers' DeepseekV3ForCausalLM"]
     );
-    let said = fault("deepseek_v3", |files| {
+    let message = fault("deepseek_v3", |files| {
         edit(files, CONFIG, |config| config["model_type"] = json!("llama"));
     });
-    assert!(said.contains("model_type"), "{said}");
+    assert!(message.contains("model_type"), "{message}");
 }
 
 #[test]
@@ -164,16 +164,16 @@ fn a_text_model_may_name_the_class_of_the_multimodal_model_it_is_part_of() {
                 "architectures is {wrapper}, but the configuration is that of its text model: compiling as {class}"
             )]
         );
-        let said = fault(name, |files| {
+        let message = fault(name, |files| {
             named(files);
             edit(files, CONFIG, |config| config["text_config"] = json!({"hidden_size": 64}));
         });
-        assert!(said.contains(&format!("the architecture {wrapper} has model_type")), "{said}");
+        assert!(message.contains(&format!("the architecture {wrapper} has model_type")), "{message}");
     }
-    let said = fault("llama", |files| {
+    let message = fault("llama", |files| {
         edit(files, CONFIG, |config| config["architectures"] = json!(["Qwen3_5ForConditionalGeneration"]));
     });
-    assert!(said.contains("has model_type qwen3_5, found llama"), "{said}");
+    assert!(message.contains("has model_type qwen3_5, found llama"), "{message}");
 }
 
 #[test]
@@ -202,13 +202,13 @@ fn numbers_that_only_python_writes_are_read() {
             + r#", "bad_words_ids": [0.0, Infinity], "typical_p": NaN}"#;
         files.0.insert(CONFIG.to_owned(), text.into_bytes());
     });
-    let said = fault("llama", |files| {
+    let message = fault("llama", |files| {
         let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
         let text =
             text.trim_end().trim_end_matches('}').to_owned() + r#", "partial_rotary_factor": Infinity}"#;
         files.0.insert(CONFIG.to_owned(), text.into_bytes());
     });
-    assert!(said.contains("partial_rotary_factor: expected a finite number"), "{said}");
+    assert!(message.contains("partial_rotary_factor: expected a finite number"), "{message}");
 }
 
 #[test]
@@ -273,17 +273,17 @@ fn weights_that_forge_does_not_read_come_with_the_way_out() {
 fn a_git_lfs_pointer_is_named_as_one() {
     const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n";
     for name in [WEIGHTS, CONFIG, "generation_config.json"] {
-        let said = fault("llama", |files| {
+        let message = fault("llama", |files| {
             files.0.insert(name.to_owned(), POINTER.into());
         });
         assert!(
-            said.contains(&format!("{name} is a Git LFS pointer")) && said.contains("git lfs pull"),
-            "{said}"
+            message.contains(&format!("{name} is a Git LFS pointer")) && message.contains("git lfs pull"),
+            "{message}"
         );
     }
     let gguf = Memory([("model.gguf".to_owned(), POINTER.into())].into());
-    let said = read(&gguf).unwrap_err()[0].to_string();
-    assert!(said.contains("model.gguf is a Git LFS pointer"), "{said}");
+    let message = read(&gguf).unwrap_err()[0].to_string();
+    assert!(message.contains("model.gguf is a Git LFS pointer"), "{message}");
 }
 
 #[test]

@@ -82,8 +82,11 @@ fn early_files_do_not_list_their_special_tokens() {
     {
         assert_eq!(tokenizer.id_to_token(id).as_deref(), Some(name));
     }
-    let said = fault(unlisted("v11"));
-    assert!(said.contains("tekken.json: special_tokens is missing, and version v11 requires it"), "{said}");
+    let message = fault(unlisted("v11"));
+    assert!(
+        message.contains("tekken.json: special_tokens is missing, and version v11 requires it"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -117,8 +120,8 @@ fn fault(change: impl FnOnce(&mut Value)) -> String {
 fn a_broken_file_is_named_with_its_key() {
     let mut files = checkpoint();
     files.0.insert(TEKKEN.to_owned(), b"{\"config\": ".to_vec());
-    let said = read(&files).unwrap_err()[0].to_string();
-    assert!(said.contains("tekken.json is not valid JSON"), "{said}");
+    let message = read(&files).unwrap_err()[0].to_string();
+    assert!(message.contains("tekken.json is not valid JSON"), "{message}");
 
     type Change = fn(&mut Value);
     let cases: [(Change, &str); 13] = [
@@ -158,9 +161,9 @@ fn a_broken_file_is_named_with_its_key() {
         ),
     ];
     for (change, expected) in cases {
-        let said = fault(change);
-        assert!(said.contains(&format!("tekken.json: {expected}")), "{expected}\n{said}");
+        let message = fault(change);
+        assert!(message.contains(&format!("tekken.json: {expected}")), "{expected}\n{message}");
     }
-    let said = fault(|tekken| tekken["vocab"][300] = json!({"rank": 300, "token_bytes": "YQ=="}));
-    assert!(said.contains("tekken.json: vocab[300] has the bytes of vocab[97]"), "{said}");
+    let message = fault(|tekken| tekken["vocab"][300] = json!({"rank": 300, "token_bytes": "YQ=="}));
+    assert!(message.contains("tekken.json: vocab[300] has the bytes of vocab[97]"), "{message}");
 }

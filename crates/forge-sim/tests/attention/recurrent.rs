@@ -109,7 +109,7 @@ fn the_state_is_updated_row_by_row() {
             ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
             ("heads", Given::Unwritten(rows * heads * values * 4)),
         ];
-        let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
+        let (mut memory, mut expected) = (wide(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
@@ -129,14 +129,14 @@ fn the_state_is_updated_row_by_row() {
                     let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
                     let learnt = f64::from(strength[of_head]) * unknown;
                     column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
-                    said[of_head * values + number] = f64::from(scale) * ask(column, &q);
+                    expected[of_head * values + number] = f64::from(scale) * ask(column, &q);
                 }
             }
         }
         for way in 0..WAYS {
             let left = kernels.run(WAYS * index + way, &[("rows", rows)], &given);
             compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
-            compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+            compare(shape, &numbers_of(&left[1], Format::F32), &expected, 4e-6);
         }
     }
 }
@@ -197,14 +197,14 @@ fn mixers_convolve_update_and_gate() {
         let [before_tail, before] =
             [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
         let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
-        let (mut convolved, mut said) = (Vec::new(), Vec::new());
+        let (mut convolved, mut expected) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
             let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
             let made = mixer::convolve(shape, &weights.taps, row, tail, position);
             let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-            said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, position));
+            expected.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, position));
             convolved.extend(made);
         }
         let scalars = [("rows", rows)];
@@ -232,7 +232,7 @@ fn mixers_convolve_update_and_gate() {
                 ("slots", Given::Words(&slots)),
                 ("positions", Given::Words(&positions)),
                 ("memory", Given::Bytes(&held)),
-                ("heads", Given::Unwritten(said.len() * 4)),
+                ("heads", Given::Unwritten(expected.len() * 4)),
             ];
             // The row-by-row kernel also norms the heads; the chunked one leaves that to a separate step.
             if way == 0 {
@@ -250,7 +250,7 @@ fn mixers_convolve_update_and_gate() {
                 ];
                 numbers_of(&kernels.run(own + 1, &scalars, &given)[0], Format::F32)
             };
-            compare(shape, &heads, &said, 4e-6);
+            compare(shape, &heads, &expected, 4e-6);
         }
     }
 }
@@ -268,12 +268,12 @@ fn a_row_of_a_slot_takes_one_step() {
             let of_slot = shape.taps * shape.channels();
             let [before_tail, before] =
                 [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-            let (mut tail, mut memory, mut said) = (wide(&before_tail), wide(&before), Vec::new());
+            let (mut tail, mut memory, mut expected) = (wide(&before_tail), wide(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
                 let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
                 let made = mixer::convolve(shape, &weights.taps, row, tail, *position);
                 let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-                said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, *position));
+                expected.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, *position));
             }
             let given = [
                 ("inputs", Given::Numbers(&inputs)),
@@ -285,10 +285,12 @@ fn a_row_of_a_slot_takes_one_step() {
                 ("positions", Given::Words(&rows.map(|row| row.1 as u32))),
                 ("tail", Given::Bytes(&bytes_of(&before_tail, Format::F32))),
                 ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
-                ("heads", Given::Unwritten(said.len() * 4)),
+                ("heads", Given::Unwritten(expected.len() * 4)),
             ];
             let left = kernels.run(index, &[("rows", rows.len())], &given);
-            for (bytes, (wanted, bound)) in left.iter().zip([(&tail, 0.0), (&memory, 4e-6), (&said, 4e-6)]) {
+            for (bytes, (wanted, bound)) in
+                left.iter().zip([(&tail, 0.0), (&memory, 4e-6), (&expected, 4e-6)])
+            {
                 compare(shape, &numbers_of(bytes, Format::F32), wanted, bound);
             }
         }
