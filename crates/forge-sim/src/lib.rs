@@ -58,7 +58,7 @@
 mod check;
 mod compile;
 mod execute;
-#[cfg(feature = "card")]
+#[cfg(feature = "gpu")]
 mod gpu;
 mod memory;
 pub mod mutants;

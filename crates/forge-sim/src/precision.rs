@@ -11,9 +11,9 @@ pub struct Exactness {
 }
 
 impl Exactness {
-    /// The precision of the active executor: the kernel checker, or the GPU given by `FORGE_CARD`.
+    /// The precision of the active executor: the kernel checker, or the GPU given by `FORGE_GPU`.
     pub fn own() -> Exactness {
-        #[cfg(feature = "card")]
+        #[cfg(feature = "gpu")]
         if let Some(capability) = crate::gpu::capability() {
             return Exactness { ranged_bits: if capability < 80 { 24 } else { 11 }, units: 4 };
         }

@@ -69,9 +69,9 @@ impl<'p> Sim<'p> {
         };
         let signature = &self.program.kernels()[index].signature;
         let Some(threads) = self.check(signature, bindings, scalars, groups, threads) else { return false };
-        #[cfg(feature = "card")]
-        if let Some(card) = &self.program.card {
-            let outcome = card.run(&mut self.memory, signature, bindings, scalars, groups, threads);
+        #[cfg(feature = "gpu")]
+        if let Some(gpu) = &self.program.gpu {
+            let outcome = gpu.run(&mut self.memory, signature, bindings, scalars, groups, threads);
             return outcome.map_err(|message| self.refuse(kernel, signature.line, message)).is_ok();
         }
         self.engine.watch.clear();
