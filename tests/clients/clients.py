@@ -51,24 +51,24 @@ def openai():
         with client.chat.completions.stream(**wanted) as stream:
             call = stream.get_final_completion().choices[0].message.tool_calls[0]
         assert call.function.name == "adopt" and is_pet(json.loads(call.function.arguments))
-    except openai.BadRequestError as refusal:
-        assert "knows no tools" in refusal.message, refusal
+    except openai.BadRequestError as error:
+        assert "knows no tools" in error.message, error
         print("openai: functions skipped, the model's chat template knows none")
     response = client.responses.create(model=model, input=MESSAGES[0]["content"], max_output_tokens=20, temperature=0)
     assert response.output_text == text, (response.output_text, text)
     with client.responses.stream(model=model, input="x", temperature=0,
                                  text={"format": {"type": "json_schema", "name": "pet", "schema": PET, "strict": True}}) as stream:
         assert is_pet(json.loads(stream.get_final_response().output_text))
-    for error, ask in (
+    for expected, request in (
         (openai.NotFoundError, lambda: client.chat.completions.create(**{**asked, "model": "another"})),
         (openai.NotFoundError, lambda: client.embeddings.create(model=model, input="x")),
         (openai.BadRequestError, lambda: client.chat.completions.create(**{**asked, "messages": [{"role": "user", "content": "x " * 200000}]})),
     ):
         try:
-            ask()
-            raise AssertionError("that should have been refused")
-        except error as refusal:
-            assert refusal.message
+            request()
+            raise AssertionError("that should have been rejected")
+        except expected as error:
+            assert error.message
     return text
 
 

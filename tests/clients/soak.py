@@ -112,9 +112,9 @@ async def wrong(_):
         status, _ = await ask(body)
     except (ConnectionError, ValueError):
         # The server may close the connection before the client reads the rejection of its body.
-        count("refused abruptly")
+        count("rejected abruptly")
         return
-    count("refused" if status in statuses else f"WRONG: status {status}")
+    count("rejected" if status in statuses else f"WRONG: status {status}")
 
 
 async def broken(_):

@@ -1,8 +1,8 @@
 //! Errors of the command line: each names its cause, and leaves no files behind.
 
-mod refusals;
+mod rejected_inputs;
 
-use crate::refusals::{broken, refused};
+use crate::rejected_inputs::{assert_rejected, with_config};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 #[test]
 fn an_unreadable_chat_template_is_reported_and_chat_is_left_out() {
-    let copy = broken(|_| {});
+    let copy = with_config(|_| {});
     for (file, text) in [
         ("chat_template.jinja", "{% for %}"),
         ("chat_template.json", r#"{"chat_template": "{{ a"}"#),
@@ -346,5 +346,5 @@ fn a_gguf_file_is_compiled_as_a_folder_is() {
         assert!(out.join(file).is_file(), "{file}");
     }
     // One name for several files is ambiguous.
-    refused(&folder, &[], 1, &["llama-q4_0.gguf", "pass the path of one file"]);
+    assert_rejected(&folder, &[], 1, &["llama-q4_0.gguf", "pass the path of one file"]);
 }

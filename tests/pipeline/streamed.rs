@@ -21,9 +21,9 @@ fn text(output: Output) -> String {
 
 /// The minimum expert memory that the program's error names.
 pub(crate) fn enough(built: &Built) -> Option<u64> {
-    let refused = run(built, "stream:1", &["info"]);
-    let message = String::from_utf8(refused.stderr).expect("it is text");
-    assert!(!refused.status.success(), "a byte is no room for experts");
+    let rejected = run(built, "stream:1", &["info"]);
+    let message = String::from_utf8(rejected.stderr).expect("it is text");
+    assert!(!rejected.status.success(), "a byte is no room for experts");
     let words: Vec<&str> = message.split_whitespace().collect();
     let end = words.windows(3).position(|words| words == ["bytes", "are", "enough"])?;
     Some(words[end - 1].parse().expect("it is a number"))

@@ -27,7 +27,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     match (found, family) {
         (None, _) => {
             let name = class.or(family).unwrap_or_default();
-            config.refuse_architecture(key, name, &architecture_info::way_out(name, config.document()));
+            config.reject_architecture(key, name, &architecture_info::way_out(name, config.document()));
         }
         // A custom model type with its own code: the class determines the architecture.
         (Some(_), Some(family))

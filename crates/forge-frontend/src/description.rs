@@ -63,8 +63,8 @@ pub(crate) fn describe(
     let quantization = mlx::read(&root);
     ignored_keys::check(&root, architecture.family);
     root.configures(architecture.family);
-    config.refuse_unread(architecture.family, &options.allow_unknown);
-    config.refuse_absent(&options.allow_unknown);
+    config.reject_unread_keys(architecture.family, &options.allow_unknown);
+    config.reject_absent_keys(&options.allow_unknown);
     notes.extend(config.notes());
 
     let (broken, keys) = (config.is_broken(), config.keys());

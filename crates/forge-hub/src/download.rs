@@ -189,10 +189,10 @@ fn first_of(range: &str) -> Option<u64> {
 /// Converts a transport error.
 pub(crate) fn trouble(
     unanswered: TransportError,
-    explain: impl FnOnce(crate::error::Refusal) -> Error,
+    explain: impl FnOnce(crate::error::HttpError) -> Error,
 ) -> TransferError {
     match unanswered {
-        TransportError::Refused(refusal) => TransferError::Lasting(explain(refusal)),
+        TransportError::Http(error) => TransferError::Lasting(explain(error)),
         TransportError::Trouble(trouble) => trouble,
     }
 }

@@ -69,7 +69,7 @@ impl Error {
 }
 
 /// An error response of the hub.
-pub(crate) struct Refusal {
+pub(crate) struct HttpError {
     /// HTTP status.
     pub(crate) status: u16,
     /// `X-Error-Code`, if present.
@@ -80,7 +80,7 @@ pub(crate) struct Refusal {
     pub(crate) url: String,
 }
 
-impl Refusal {
+impl HttpError {
     /// The error that it means for a request.
     pub(crate) fn explain(self, request: &Request, settings: &Settings) -> Error {
         let Request { repository, revision, .. } = request;

@@ -163,9 +163,7 @@ impl Hub<'_> {
         }
         let url = self.address(listing, &path);
         let answer = self.settings.patience.persist(watch, |_, _| {
-            self.transport
-                .head(&url)
-                .map_err(|unanswered| trouble(unanswered, |refusal| self.explain(refusal)))
+            self.transport.head(&url).map_err(|unanswered| trouble(unanswered, |error| self.explain(error)))
         })?;
         let either = |first, second| answer.header(first).or_else(|| answer.header(second));
         let digest = either("x-linked-etag", "etag").and_then(Digest::parse);
@@ -179,13 +177,11 @@ impl Hub<'_> {
     }
 
     fn get(&self, url: &str, from: u64) -> Result<HttpResponse, TransferError> {
-        self.transport
-            .get(url, from)
-            .map_err(|unanswered| trouble(unanswered, |refusal| self.explain(refusal)))
+        self.transport.get(url, from).map_err(|unanswered| trouble(unanswered, |error| self.explain(error)))
     }
 
-    fn explain(&self, refusal: crate::error::Refusal) -> Error {
-        refusal.explain(self.request, self.settings)
+    fn explain(&self, error: crate::error::HttpError) -> Error {
+        error.explain(self.request, self.settings)
     }
 
     fn address(&self, listing: &Listing, path: &str) -> String {

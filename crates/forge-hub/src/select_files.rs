@@ -221,13 +221,13 @@ mod tests {
         for pick in ["Q8_0", parts[0], parts[1]] {
             assert_eq!(choose(&format!("a/b:{pick}"), &names), Ok(Choice::Gguf(owned(&parts))), "{pick}");
         }
-        let refused = [
+        let rejected = [
             choose("a/b:Q8_0", &parts[1..]).unwrap_err(),
             choose(&format!("a/b:{}", parts[0]), &parts[..1]).unwrap_err(),
             choose("a/b:Q8_0", &[parts[0], parts[1], "m-Q8_0.gguf"]).unwrap_err(),
         ];
         assert_eq!(
-            refused.join("\n"),
+            rejected.join("\n"),
             "a/b: missing deep/m-Q8_0-00001-of-00002.gguf, one of 2 parts
 a/b: missing deep/m-Q8_0-00002-of-00002.gguf, one of 2 parts
 a/b:Q8_0 is ambiguous; expected one of
@@ -245,7 +245,7 @@ a/b:Q8_0 is ambiguous; expected one of
 
     #[test]
     fn what_cannot_be_chosen_is_told_with_the_way_out() {
-        let refused = [
+        let rejected = [
             choose("a/b", &["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]).unwrap_err(),
             choose("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err(),
             choose("a/b", &["README.md"]).unwrap_err(),
@@ -253,7 +253,7 @@ a/b:Q8_0 is ambiguous; expected one of
             choose("a/b:Q5_0", &["m-Q4_K_M.gguf"]).unwrap_err(),
         ];
         assert_eq!(
-            refused.join("\n"),
+            rejected.join("\n"),
             "a/b contains GGUF files; select one, such as a/b:m-Q4_K_M.gguf, or a quantization such as Q4_K_M:
     m-Q4_K_M.gguf
     m-Q8_0.gguf

@@ -2,7 +2,7 @@
 //!
 //! Redirections are followed here, one by one, because the access token is sent only to the hub itself.
 
-use crate::error::{Error, Refusal};
+use crate::error::{Error, HttpError};
 use crate::retry::{TransferError, retry_after};
 use crate::settings::Settings;
 use std::io::{Read, Take};
@@ -35,7 +35,7 @@ pub(crate) struct HttpResponse {
 /// A failed request.
 pub(crate) enum TransportError {
     /// An error response.
-    Refused(Refusal),
+    Http(HttpError),
     /// Any other failure.
     Trouble(TransferError),
 }
@@ -105,7 +105,7 @@ impl Transport {
                 // Other servers do not have the hub's headers, so HEAD requests are redirected only within
                 // the hub.
                 Some(target) if answer.is_redirection() && (whole || self.is_home(&target)) => url = target,
-                _ => return answer.or_refused(&url),
+                _ => return answer.into_result(&url),
             }
         }
         Err(Error::Answer(format!("{url}: too many redirections (more than {REDIRECTIONS})")).into())
@@ -140,7 +140,7 @@ impl HttpResponse {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 
-    fn or_refused(self, url: &str) -> Result<HttpResponse, TransportError> {
+    fn into_result(self, url: &str) -> Result<HttpResponse, TransportError> {
         let text = |name| self.header(name).unwrap_or_default().to_owned();
         match self.status {
             // 416 is handled by the caller.
@@ -149,7 +149,7 @@ impl HttpResponse {
                 what: format!("{url}: the server returned status {}", self.status),
                 wait: self.header("retry-after").and_then(retry_after),
             })),
-            status => Err(TransportError::Refused(Refusal {
+            status => Err(TransportError::Http(HttpError {
                 status,
                 code: text("x-error-code"),
                 message: text("x-error-message"),

@@ -126,7 +126,7 @@ impl Module {
             (Some(folder), None) => return write_ptx(Path::new(&folder), source).map(|()| None),
             // Otherwise the checker would run with the tolerances of a GPU.
             (None, Some(_)) => {
-                return Err(CompileError::Refused(
+                return Err(CompileError::Rejected(
                     "FORGE_GPU is set without FORGE_GPU_PTX: set it to the directory of the PTX".to_owned(),
                 ));
             }
@@ -251,7 +251,7 @@ fn write_ptx(folder: &Path, source: &str) -> Result<(), CompileError> {
         let file = folder.join(file_name(source, target.capability));
         if !file.is_file() {
             let ptx = translate(&clang, source, target)
-                .map_err(|error| CompileError::Refused(error.to_string()))?;
+                .map_err(|error| CompileError::Rejected(error.to_string()))?;
             fs::write(&file, ptx).map_err(|source| io_error(&file, source))?;
         }
     }

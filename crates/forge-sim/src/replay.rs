@@ -174,12 +174,12 @@ impl<'p> Replay<'p> {
         for write in &pass.writes {
             let bytes: Vec<u8> = write.words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let Some(buffer) = self.buffers.get(write.buffer.as_str()) else {
-                self.sim.refuse("host", 0, format!("there is no buffer `{}`", write.buffer));
+                self.sim.reject("host", 0, format!("there is no buffer `{}`", write.buffer));
                 continue;
             };
             if !self.sim.memory.write(*buffer, write.offset, &bytes) {
                 let (offset, count) = (write.offset, bytes.len());
-                self.sim.refuse(
+                self.sim.reject(
                     "host",
                     0,
                     format!(
@@ -195,7 +195,7 @@ impl<'p> Replay<'p> {
         let mut bindings = Vec::with_capacity(dispatch.bindings.len());
         for binding in &dispatch.bindings {
             let Some(buffer) = self.buffers.get(binding.buffer.as_str()) else {
-                self.sim.refuse(&dispatch.kernel, 0, format!("there is no buffer `{}`", binding.buffer));
+                self.sim.reject(&dispatch.kernel, 0, format!("there is no buffer `{}`", binding.buffer));
                 return false;
             };
             let (offset, bytes, written) = (binding.offset, binding.bytes, binding.written);
@@ -229,7 +229,7 @@ impl<'p> Replay<'p> {
             let Some((buffer, end)) =
                 found.zip(end).filter(|(buffer, end)| *end <= self.sim.memory.size(**buffer))
             else {
-                self.sim.refuse("host", 0, format!("the host reads beyond the end of `{}`", read.buffer));
+                self.sim.reject("host", 0, format!("the host reads beyond the end of `{}`", read.buffer));
                 continue;
             };
             if !self.sim.memory.written(*buffer, read.offset, read.bytes) {

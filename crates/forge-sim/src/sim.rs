@@ -64,7 +64,7 @@ impl<'p> Sim<'p> {
         threadgroup: &[usize],
     ) -> bool {
         let Some(index) = self.program.find(kernel) else {
-            self.refuse(kernel, 0, format!("there is no kernel `{kernel}`"));
+            self.reject(kernel, 0, format!("there is no kernel `{kernel}`"));
             return false;
         };
         let signature = &self.program.kernels()[index].signature;
@@ -72,14 +72,14 @@ impl<'p> Sim<'p> {
         #[cfg(feature = "gpu")]
         if let Some(gpu) = &self.program.gpu {
             let outcome = gpu.run(&mut self.memory, signature, bindings, scalars, groups, threads);
-            return outcome.map_err(|message| self.refuse(kernel, signature.line, message)).is_ok();
+            return outcome.map_err(|message| self.reject(kernel, signature.line, message)).is_ok();
         }
         self.engine.watch.clear();
         self.engine.watch.program = self.program;
         self.engine.watch.kernel = index;
         self.engine.pointers = [std::ptr::null_mut(); POINTERS];
         if let Err(message) = self.bind(signature, bindings, scalars, threadgroup) {
-            self.refuse(kernel, signature.line, message);
+            self.reject(kernel, signature.line, message);
             return false;
         }
         self.launch(index, groups, threads as usize)
@@ -97,13 +97,13 @@ impl<'p> Sim<'p> {
         let (name, line) = (&signature.name, signature.line);
         let threads = match (signature.threads, stated) {
             (Some(own), Some(given)) if own != given => {
-                self.refuse(name, line, format!("launched with {given} threads, but it declares {own}"));
+                self.reject(name, line, format!("launched with {given} threads, but it declares {own}"));
                 return None;
             }
             (own, given) => own.or(given),
         };
         let Some(threads) = threads else {
-            self.refuse(
+            self.reject(
                 name,
                 line,
                 "neither the kernel nor the launch declares a number of threads".to_owned(),
@@ -111,7 +111,7 @@ impl<'p> Sim<'p> {
             return None;
         };
         if threads == 0 || threads as usize > MOST_THREADS {
-            self.refuse(
+            self.reject(
                 name,
                 line,
                 format!("invalid threadgroup size {threads}: expected 1 to {MOST_THREADS}"),
@@ -119,18 +119,18 @@ impl<'p> Sim<'p> {
             return None;
         }
         if groups.contains(&0) {
-            self.refuse(name, line, format!("empty launch over {groups:?} threadgroups"));
+            self.reject(name, line, format!("empty launch over {groups:?} threadgroups"));
             return None;
         }
         let buffers = signature.buffers().len();
         if buffers != bindings.len() {
-            self.refuse(name, line, format!("it has {buffers} buffers and is given {}", bindings.len()));
+            self.reject(name, line, format!("it has {buffers} buffers and is given {}", bindings.len()));
             return None;
         }
         let index = self.program.find(name)?;
         let bytes = self.program.kernels()[index].scalar_bytes;
         if bytes != scalars.len() * 4 {
-            self.refuse(
+            self.reject(
                 name,
                 line,
                 format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4),
@@ -214,7 +214,7 @@ impl<'p> Sim<'p> {
         let kernel = &self.program.kernels()[index];
         let name = kernel.signature.name.clone();
         if let Err(error) = self.engine.prepare(threads) {
-            self.refuse(&name, kernel.signature.line, error.to_string());
+            self.reject(&name, kernel.signature.line, error.to_string());
             return false;
         }
         let engine: *mut Engine = &mut *self.engine;
@@ -302,7 +302,7 @@ impl<'p> Sim<'p> {
     }
 
     /// Records an invalid launch.
-    pub(crate) fn refuse(&mut self, kernel: &str, line: usize, message: String) {
+    pub(crate) fn reject(&mut self, kernel: &str, line: usize, message: String) {
         let fault = Fault { kind: Kind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }

@@ -353,7 +353,7 @@ fn numbers_that_do_not_fit_are_refused() {
             .concat(),
         ),
     ];
-    for (x, refused) in cases {
+    for (x, rejected) in cases {
         let mut row = [0.5; 40];
         row[35] = x;
         for format in Format::ALL {
@@ -361,7 +361,7 @@ fn numbers_that_do_not_fit_are_refused() {
             if x == f32::MAX && is_affine(format) && !affine.contains(&format) {
                 continue;
             }
-            let expected = match (refused.contains(&format), x.is_finite()) {
+            let expected = match (rejected.contains(&format), x.is_finite()) {
                 (false, _) => None,
                 (true, false) => Some(RangeError::NotFinite { column: 35 }),
                 (true, true) => Some(RangeError::TooLarge { value: x }),

@@ -196,7 +196,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         };
         let rotation = rope.turned(&own, Some(&own), own.number("rope_theta"));
         if rotation.long.is_some() {
-            nested.refuse(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
+            nested.reject(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
         }
         rotation
     };

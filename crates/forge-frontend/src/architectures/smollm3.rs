@@ -37,7 +37,7 @@ fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
     };
     let flags = listed.as_array().and_then(|flags| flags.iter().map(Value::as_u64).collect());
     let flags: Vec<u64> = flags.unwrap_or_else(|| {
-        config.refuse("no_rope_layers", "expected a list of ones and zeros", &[]);
+        config.reject("no_rope_layers", "expected a list of ones and zeros", &[]);
         vec![1; layers]
     });
     if flags.len() < layers {

@@ -146,7 +146,7 @@ impl<'a> Section<'a> {
             Some(number @ 1..=LARGEST) => return number as usize,
             // serde_json reads integers beyond 64 bits as floats.
             _ if value.as_f64().is_some_and(|number| number > LARGEST as f64 && number.fract() == 0.0) => {
-                self.refuse(key, &format!("the maximum is {LARGEST}"), &[]);
+                self.reject(key, &format!("the maximum is {LARGEST}"), &[]);
             }
             _ => {
                 self.wrong::<usize>(key, "a positive integer");
@@ -246,7 +246,7 @@ impl<'a> Section<'a> {
     }
 
     /// Records that the value of a key is unsupported, and why.
-    pub(crate) fn refuse(&self, key: &str, why: &str, notes: &[String]) {
+    pub(crate) fn reject(&self, key: &str, why: &str, notes: &[String]) {
         let path = self.path_of(key);
         let value = self.map.and_then(|map| map.get(key)).map(Value::to_string).unwrap_or_default();
         let fault = Diagnostic::new("F0205", format!("unsupported value {path} = {value}"));
@@ -261,12 +261,12 @@ impl<'a> Section<'a> {
             value => *value == right,
         };
         if self.get(key).is_some_and(|value| !is_right(value)) {
-            self.refuse(key, why, &[]);
+            self.reject(key, why, &[]);
         }
     }
 
     /// Records that the architecture named by a key is unsupported.
-    pub(crate) fn refuse_architecture(&self, key: &str, name: &str, notes: &[String]) {
+    pub(crate) fn reject_architecture(&self, key: &str, name: &str, notes: &[String]) {
         let fault = Diagnostic::new("F0202", format!("unsupported architecture {name}"));
         self.fault_at(key, fault, "unsupported", notes);
     }

@@ -51,7 +51,7 @@ impl Config {
 
     /// Accepts every unread key that has no effect in the reference implementation and records an error for
     /// the others.
-    pub(crate) fn refuse_unread(&self, family: &str, allowed: &[String]) {
+    pub(crate) fn reject_unread_keys(&self, family: &str, allowed: &[String]) {
         let (unknown, ignored): (Vec<Unread<'_>>, Vec<Unread<'_>>) =
             self.unread(allowed).into_iter().partition(|unread| self.has_effect(unread));
         let (asked, passed) = (self.asked.borrow(), self.passed.borrow());
@@ -97,7 +97,7 @@ impl Config {
     }
 
     /// Records an error for every allowed key that is absent: it is probably misspelled.
-    pub(crate) fn refuse_absent(&self, allowed: &[String]) {
+    pub(crate) fn reject_absent_keys(&self, allowed: &[String]) {
         let Document { file, value, .. } = &self.document;
         let Some(map) = value.as_object() else { return };
         for path in allowed.iter().filter(|path| self.document.key(path).is_none()) {

@@ -17,7 +17,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
     config.insert("architectures".to_owned(), json!([family.class[0]]));
     config.insert("model_type".to_owned(), json!(family.class[1]));
     let mut read = Reading { metadata, tensors, config };
-    read.refuse_elsewhere();
+    read.reject_unsupported();
     if family.name == "gpt2" {
         read.gpt2();
         return read.config.into();
@@ -54,7 +54,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
 
 impl Reading<'_> {
     /// Rejects unsupported values of keys that do not depend on the architecture.
-    fn refuse_elsewhere(&self) {
+    fn reject_unsupported(&self) {
         let metadata = self.metadata;
         for (key, why) in [
             ("expert_count", "mixture-of-experts GGUF files are unsupported"),
@@ -63,7 +63,7 @@ impl Reading<'_> {
         ] {
             let key = metadata.own(key);
             if metadata.count(&key).is_some_and(|count| count > 0) {
-                metadata.refuse(&key, why);
+                metadata.reject(&key, why);
             }
         }
         // Pooling for embedding models; it does not change logits.
@@ -71,11 +71,11 @@ impl Reading<'_> {
         metadata.only(&metadata.own("attention.causal"), true, "only causal attention is supported");
         let layout = metadata.own("tensor_data_layout");
         if metadata.word(&layout).is_some_and(|layout| layout != "Meta AI original pth") {
-            metadata.refuse(&layout, "expected the layout of llama.cpp's converter");
+            metadata.reject(&layout, "expected the layout of llama.cpp's converter");
         }
         let rows = metadata.own("vocab_size");
         if metadata.count(&rows).is_some_and(|count| count != self.tensors.vocabulary as u64) {
-            metadata.refuse(&rows, &format!("the embedding table has {} rows", self.tensors.vocabulary));
+            metadata.reject(&rows, &format!("the embedding table has {} rows", self.tensors.vocabulary));
         }
     }
 
@@ -88,7 +88,7 @@ impl Reading<'_> {
         let [width, values] = ["attention.key_length", "attention.value_length"]
             .map(|key| metadata.count(&metadata.own(key)).unwrap_or(hidden / heads));
         if width != values {
-            metadata.refuse(
+            metadata.reject(
                 &metadata.own("attention.value_length"),
                 "keys and values must have the same head dimension",
             );
@@ -96,7 +96,7 @@ impl Reading<'_> {
         let (layers, context) = (self.count("block_count"), self.count("context_length"));
         if layers > self.tensors.count as u64 {
             let why = format!("the file has {} tensors", self.tensors.count);
-            metadata.refuse(&metadata.own("block_count"), &why);
+            metadata.reject(&metadata.own("block_count"), &why);
         }
         let layers = layers.min(self.tensors.count as u64);
         let inner = self.count("feed_forward_length");

@@ -61,7 +61,7 @@ impl Metadata {
     }
 
     /// Records that the value of a key is unsupported.
-    pub(crate) fn refuse(&self, key: &str, why: &str) {
+    pub(crate) fn reject(&self, key: &str, why: &str) {
         let value = match self.values.get(key) {
             Some(Value::List(values)) => format!("a list of {}", values.len()),
             Some(Value::Text(text)) => text.clone(),
@@ -118,7 +118,7 @@ impl Metadata {
                 u64::try_from(*first).ok()
             }
             _ => {
-                self.refuse(key, "values that differ between layers are unsupported for this architecture");
+                self.reject(key, "values that differ between layers are unsupported for this architecture");
                 None
             }
         }
@@ -183,7 +183,7 @@ impl Metadata {
     /// Rejects any boolean but `right`. The key may be absent.
     pub(crate) fn only(&self, key: &str, right: bool, why: &str) {
         if self.flag(key).is_some_and(|flag| flag != right) {
-            self.refuse(key, why);
+            self.reject(key, why);
         }
     }
 

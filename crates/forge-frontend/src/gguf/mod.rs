@@ -141,10 +141,10 @@ fn whole(
             Some("mmproj") => "it is a multimodal projector: pass the text model's file",
             _ => "expected a complete model",
         };
-        metadata.refuse("general.type", why);
+        metadata.reject("general.type", why);
     }
     if metadata.count("general.quantization_version").is_some_and(|version| version != 2) {
-        metadata.refuse("general.quantization_version", "expected version 2");
+        metadata.reject("general.quantization_version", "expected version 2");
     }
     let family = crate::gguf::family::ALL.iter().find(|family| family.name == metadata.architecture);
     let Some(family) = family else {
@@ -210,13 +210,13 @@ fn translated(
 /// A tensor with its Hugging Face name.
 fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnostic> {
     let Entry { name, shape, kind, offset, bytes } = entry;
-    let refuse = |message: String| {
+    let reject = |message: String| {
         Diagnostic::new("F0304", message)
             .note(format!("expected {}; block formats only for matrices", Type::readable()))
             .note("convert to a supported type such as Q8_0 or Q4_0, or compile the original model with --quant")
     };
     if !kind.is_read() || kind.blocks().is_some() && shape.len() != 2 {
-        return Err(refuse(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
+        return Err(reject(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
     }
     let (name, blocks) = (family.tensor(&name), kind.blocks());
     Ok(Tensor { name, file: file.to_owned(), dtype: kind.name.to_owned(), shape, offset, bytes, blocks })

@@ -30,7 +30,7 @@ pub(crate) fn files(metadata: &Metadata) -> Memory {
             Some("gpt2") => vocabulary.of_bytes(),
             Some("llama") => vocabulary.of_pieces(),
             _ => {
-                metadata.refuse(&key("model"), "expected gpt2 or llama");
+                metadata.reject(&key("model"), "expected gpt2 or llama");
                 None
             }
         };
@@ -87,7 +87,7 @@ impl Vocabulary<'_> {
             pretokenizer::DEFAULT
         });
         let Some(cutting) = pretokenizer::cutting(named) else {
-            metadata.refuse(&name, &format!("expected one of {NAMES}"));
+            metadata.reject(&name, &format!("expected one of {NAMES}"));
             return None;
         };
         let PreTokenizer { normalizer, cut, whole_tokens, begins } = cutting;
@@ -135,7 +135,7 @@ impl Vocabulary<'_> {
         let metadata = self.metadata;
         let pre = format!("{KEYS}pre");
         if metadata.word(&pre).is_some_and(|name| name != "default") {
-            metadata.refuse(&pre, "pre-tokenizers are unsupported for SentencePiece vocabularies");
+            metadata.reject(&pre, "pre-tokenizers are unsupported for SentencePiece vocabularies");
         }
         metadata.pass(&format!("{KEYS}merges"));
         let key = format!("{KEYS}scores");

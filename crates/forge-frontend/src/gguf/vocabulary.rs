@@ -95,7 +95,7 @@ impl<'a> Vocabulary<'a> {
         if id < self.tokens.len() as u64 {
             return Some(id as usize);
         }
-        self.metadata.refuse(&key, &format!("there are {} tokens", self.tokens.len()));
+        self.metadata.reject(&key, &format!("there are {} tokens", self.tokens.len()));
         None
     }
 

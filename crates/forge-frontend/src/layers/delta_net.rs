@@ -61,7 +61,7 @@ impl DeltaNet {
         }
         let taps = config.count_or("linear_conv_kernel_dim", 4);
         if taps == 1 {
-            config.refuse("linear_conv_kernel_dim", "expected 2 or more", &[]);
+            config.reject("linear_conv_kernel_dim", "expected 2 or more", &[]);
         }
         DeltaNet {
             hidden,
@@ -160,7 +160,7 @@ pub(crate) fn layers(config: &Section<'_>, layers: usize) -> Vec<bool> {
     }
     let known = |word: &&str| ["full_attention", "linear_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {
-        config.refuse("layer_types", &format!("unsupported layer type {other}"), &[]);
+        config.reject("layer_types", &format!("unsupported layer type {other}"), &[]);
     }
     words.iter().map(|word| *word == "linear_attention").collect()
 }

@@ -137,7 +137,7 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
 fn unknown(scaling: &Section<'_>, kind: &str, plain: &Plain) -> Scaled {
     let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
     let why = format!("unsupported scaling type {kind}");
-    scaling.refuse(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
+    scaling.reject(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
     scaling.ask_all();
     Scaled::of(plain.frequencies())
 }

@@ -69,7 +69,7 @@ impl Windows {
         if let Some(last) = listed.last_mut() {
             *last = false;
         }
-        refuse_no_width(config, listed.contains(&true));
+        reject_null_window(config, listed.contains(&true));
         let width = Some(config.count_or("sliding_window", 512)).filter(|width| *width < context);
         Windows { width, layers: Layers::Listed(listed) }
     }
@@ -82,7 +82,7 @@ impl Windows {
     ) -> Windows {
         let listed = listed(config, layers);
         let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
-        refuse_no_width(config, has_some);
+        reject_null_window(config, has_some);
         let layers = listed.map_or_else(usual, Layers::Listed);
         Windows { width: width_or(config, context, wide), layers }
     }
@@ -145,7 +145,7 @@ impl Windows {
     }
 }
 
-fn refuse_no_width(config: &Section<'_>, has_some: bool) {
+fn reject_null_window(config: &Section<'_>, has_some: bool) {
     if has_some && config.is_null("sliding_window") {
         let message = "some layers have a window, but sliding_window is null";
         config.contradiction("sliding_window", message.to_owned());
@@ -173,7 +173,7 @@ fn listed(config: &Section<'_>, layers: usize) -> Option<Vec<bool>> {
     }
     let known = |word: &&str| ["full_attention", "sliding_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {
-        config.refuse("layer_types", &format!("unsupported layer type {other}"), &[]);
+        config.reject("layer_types", &format!("unsupported layer type {other}"), &[]);
     }
     Some(words.iter().map(|word| *word == "sliding_attention").collect())
 }

@@ -46,7 +46,7 @@ pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
     if let Some(copy) = root.get(COPY)
         && root.get(KEY) != Some(copy)
     {
-        root.refuse(COPY, &format!("differs from {KEY}; remove one of the two"), &[]);
+        root.reject(COPY, &format!("differs from {KEY}; remove one of the two"), &[]);
     }
     let of_all = shape(&section);
     let mut of_some = BTreeMap::new();
@@ -76,7 +76,7 @@ fn shape(section: &Section<'_>) -> Shape {
             Mode::Mxfp4
         }
         Some(_) => {
-            section.refuse("mode", "expected affine or mxfp4", &[]);
+            section.reject("mode", "expected affine or mxfp4", &[]);
             Mode::Affine
         }
     };

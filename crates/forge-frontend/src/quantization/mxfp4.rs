@@ -27,7 +27,7 @@ pub(crate) fn read(config: &Section<'_>) {
     section.pass_over("modules_to_not_convert");
     if section.word("quant_method") != Some("mxfp4") {
         let why = "expected mxfp4 or MLX quantization";
-        config.refuse(KEY, why, &[]);
+        config.reject(KEY, why, &[]);
         section.ask_all();
     }
 }

@@ -138,23 +138,23 @@ fn embeddings_are_scaled_by_the_root_of_their_width() {
 
 #[test]
 fn what_no_checkpoint_can_hold_is_refused() {
-    let refused = |change: &dyn Fn(&mut Value)| {
+    let rejected = |change: &dyn Fn(&mut Value)| {
         let mut config: Value = serde_json::from_slice(&model("qwen3").0["config.json"]).unwrap();
         change(&mut config);
         let faults = DummyWeights::new(&config.to_string(), &Options::default()).map(|_| ()).unwrap_err();
         faults.iter().map(|fault| fault.code).collect::<Vec<_>>()
     };
     let huge = u32::MAX;
-    assert_eq!(refused(&|config| config["num_hidden_layers"] = json!(huge)), ["F0206"]);
+    assert_eq!(rejected(&|config| config["num_hidden_layers"] = json!(huge)), ["F0206"]);
     assert_eq!(
-        refused(&|config| {
+        rejected(&|config| {
             config["hidden_size"] = json!(huge);
             config["intermediate_size"] = json!(huge);
         }),
         ["F0306"]
     );
-    assert_eq!(refused(&|config| config["attention_chunk_size"] = json!(1)), ["F0207"]);
-    assert_eq!(refused(&|config| config["vocab_size"] = json!("many")), ["F0204"]);
+    assert_eq!(rejected(&|config| config["attention_chunk_size"] = json!(1)), ["F0207"]);
+    assert_eq!(rejected(&|config| config["vocab_size"] = json!("many")), ["F0204"]);
 }
 
 #[test]

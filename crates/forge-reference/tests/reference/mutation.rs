@@ -48,7 +48,7 @@ fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
 enum Effect {
     /// The model is unchanged.
     None,
-    Refused,
+    Rejected,
     /// The context length, the BOS or EOS tokens, or the notes for the user differ.
     Beside,
     /// The logits differ.
@@ -56,7 +56,7 @@ enum Effect {
 }
 
 fn effect(case: &Case, files: &Memory) -> Effect {
-    let Some(opened) = read(files) else { return Effect::Refused };
+    let Some(opened) = read(files) else { return Effect::Rejected };
     let (own, other) = (&case.opened.graph, &opened.graph);
     let same_name = |graph: &Graph| forge_ir::Model { name: String::new(), ..graph.model.clone() };
     let is_beside = same_name(own) != same_name(other) || case.opened.notes != opened.notes;
@@ -142,7 +142,7 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
     // For an absent key, one of the values is the default.
     let usual = usize::from(get(&config, path).is_null());
     let unseen = effects.iter().filter(|effect| **effect == Effect::None).count();
-    let only_refused = effects.iter().max() == Some(&Effect::Refused);
+    let only_refused = effects.iter().max() == Some(&Effect::Rejected);
     if only_refused && unseen > usual { vec![Effect::None] } else { effects }
 }
 
@@ -179,9 +179,9 @@ fn every_config_key_has_an_effect() {
     for architecture in &known {
         let of =
             |effect| best.iter().filter(|((of, _), best)| of == *architecture && **best == effect).count();
-        let (computed, beside, refused) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Refused));
+        let (computed, beside, rejected) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Rejected));
         println!(
-            "{architecture}: {computed} keys change logits, {beside} what is beside them, {refused} are refused"
+            "{architecture}: {computed} keys change logits, {beside} what is beside them, {rejected} are rejected"
         );
     }
     for (path, of) in &inert {
@@ -224,7 +224,7 @@ fn what_the_reference_reads_changes_the_logits_or_is_refused() {
         let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no model {name}"));
         let most = changes(case, key).into_iter().max();
         assert!(
-            matches!(most, Some(Effect::Computed | Effect::Refused | Effect::Beside)),
+            matches!(most, Some(Effect::Computed | Effect::Rejected | Effect::Beside)),
             "{name} {key}: {most:?}"
         );
     }

@@ -3,7 +3,7 @@
 mod common;
 mod gains;
 mod records;
-mod refusals;
+mod rejected_inputs;
 mod round_trip;
 
 use crate::common::{checkpoint, graph, pack, packed, read_of, tensors};
