@@ -8,7 +8,7 @@ pub struct Planted {
     pub name: &'static str,
     from: &'static str,
     to: &'static str,
-    /// Part of the emulator's complaint.
+    /// Part of the emulator's violation message.
     pub found: &'static str,
 }
 
@@ -175,7 +175,7 @@ pub const PLANTED_STREAMING: [Planted; 10] = [
     ),
 ];
 
-/// Faults of multi-token passes, which the driver injects: name, and part of the emulator's complaint.
+/// Faults of multi-token passes, which the driver injects: name, and part of the emulator's violation message.
 pub const SKEWED: [(&str, &str); 3] = [
     ("rows_without_a_barrier", "hazard"),
     ("an_id_for_another_row", "never_written"),

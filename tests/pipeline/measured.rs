@@ -27,7 +27,7 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
     for built in emulated().0.into_iter().take(3) {
         let info = built.json(&["info", "--json", "--ctx-size", "20"]);
         let found = &measured(built, json!({ "profile": true }))["profiles"];
-        assert_eq!(found["complaints"], json!([]), "{}: {found}", built.name());
+        assert_eq!(found["violations"], json!([]), "{}: {found}", built.name());
         let steps =
             |profile: usize| found["profiles"][profile]["steps"].as_array().cloned().unwrap_or_default();
         assert_eq!(json!(steps(0).len()), info["decode"]["dispatches"], "{}", built.name());
@@ -41,7 +41,7 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
 /// The layouts chosen with these modified kernels, until tuning is complete.
 fn chosen(built: &Built, planted: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
     let found = &measured(built, json!({ "tune": { "planted": planted, "until": until } }))["tuned"];
-    assert_eq!(found["complaints"], json!([]), "{found}");
+    assert_eq!(found["violations"], json!([]), "{found}");
     found["table"]["layouts"].as_array().cloned().unwrap_or_else(|| panic!("{found}"))
 }
 

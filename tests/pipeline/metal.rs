@@ -118,9 +118,9 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
         let found = drive(built, &Site::default(), &texts, true);
         let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
         assert_eq!(found.len(), texts.len());
-        let is_wrong = |text: &&Value| !text["error"].is_null() || text["complaints"] != json!([]);
+        let is_wrong = |text: &&Value| !text["error"].is_null() || text["violations"] != json!([]);
         let told =
-            found.iter().filter(is_wrong).map(|text| format!("{}, {}", text["error"], text["complaints"]));
+            found.iter().filter(is_wrong).map(|text| format!("{}, {}", text["error"], text["violations"]));
         let mut complaints: Vec<String> = told.collect();
         if !complaints.is_empty() {
             return complaints;
@@ -159,7 +159,7 @@ fn unfolded_latents_are_met_through_the_emulated_metal() {
         let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
         assert_eq!(found.len(), texts.len());
         let check = |((prompt, _, logits), found): (&(Vec<u32>, _, Vec<f64>), &Value)| {
-            let whole = found["error"].is_null() && found["complaints"] == json!([]);
+            let whole = found["error"].is_null() && found["violations"] == json!([]);
             let distance = distance(&numbers(&found["logits"]), logits);
             println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
             (!whole || distance > bound(built))
@@ -190,7 +190,7 @@ fn the_emulated_metal_draws_what_the_host_draws() {
         let found = drive(built, &Site::default(), &texts, true);
         let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
         assert_eq!(found.len(), texts.len());
-        let is_wrong = |text: &&Value| !text["error"].is_null() || text["complaints"] != json!([]);
+        let is_wrong = |text: &&Value| !text["error"].is_null() || text["violations"] != json!([]);
         let mut complaints: Vec<String> = found.iter().filter(is_wrong).map(Value::to_string).collect();
         for of_settings in found.chunks(3) {
             let [host, one, many] = [0, 1, 2].map(|text| ids(&of_settings[text]["ids"]));
@@ -241,7 +241,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
         let text = Text::greedy(vec![1, 2, 3], 1001, 200, lead);
         let found = drive(built, &Site::default(), &[text], false);
         let text = &found["texts"][0];
-        assert_eq!((&text["complaints"], &text["error"]), (&json!([]), &Value::Null));
+        assert_eq!((&text["violations"], &text["error"]), (&json!([]), &Value::Null));
         let notes = text["passes"].as_array().expect("passes are listed");
         assert_eq!(notes.len(), 1001);
         let objects: Vec<u64> = notes.iter().filter_map(|note| note["objects"].as_u64()).collect();
@@ -249,7 +249,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
         let most = objects[0] + lead.1 as u64 - 1;
         assert!(objects.iter().all(|count| (objects[0]..=most).contains(count)), "{objects:?}");
         assert_eq!(objects[1000], objects[0], "nothing is on its way");
-        assert_eq!(found["living"], json!({}), "objects are left when the device is gone");
+        assert_eq!(found["live_objects"], json!({}), "objects are left when the device is gone");
     }
 }
 
@@ -261,7 +261,7 @@ fn every_fault_planted_in_the_host_is_found() {
     let texts = std::slice::from_ref(&text);
     let short = Site { longest: Some(shortest_buffer(built)), ..Site::default() };
     let whole = drive(built, &short, texts, true);
-    assert_eq!(whole["texts"][0]["complaints"], json!([]), "before anything is planted");
+    assert_eq!(whole["texts"][0]["violations"], json!([]), "before anything is planted");
     let missed = shared_out(PLANTED.iter(), |Planted { name, found, .. }| {
         let site = Site { host: Some(name), ..short.clone() };
         let message = symptoms(&drive(built, &site, texts, true), &whole);
@@ -292,7 +292,7 @@ fn every_source_of_pipelines_gives_the_same_logits_and_is_reported() {
     let check = |what: &str, site: Site<'_>, expected: [&str; 2]| {
         let found = drive(built, &site, &text, true);
         let found = &found["texts"][0];
-        assert_eq!((&found["error"], &found["complaints"]), (&Value::Null, &json!([])), "{what}");
+        assert_eq!((&found["error"], &found["violations"]), (&Value::Null, &json!([])), "{what}");
         let kernels = found["kernels"].as_str().unwrap_or_default();
         assert!(expected.iter().all(|part| kernels.contains(part)), "{what}: {kernels}");
         found["ids"].clone()
@@ -340,7 +340,7 @@ fn a_file_longer_than_a_buffer_is_shown_by_several() {
     assert!(fits < weights, "one buffer of {fits} bytes shows all {weights} bytes");
     let short = |bytes| drive(built, &Site { longest: Some(bytes), ..Site::default() }, &text, true);
     let several = short(fits);
-    assert_eq!(several["texts"][0]["complaints"], json!([]));
+    assert_eq!(several["texts"][0]["violations"], json!([]));
     assert_eq!(several["texts"][0]["ids"], whole["texts"][0]["ids"]);
     assert_eq!(several["texts"][0]["logits"], whole["texts"][0]["logits"]);
     let error =
@@ -377,7 +377,7 @@ pub(crate) fn symptoms(found: &Value, whole: &Value) -> String {
     let mut messages: Vec<String> = Vec::new();
     messages.extend(text["error"].as_str().map(str::to_owned));
     messages.extend(
-        text["complaints"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned),
+        text["violations"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned),
     );
     if text["error"].is_null() && [&text["logits"], &text["ids"]] != [&right["logits"], &right["ids"]] {
         messages.push("other numbers".to_owned());

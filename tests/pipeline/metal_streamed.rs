@@ -27,11 +27,11 @@ fn streamed_experts_write_through_the_emulated_metal_what_resident_ones_do() {
         for memory in [enough, enough * 2] {
             let found = drive(built, &streamed(memory), &texts, true);
             let both = |what: &str| [&found, &resident].map(|all| of_all(all, what));
-            if both("error")[0].iter().chain(&both("complaints")[0]).any(|it| !is_nothing(it)) {
+            if both("error")[0].iter().chain(&both("violations")[0]).any(|it| !is_nothing(it)) {
                 complaints.push(format!(
                     "{memory} bytes: {:?}, {:?}",
                     both("error")[0],
-                    both("complaints")[0]
+                    both("violations")[0]
                 ));
             }
             for what in ["ids", "logits"] {

@@ -14,7 +14,7 @@ mod redrawn;
 mod skewed;
 mod watched;
 
-use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
+use forge_emulation::{counts, emulate, execute, live_objects, set_max_buffer_length, take_violations};
 use forge_runtime::device::{Device, RunAhead};
 use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::engine::{Engine, Output};
@@ -120,7 +120,7 @@ fn main() {
 /// Runs a job with a model.
 pub fn work(program: &CompiledModel, job: &Job) -> Value {
     if let Some(longest) = job.longest {
-        limit_buffers(longest);
+        set_max_buffer_length(longest);
     }
     let metallib = job.metallib.then_some(program.metal.as_bytes());
     let program = &CompiledModel { metallib, ..*program };
@@ -128,10 +128,10 @@ pub fn work(program: &CompiledModel, job: &Job) -> Value {
     let failed = |failure: Error| json!(failure.to_string());
     let profiles = job.profile.then(|| profiled(program, job).unwrap_or_else(failed));
     let tuned = job.tune.as_ref().map(|tune| tuned(program, job, tune).unwrap_or_else(failed));
-    json!({ "texts": texts, "living": living(), "profiles": profiles, "tuned": tuned })
+    json!({ "texts": texts, "live_objects": live_objects(), "profiles": profiles, "tuned": tuned })
 }
 
-/// A model on a device with complaints enabled, with this context length.
+/// A model on a device with violations recorded, with this context length.
 fn listened(
     program: &CompiledModel,
     job: &Job,
@@ -153,7 +153,7 @@ fn profiled(program: &CompiledModel, job: &Job) -> Result<Value, Error> {
         let profile = subject.measure(engine.device().device(), &weights, 1, &mut |_| true)?;
         profiles.extend(profile.as_ref().map(forge_runtime::measure::profile::json));
     }
-    Ok(json!({ "profiles": profiles, "complaints": complaints() }))
+    Ok(json!({ "profiles": profiles, "violations": take_violations() }))
 }
 
 /// Tunes the kernel layouts.
@@ -179,7 +179,7 @@ fn tuned(program: &CompiledModel, job: &Job, asked: &Tune) -> Result<Value, Erro
         all.extend(tuning.measure_layouts(choice, engine.device().device(), &mut goes_on)?);
     }
     let table = forge_runtime::measure::tune::table(program.info.name, &engine.device().describe(), &all);
-    Ok(json!({ "table": table, "complaints": complaints() }))
+    Ok(json!({ "table": table, "violations": take_violations() }))
 }
 
 fn write(program: &CompiledModel, job: &Job, text: &Text) -> Value {
@@ -193,7 +193,7 @@ fn write(program: &CompiledModel, job: &Job, text: &Text) -> Value {
     };
     json!({
         "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "drawn": drawn, "experts": experts,
-        "error": error, "complaints": complaints(),
+        "error": error, "violations": take_violations(),
     })
 }
 
@@ -228,7 +228,7 @@ fn written(
             "command_buffers": after.command_buffers - before.command_buffers,
             "dispatches": after.dispatches - before.dispatches,
             "barriers": after.barriers - before.barriers,
-            "objects": living().values().sum::<usize>(),
+            "objects": live_objects().values().sum::<usize>(),
         }));
         before = after;
     };
