@@ -18,7 +18,7 @@ fn least(plan: &Plan) -> Vec<(&str, usize)> {
 
 #[test]
 fn whatever_is_beyond_the_least_says_why() {
-    let mut complaints = Vec::new();
+    let mut errors = Vec::new();
     for name in models() {
         let graph = graph(&name);
         // For each disabled fusion, only the plan with the most kinds of steps.
@@ -34,12 +34,12 @@ fn whatever_is_beyond_the_least_says_why() {
                 _ => 5,
             };
             let odd = least(&plan).into_iter().filter(|(section, count)| *count != expected(section));
-            complaints.extend(
+            errors.extend(
                 odd.map(|(section, count)| format!("{name} {section} without {disabled:?}: {count}")),
             );
         }
     }
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tests::{graph, models};
 
 #[test]
 fn a_program_has_the_costs_of_its_steps() {
-    let mut complaints = Vec::new();
+    let mut errors = Vec::new();
     let mut steps = 0;
     for name in models() {
         let graph = graph(&name);
@@ -47,17 +47,12 @@ fn a_program_has_the_costs_of_its_steps() {
                 let equal = near(known.read, planned.read) && near(known.written, planned.written);
                 if !equal || known.operations != planned.operations {
                     let what = format!("{name}, {rows} rows to {length}: {}.{}", section.name, instance.name);
-                    complaints.push(format!("{what}: {known:?} is not {planned:?}"));
+                    errors.push(format!("{what}: {known:?} is not {planned:?}"));
                 }
                 steps += 1;
             }
         }
     }
     assert!(steps > 1000, "{steps}");
-    assert!(
-        complaints.is_empty(),
-        "{}\n{}",
-        complaints.len(),
-        complaints[..complaints.len().min(20)].join("\n")
-    );
+    assert!(errors.is_empty(), "{}\n{}", errors.len(), errors[..errors.len().min(20)].join("\n"));
 }

@@ -72,27 +72,26 @@ pub(crate) fn every_one_of(
     check: impl Fn(&Built) -> Vec<String> + Sync,
 ) {
     let named = |built: &Built| {
-        let complaints = check(built).into_iter().map(|complaint| format!("{}: {complaint}", built.name()));
-        complaints.collect::<Vec<_>>()
+        let errors = check(built).into_iter().map(|error| format!("{}: {error}", built.name()));
+        errors.collect::<Vec<_>>()
     };
-    let complaints = shared_out(crates, named).concat();
-    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+    let errors = shared_out(crates, named).concat();
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
 fn logits_equal_those_of_transformers() {
     every_crate(|built| {
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         for (prompt, _, expected) in golden(&built.model) {
             let found = built.json(&["logits", "--token-ids", &id_list(&prompt), "--json"]);
             let distance = distance(&numbers(&found["logits"]), &expected);
             println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
             if exact(built) && distance > bound(built) {
-                complaints
-                    .push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
+                errors.push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
             }
         }
-        complaints
+        errors
     });
 }
 
@@ -103,15 +102,15 @@ fn every_position_equals_the_last_of_its_prefix() {
         let all = built.json(&["logits", "--token-ids", &id_list(&prompt), "--all", "--json"]);
         let rows = all["logits"].as_array().expect("one row a position");
         assert_eq!(rows.len(), prompt.len());
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         for length in [1, 2, prompt.len() - 1] {
             let alone = built.json(&["logits", "--token-ids", &id_list(&prompt[..length]), "--json"]);
             let distance = distance(&numbers(&rows[length - 1]), &numbers(&alone["logits"]));
             if distance > bound(built) {
-                complaints.push(format!("position {} differs by {distance:.1e}", length - 1));
+                errors.push(format!("position {} differs by {distance:.1e}", length - 1));
             }
         }
-        complaints
+        errors
     });
 }
 
@@ -144,18 +143,18 @@ fn encoded_rows_are_near_the_exact_ones() {
         let [middle, of_most, worst] = found;
         println!("{}: {middle:.1e}, {of_most:.1e}, at most {worst:.1e}, alone {alone:.1e}", built.name());
         let allowed = encoded_tolerances(chooses).map(|tolerance| tolerance.bound);
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         // NaN is never allowed.
         let is_near = |(found, allowed): (&f64, f64)| found.is_finite() && *found <= allowed;
         if !found.iter().zip(allowed).all(is_near) {
-            complaints.push(format!(
+            errors.push(format!(
                 "logits of encoded rows are {middle:.1e}, {of_most:.1e} and {worst:.1e} deviations off"
             ));
         }
         if numbers_only && worst > 0.0 {
-            complaints.push(format!("nothing is to be encoded, and logits are {worst:.1e} deviations off"));
+            errors.push(format!("nothing is to be encoded, and logits are {worst:.1e} deviations off"));
         }
-        complaints
+        errors
     });
 }
 
@@ -164,7 +163,7 @@ fn encoded_rows_are_near_the_exact_ones() {
 fn programs_agree_with_the_reference() {
     let levels = levels(&all_built()[0]);
     every_crate(|built| {
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         for level in &levels {
             let mut command = Command::new(&built.program);
             command.args(["verify", "--json", "--device", "cpu", "--threads", "2"]).env("FORGE_ISA", level);
@@ -173,10 +172,10 @@ fn programs_agree_with_the_reference() {
             println!("{} by {level}: max error {}", built.name(), report["max_error"]);
             if report["ok"] != Value::Bool(true) {
                 let stderr = String::from_utf8_lossy(&output.stderr);
-                complaints.push(format!("by {level} verify says {report} {stderr}"));
+                errors.push(format!("by {level} verify says {report} {stderr}"));
             }
         }
-        complaints
+        errors
     });
 }
 
@@ -207,7 +206,7 @@ pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
 #[test]
 fn greedy_text_is_the_reference_s() {
     every_crate(|built| {
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         let texts = golden(&built.model).into_iter().filter(|(_, expected, _)| !expected.is_empty());
         for (prompt, expected, _) in texts {
             let count = expected.len().to_string();
@@ -225,15 +224,15 @@ fn greedy_text_is_the_reference_s() {
             let found = ids(&built.json(&arguments)["token_ids"]);
             let is_restretched = is_restretched(&built.model, prompt.len() + expected.len());
             if exact(built) && built.cache() == Format::F32 && found != expected && !is_restretched {
-                complaints.push(format!("{found:?} is not {expected:?}"));
+                errors.push(format!("{found:?} is not {expected:?}"));
             }
             // This reference has an unquantized KV cache.
             if built.cache() == Format::Q8_0 {
                 continue;
             }
-            complaints.extend(not_greedy(built, &prompt, &found, expected.len()));
+            errors.extend(not_greedy(built, &prompt, &found, expected.len()));
         }
-        complaints
+        errors
     });
 }
 

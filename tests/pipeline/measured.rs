@@ -13,7 +13,7 @@ fn tunable() -> impl Iterator<Item = &'static Built> {
 
 /// The result of a job without generation.
 fn measured(built: &Built, more: Value) -> Value {
-    let mut job = json!({ "model": built.name(), "host": "whole", "metallib": false, "texts": [] });
+    let mut job = json!({ "model": built.name(), "host": "whole", "metallib": false, "requests": [] });
     for (key, value) in more.as_object().into_iter().flatten() {
         job[key] = value.clone();
     }
@@ -39,8 +39,9 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
 }
 
 /// The layouts chosen with these modified kernels, until tuning is complete.
-fn chosen(built: &Built, planted: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
-    let found = &measured(built, json!({ "tune": { "planted": planted, "until": until } }))["tuned"];
+fn chosen(built: &Built, replacements: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
+    let found =
+        &measured(built, json!({ "tune": { "replacements": replacements, "until": until } }))["tuned"];
     assert_eq!(found["violations"], json!([]), "{found}");
     found["table"]["layouts"].as_array().cloned().unwrap_or_else(|| panic!("{found}"))
 }
@@ -106,16 +107,16 @@ fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
             let name = &text[start + "kernel void ".len()..];
             &name[..name.find('(').expect("a kernel has parameters")]
         };
-        let planted: Vec<[&str; 3]> =
+        let replacements: Vec<[&str; 3]> =
             wrong.iter().map(|[kernel, right, wrong]| [stand_in(kernel), right, wrong]).collect();
         let mut met = 0;
-        for found in chosen(built, &planted, None) {
+        for found in chosen(built, &replacements, None) {
             let kernels = found["kernels"].as_array().cloned().unwrap_or_default();
             let place = wrong.iter().position(|[kernel, ..]| kernels.contains(&json!(kernel)));
             let told = found["mismatches"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
-            let expected: Vec<Value> = place.iter().map(|place| json!(planted[*place][0])).collect();
+            let expected: Vec<Value> = place.iter().map(|place| json!(replacements[*place][0])).collect();
             assert_eq!(told.collect::<Vec<_>>(), expected, "{found}");
-            assert!(place.is_none_or(|place| !named_by(&found["knobs"], planted[place][0])), "{found}");
+            assert!(place.is_none_or(|place| !named_by(&found["knobs"], replacements[place][0])), "{found}");
             met += expected.len();
         }
         assert_eq!(met, wrong.len());
