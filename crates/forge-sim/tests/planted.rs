@@ -37,7 +37,7 @@ fn check(name: &str, body: &str, kind: Option<Kind>) -> Option<String> {
 }
 
 #[test]
-fn every_kind_of_fault() {
+fn detects_every_kind_of_fault() {
     let cases: &[(&str, Option<Kind>, &str)] = &[
         (
             "right",
@@ -232,7 +232,7 @@ fn every_kind_of_fault() {
 }
 
 #[test]
-fn more_bindings_than_windows_are_kept() {
+fn memory_windows_are_reused_when_there_are_more_bindings() {
     let text = format!(
         "{HEAD}[[max_total_threads_per_threadgroup(32)]]\nkernel void k(device const float* a [[buffer(0)]], device const float* b [[buffer(1)]], device float* y [[buffer(2)]], uint tid [[thread_index_in_threadgroup]]) {{ y[tid] = a[tid] + b[tid]; }}\n"
     );

@@ -91,7 +91,7 @@ fn chain() -> Vec<Command> {
 }
 
 #[test]
-fn values_and_waits() {
+fn replays_values_and_barriers() {
     let program = program();
     let recording = recording(chain());
     let report = run(&program, &recording);
@@ -108,7 +108,7 @@ fn values_and_waits() {
 }
 
 #[test]
-fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
+fn traffic_of_equal_dispatches_is_counted_once() {
     let program = program();
     let recording = recording(chain());
     let mut replay =
@@ -129,7 +129,7 @@ fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
 
 /// The replay's report of required barriers equals the effect of removing each.
 #[test]
-fn each_wait_removed_in_turn() {
+fn required_barriers_equal_those_whose_removal_is_a_hazard() {
     let program = program();
     let whole = run(&program, &recording(chain()));
     let mut reported = Vec::new();
@@ -148,7 +148,7 @@ fn each_wait_removed_in_turn() {
 }
 
 #[test]
-fn every_hazard() {
+fn detects_every_hazard() {
     let program = program();
     let cases = [
         ("read after write", [0, 100], [100, 200], true),
@@ -180,7 +180,7 @@ fn every_hazard() {
 }
 
 #[test]
-fn launches_that_do_not_fit() {
+fn rejects_invalid_launches() {
     let program = program();
     let rows = Binding { buffer: "rows".to_owned(), ..numbers(0, false) };
     let right = Dispatch {

@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_loads_fill_lines() {
+    fn adjacent_loads_share_cache_lines() {
         let traffic = count(16, 3, |thread, time| (time * 64 + thread) * 16);
         assert_eq!((traffic.instructions, traffic.lines, traffic.least_lines), (6, 24, 24));
         assert_eq!((traffic.loaded, traffic.stored), (3 * 64 * 16, 0));
     }
 
     #[test]
-    fn strides_touch_a_line_each() {
+    fn strided_loads_touch_one_line_each() {
         let traffic = count(16, 1, |thread, _| thread * 4096);
         assert_eq!((traffic.lines, traffic.least_lines, traffic.loaded), (64, 8, 1024));
         // Two bytes of every 34, as the scales of interleaved q8_0.
@@ -242,20 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn what_all_lanes_load_is_loaded_once() {
+    fn broadcast_loads_count_once() {
         let traffic = count(4, 5, |_, time| time * 4);
         assert_eq!((traffic.instructions, traffic.lines, traffic.least_lines), (10, 10, 10));
         assert_eq!(traffic.loaded, 20);
     }
 
     #[test]
-    fn what_begins_within_a_line_touches_one_more() {
+    fn misaligned_loads_touch_one_more_line() {
         let traffic = count(16, 1, |thread, _| 64 + thread * 16);
         assert_eq!((traffic.lines, traffic.least_lines), (10, 8));
     }
 
     #[test]
-    fn lanes_that_finish_early_leave_the_others_together() {
+    fn early_exit_of_lanes_does_not_split_the_others() {
         let mut counting = Counting::default();
         counting.begin(32, [4096].into_iter());
         for thread in 0..32 {

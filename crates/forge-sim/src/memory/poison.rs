@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_host_writes_is_noticed_and_nothing_else() {
+    fn detects_host_writes_only() {
         let mut memory = Memory::new();
         let buffer = memory.poisoned(22).unwrap_or_else(|error| panic!("{error}"));
         // SAFETY: the buffer has this many bytes.
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn poison_is_not_a_number_in_any_format() {
+    fn poison_is_nan_in_every_format() {
         for index in 0..100 {
             let word = u32::from_le_bytes(poison(index));
             let half = half::f16::from_bits((word >> 16) as u16);

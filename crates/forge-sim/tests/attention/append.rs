@@ -7,7 +7,7 @@ use forge_kernels::Spec;
 use forge_ops::{Append, Format, KvSource, Rotate};
 
 #[test]
-fn rotation() {
+fn rotates_queries_and_keys() {
     let mut random = Random(4);
     let mut shapes = shapes();
     shapes.retain(|shape| !shape.rotation.is_none());
@@ -39,7 +39,7 @@ fn rotation() {
 
 /// Keys and values are appended unchanged, from separate buffers and from qkv.
 #[test]
-fn appending() {
+fn appends_keys_and_values_unchanged() {
     let mut random = Random(5);
     let mut shapes = shapes();
     shapes.retain(|shape| shape.brings != KvSource::Nothing);
@@ -105,7 +105,7 @@ fn appending() {
 
 /// The contents of a q8_0 KV cache equal the quantized contents of an f32 cache, byte for byte.
 #[test]
-fn codes_are_those_of_what_f32_would_keep() {
+fn q8_0_kv_cache_equals_the_quantized_f32_cache() {
     let mut random = Random(8);
     let mut coded = shapes();
     coded.retain(|shape| shape.cache == Format::Q8_0 && shape.brings != KvSource::Nothing);

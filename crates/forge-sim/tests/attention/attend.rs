@@ -7,17 +7,17 @@ use forge_kernels::Spec;
 use forge_ops::{Append, Format};
 
 #[test]
-fn attention_of_few_and_many_rows() {
+fn attention_matches_the_reference_for_few_and_many_rows() {
     attention_is_right(&shapes());
 }
 
 #[test]
-fn attention_is_the_same_in_every_layout() {
+fn attention_matches_the_reference_in_every_layout() {
     attention_is_right(&laid_out_otherwise());
 }
 
 #[test]
-fn attention_by_matrix_units() {
+fn attention_with_matrix_units_matches_the_reference() {
     attention_is_right(&met_by_units());
 }
 
@@ -96,7 +96,7 @@ fn attention_is_right(shapes: &[Shape]) {
 
 /// The cache of one slot must not affect rows of another in the same tile, even if it has NaN or infinity.
 #[test]
-fn slots_of_a_tile_do_not_meet() {
+fn slots_in_one_tile_do_not_affect_each_other() {
     let shape = Shape { sinks: false, ..shapes().swap_remove(1) };
     let kernels = Kernels::of([shape.tiled()]);
     let mut random = Random(5);
@@ -135,7 +135,7 @@ fn slots_of_a_tile_do_not_meet() {
 
 /// A pass whose last row would overwrite a position that the first row reads, if the ring were one position smaller.
 #[test]
-fn a_ring_that_is_too_small_by_one_shows() {
+fn a_ring_buffer_one_position_too_small_changes_the_result() {
     let (first, rows, window) = (48, 12, 7);
     let whole = Shape { window: Some(window), ..shapes().swap_remove(1) };
     let mut random = Random(7);

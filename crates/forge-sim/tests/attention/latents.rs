@@ -182,7 +182,7 @@ fn raw(shape: &Shape, random: &mut Random, rows: Rows<'_>) -> Raw {
 }
 
 #[test]
-fn lines_are_appended_as_they_are_or_prepared() {
+fn appends_raw_or_prepared_latents() {
     let mut random = Random(31);
     let rows: Rows<'_> = &[(1, 5), (1, 6), (0, 0), (1, 150)];
     let shapes = shapes();
@@ -239,7 +239,7 @@ fn lines_are_appended_as_they_are_or_prepared() {
 }
 
 #[test]
-fn heads_share_latents() {
+fn mla_attention_over_latents_matches_the_reference() {
     let mut random = Random(32);
     let shapes = shapes();
     let join = |shape: &Shape| {
@@ -337,7 +337,7 @@ fn heads_share_latents() {
 /// Expanded MLA, tile by tile: the expected attention of rows of one sequence over the keys and values of
 /// their heads.
 #[test]
-fn heads_meet_what_is_made_of_latents_share_by_share() {
+fn expanded_mla_attention_matches_the_reference() {
     let mut random = Random(33);
     let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
     let attend = |[heads, keys, turned, values]: [usize; 4], operand| {
@@ -410,7 +410,7 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
 }
 
 #[test]
-fn a_share_of_a_slot_is_what_its_lines_hold() {
+fn loads_latents_of_a_tile_from_the_cache() {
     let mut random = Random(34);
     let shapes = shapes();
     let share = |shape: &Shape| {

@@ -19,7 +19,7 @@ fn gelu(x: f64) -> f64 {
 }
 
 #[test]
-fn layer_norms() {
+fn layer_norm_matches_the_reference() {
     let mut random = Random(6);
     let rows = 3;
     let norms = [(100, true, false), (1030, false, true), (33, true, true), (4, false, false)]
@@ -55,7 +55,7 @@ fn layer_norms() {
 }
 
 #[test]
-fn norms_that_are_added() {
+fn norm_with_residual_add_matches_the_reference() {
     let mut random = Random(7);
     let cases = [
         (100, 3, true, false, None),
@@ -102,7 +102,7 @@ fn norms_that_are_added() {
 }
 
 #[test]
-fn norms_and_functions() {
+fn norms_and_elementwise_functions_match_the_reference() {
     let mut random = Random(1);
     let rows = 3;
     let norms =

@@ -7,7 +7,7 @@ use forge_kernels::prologue_fits;
 use forge_ops::{Format, KvSource};
 
 #[test]
-fn attention_that_prepares_its_row() {
+fn attention_with_fused_prologue_matches_the_reference() {
     let mut shapes = shapes();
     shapes.extend(met_by_units());
     shapes.retain(|shape| prologue_fits(shape.query_heads, shape.key_heads, shape.width));

@@ -32,7 +32,7 @@ fn column(of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
 }
 
 #[test]
-fn convolutions_see_the_last_rows_of_their_slot() {
+fn convolution_continues_from_the_state_of_its_slot() {
     let mut random = Random(11);
     let shapes = [(300, 4), (32, 2), (50, 5)].map(|(width, taps)| CausalConv {
         width,
@@ -72,7 +72,7 @@ fn convolutions_see_the_last_rows_of_their_slot() {
 }
 
 #[test]
-fn the_state_is_updated_row_by_row() {
+fn delta_rule_matches_the_reference_row_by_row() {
     let mut random = Random(12);
     let shapes = [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11), (2, 2, 20, 16)].map(
         |(key_heads, heads, keys, values)| DeltaRule {
@@ -175,7 +175,7 @@ fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
 }
 
 #[test]
-fn mixers_convolve_update_and_gate() {
+fn gated_delta_net_layer_matches_the_reference() {
     let mut random = Random(13);
     let convolve = |shape: &mixer::Shape| {
         let (width, taps, pitch) = (shape.channels(), shape.taps, shape.inputs());
@@ -256,7 +256,7 @@ fn mixers_convolve_update_and_gate() {
 }
 
 #[test]
-fn a_row_of_a_slot_takes_one_step() {
+fn single_step_delta_net_matches_the_reference() {
     let mut random = Random(14);
     let step = |shape: &mixer::Shape| Spec::DeltaStep(DeltaStep { rule: rule(shape), taps: shape.taps });
     let kernels = Kernels::of(mixers().iter().map(step));

@@ -7,7 +7,7 @@ use forge_kernels::spec::{Kernel, PerHeadKernel, PerHeadLayout};
 use forge_ops::PerHeadLinear;
 
 #[test]
-fn every_head_multiplies_its_own_part() {
+fn per_head_linear_matches_the_reference() {
     let mut random = Random(9);
     for format in formats() {
         let sizes: &[[usize; 3]] = &[[3, 7, 30], [2, 21, 70], [2, 12, 1056]];

@@ -6,7 +6,7 @@ use forge_kernels::Spec;
 use forge_ops::{Embed, Squares};
 
 #[test]
-fn embedding() {
+fn embedding_lookup_matches_the_reference() {
     let mut random = Random(3);
     for (width, partials) in [(50, None), (64, Some(7)), (33, Some(300)), (1100, Some(5))] {
         let squares = |gain| partials.map(|partials| Squares { partials, gain });
