@@ -302,7 +302,7 @@ fn every_fault_planted_in_the_host_is_found() {
     }
 }
 
-/// Kernels generated from the library compiled at build time, or from the Metal source. Pipelines generated from an
+/// Kernels come from the library compiled at build time, or from the Metal source. Pipelines come from an
 /// archive if there is a complete one.
 #[test]
 fn every_source_of_pipelines_gives_the_same_logits_and_is_reported() {

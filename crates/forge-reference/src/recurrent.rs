@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_convolution_sees_the_last_rows_of_its_slot_and_its_own() {
+    fn convolution_reads_the_previous_rows_of_its_slot() {
         let x = Values { width: 2, numbers: vec![1., 10., 5., 50., 2., 20., 6., 60., 3., 30.] };
         // The first channel weighs its own value once and the previous one 100 times; the second uses the
         // value three rows back.
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decays_is_left_by_a_share() {
+    fn decay_is_a_factor_between_0_and_1() {
         let x = Values { width: 2, numbers: vec![0.0, 1.0, -1000.0, 1000.0] };
         let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).numbers;
         let near =
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn memories_learn_what_they_do_not_know_and_forget_by_decay() {
+    fn delta_rule_stores_the_difference_and_decays() {
         // One head of two key channels and one value channel. Keys are normalized: lengths 3 and 1 have one
         // direction.
         let memory = RecurrentState { heads: 1, keys: 2, values: 1 };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_and_heads_remember_by_themselves() {
+    fn slots_and_heads_have_separate_states() {
         let memory = RecurrentState { heads: 2, keys: 1, values: 2 };
         let rows = turns();
         let ones = Values { width: 1, numbers: vec![1.0; 5] };

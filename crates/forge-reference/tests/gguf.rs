@@ -72,7 +72,7 @@ fn distance(file: &Path) -> f64 {
 }
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn gguf_logits_match_transformers() {
     let mut wrong = Vec::new();
     for file in files() {
         let distance = distance(&file);

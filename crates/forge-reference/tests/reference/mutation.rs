@@ -218,7 +218,7 @@ const READ_BY_THE_REFERENCE: [(&str, &str); 20] = [
 ];
 
 #[test]
-fn what_the_reference_reads_changes_the_logits_or_is_refused() {
+fn keys_read_by_transformers_change_the_logits_or_are_rejected() {
     let cases = cases();
     for (name, key) in READ_BY_THE_REFERENCE {
         let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no model {name}"));

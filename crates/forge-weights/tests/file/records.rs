@@ -6,7 +6,7 @@ use forge_weights::{CheckpointWeights, PackedFile, Summary};
 use safetensors::{Dtype, SafeTensors};
 
 #[test]
-fn what_an_expert_has_of_all_matrices_is_one_record() {
+fn stores_all_matrices_of_an_expert_in_one_record() {
     let graph = graph(&[vec![6, 40], vec![6, 40], vec![9], vec![15, 33]]);
     let records = Some(Records { tensor: "layers.0.experts".to_owned(), experts: 3 });
     let inner = packed("layers.0.inner", Format::Q8_0, &[12, 40], Layout::Alternate, &[1, 2]);
