@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_those_of_the_text() {
+    fn spans_match_the_source_text() {
         let text = r#"{ "a" : {"b": [1, {"c": -2.5e1}], "d\"x": "]}" }, "e":null }"#;
         let document = parse("f", text).unwrap();
         let value = |path: &str| document.value(path).map(|span| &text[span]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_only_python_writes_are_strings() {
+    fn python_only_numbers_become_strings() {
         let text = r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "NaN": "Infinity \" NaN", "d": 1e3}"#;
         let document = parse("f", text).unwrap();
         let expected = serde_json::json!({
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_refused() {
+    fn rejects_duplicate_keys() {
         let faults = parse("f", r#"{"a": {"b": 1, "b": 2}, "b": 3}"#).unwrap_err();
         assert_eq!(faults.len(), 1);
         assert_eq!(faults[0].place.as_ref().unwrap().span, 15..18);
@@ -300,13 +300,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused(text in ".{0,60}") {
+        fn any_text_is_parsed_or_rejected(text in ".{0,60}") {
             let _ = parse("f", &text);
             Scan { text: &text, at: 0 }.value();
         }
 
         #[test]
-        fn text_made_of_json_pieces_is_parsed_or_refused(
+        fn json_fragments_are_parsed_or_rejected(
             pieces in proptest::collection::vec(r#"[\[\]{},:"]|\\u00|"a"|null|1e|\PC"#, 0..40)
         ) {
             let text = pieces.concat();

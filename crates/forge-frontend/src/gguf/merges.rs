@@ -41,20 +41,20 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_joined_by_their_scores() {
+    fn merges_are_ordered_by_score() {
         let pieces =
             [("a", -9.0), ("b", -9.5), ("ab", -2.0), ("ba", -1.0), ("aba", -3.0), ("x", 0.0), ("xy", 0.0)];
         assert_eq!(merges_of(&pieces).unwrap(), ["b a", "a b", "ab a", "a ba"]);
     }
 
     #[test]
-    fn of_one_score_the_longer_first_part_comes_first() {
+    fn equal_scores_order_by_longer_first_part() {
         let pieces = [("_", -9.0), ("__", -5.0), ("___", -5.0), ("é", -9.0), ("éé", -1.0)];
         assert_eq!(merges_of(&pieces).unwrap(), ["é é", "__ _", "_ __", "_ _"]);
     }
 
     #[test]
-    fn one_score_for_all_is_no_order() {
+    fn constant_scores_give_no_merge_order() {
         assert_eq!(merges_of(&[("a", -1000.0), ("aa", -1000.0), ("aaa", -1000.0)]), None);
         assert_eq!(merges_of(&[("a", -1000.0), ("b", -1000.0)]), Some(Vec::new()));
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_as_long_as_the_format_of_their_numbers_says() {
+    fn ggml_block_sizes_match_the_formats() {
         for blocks in Blocks::ALL {
             let kind = ALL.iter().find(|kind| kind.name == blocks.name()).unwrap();
             assert_eq!((kind.columns, kind.block), (blocks.columns() as u64, blocks.bytes() as u64));

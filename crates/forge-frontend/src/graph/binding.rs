@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_has_to_be_used_to_its_end() {
+    fn reports_unused_parts_of_tensors() {
         assert_eq!(binding_errors(&[(0, 9)]), "");
         assert_eq!(binding_errors(&[(5, 4), (0, 3), (3, 2)]), "");
         assert!(binding_errors(&[(0, 3), (3, 5)]).contains("unused part of tensor joined: from 8 on, of 9"));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_bound_once() {
+    fn binds_each_part_once() {
         let mut bindings = Bindings::new(None);
         let mut bind = |first| {
             let cut = Some(WeightSlice::Columns { first, of: 8 });

@@ -42,12 +42,12 @@ fn routings(graph: &Graph) -> Vec<&Routing> {
 }
 
 #[test]
-fn experts_may_be_codes() {
+fn reads_quantized_experts() {
     insta::assert_snapshot!("qwen3_moe_mlxmix", read(&model("qwen3_moe_mlxmix")).unwrap().graph);
 }
 
 #[test]
-fn a_published_model_has_its_published_size() {
+fn published_moe_model_has_its_published_size() {
     let graph = graph(&json!({
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 151_936,
         "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
@@ -72,7 +72,7 @@ fn parameters(graph: &Graph) -> usize {
 }
 
 #[test]
-fn both_spellings_and_absent_keys_mean_the_same() {
+fn alternative_and_absent_keys_are_equivalent() {
     let qwen = json!({"num_experts": 4, "moe_intermediate_size": 12});
     for (key, default) in [
         ("num_local_experts", json!(4)),
@@ -131,7 +131,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
 }
 
 #[test]
-fn the_configuration_selects_the_layers_with_experts() {
+fn config_selects_the_moe_layers() {
     let with = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
         let has = |layer: &forge_ir::Apply| {
@@ -160,7 +160,7 @@ fn the_configuration_selects_the_layers_with_experts() {
 }
 
 #[test]
-fn mixtral_normalizes_weights_and_qwen_has_a_key() {
+fn routing_weight_normalization_depends_on_the_architecture() {
     let shares = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
         routings(&graph).iter().map(|routing| routing.shares).collect::<Vec<bool>>()
@@ -188,7 +188,7 @@ fn stacked(parts: &[Raw], name: String, shape: Vec<usize>) -> Raw {
 }
 
 #[test]
-fn experts_lie_apart_or_in_one_tensor_or_gates_above_ups() {
+fn reads_separate_stacked_and_fused_experts() {
     let apart = read(&model("qwen3_moe")).unwrap().graph;
     let mut files = model("qwen3_moe");
     edit_weights(&mut files, |all| {
@@ -223,7 +223,7 @@ fn experts_lie_apart_or_in_one_tensor_or_gates_above_ups() {
 }
 
 #[test]
-fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
+fn mxfp4_experts_match_float_experts() {
     let [plain, coded] = ["gpt_oss", "gpt_oss_mxfp4"].map(|name| read(&model(name)).unwrap().graph);
     let shapes = |graph: &Graph| -> Vec<Vec<usize>> {
         graph.weights.iter().map(|weight| weight.shape.clone()).collect()
@@ -248,7 +248,7 @@ fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
 }
 
 #[test]
-fn an_expert_too_few_or_too_many_or_of_another_format_is_a_fault() {
+fn rejects_missing_extra_and_mismatched_experts() {
     let error_with = |change: fn(&mut Vec<Raw>)| {
         let mut files = model("qwen3_moe");
         edit_weights(&mut files, change);

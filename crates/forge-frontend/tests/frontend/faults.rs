@@ -120,7 +120,7 @@ fn faults(change: Change) -> String {
 }
 
 #[test]
-fn every_fault_is_named() {
+fn reports_every_fault() {
     for (name, cases) in [("configurations", CONFIGURATIONS), ("tensors", TENSORS), ("files", FILES)] {
         let told: Vec<String> =
             cases.iter().map(|(title, change)| format!("── {title}\n{}", faults(*change))).collect();

@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn any_settings_beside(
+    fn any_generation_and_tokenizer_settings(
         generation in prop::collection::btree_map(key(), value(), 1..5),
         tokenizer in prop::collection::btree_map("bos_token|eos_token|added_tokens_decoder", value(), 1..4),
     ) {

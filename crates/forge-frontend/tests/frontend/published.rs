@@ -25,7 +25,7 @@ fn add(files: &mut Memory, name: &str, dtype: &str, shape: &[usize], bytes: usiz
 }
 
 #[test]
-fn rotary_buffers_and_kv_cache_scales_are_left_out() {
+fn ignores_rotary_buffers_and_kv_cache_scales() {
     let names = [
         "model.layers.0.self_attn.k_scale",
         "model.layers.0.self_attn.rotary_emb.inv_freq",
@@ -37,7 +37,7 @@ fn rotary_buffers_and_kv_cache_scales_are_left_out() {
 }
 
 #[test]
-fn names_may_lack_the_prefix_of_the_model() {
+fn accepts_tensor_names_without_prefix() {
     let bare = changed("qwen3", |files| {
         edit_weights(files, |all| {
             for tensor in all {
@@ -51,7 +51,7 @@ fn names_may_lack_the_prefix_of_the_model() {
 }
 
 #[test]
-fn an_untied_model_without_a_head_uses_the_embedding_table() {
+fn ties_the_head_if_lm_head_is_absent() {
     let opened = changed("llama", |files| {
         edit_weights(files, |all| all.retain(|tensor| tensor.name != "lm_head.weight"));
     });
@@ -66,7 +66,7 @@ fn an_untied_model_without_a_head_uses_the_embedding_table() {
 }
 
 #[test]
-fn rows_past_the_vocabulary_are_left_out() {
+fn drops_rows_beyond_the_vocabulary() {
     let opened = changed("llama", |files| edit(files, CONFIG, |config| config["vocab_size"] = json!(500)));
     assert_eq!(opened.graph.model.vocabulary, 500);
     assert_eq!(opened.ignored, ["lm_head.weight[500..512]", "model.embed_tokens.weight[500..512]"]);
@@ -74,7 +74,7 @@ fn rows_past_the_vocabulary_are_left_out() {
 }
 
 #[test]
-fn keys_that_transformers_never_reads_have_no_effect() {
+fn keys_unread_by_transformers_have_no_effect() {
     let plain = changed("llama", |_| {});
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| {
@@ -100,7 +100,7 @@ fn keys_that_transformers_never_reads_have_no_effect() {
 }
 
 #[test]
-fn a_key_that_looks_misspelt_is_noted() {
+fn suggests_the_nearest_key() {
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| {
             config.as_object_mut().unwrap().remove("rms_norm_eps");
@@ -114,12 +114,12 @@ fn a_key_that_looks_misspelt_is_noted() {
 }
 
 #[test]
-fn an_empty_quantization_config_is_none() {
+fn accepts_empty_quantization_config() {
     changed("llama", |files| edit(files, CONFIG, |config| config["quantization_config"] = json!({})));
 }
 
 #[test]
-fn a_class_in_other_letters_is_the_same_class() {
+fn architecture_names_ignore_case() {
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| config["architectures"] = json!(["LLaMAForCausalLM"]));
     });
@@ -127,7 +127,7 @@ fn a_class_in_other_letters_is_the_same_class() {
 }
 
 #[test]
-fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
+fn remote_code_models_are_compiled_by_architecture() {
     let opened = changed("deepseek_v3", |files| {
         edit(files, CONFIG, |config| {
             config["model_type"] = json!("kimi_k2");
@@ -146,7 +146,7 @@ fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
 }
 
 #[test]
-fn a_text_model_may_name_the_class_of_the_multimodal_model_it_is_part_of() {
+fn accepts_text_models_with_a_multimodal_architecture() {
     for (name, class, wrapper) in [
         ("qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
         ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
@@ -177,7 +177,7 @@ fn a_text_model_may_name_the_class_of_the_multimodal_model_it_is_part_of() {
 }
 
 #[test]
-fn a_text_model_is_found_among_the_tensors_of_a_multimodal_model() {
+fn finds_the_text_model_in_multimodal_checkpoints() {
     let plain = changed("qwen3_5_text", |_| {});
     let opened = changed("qwen3_5_text", |files| {
         edit_weights(files, |all| {
@@ -195,7 +195,7 @@ fn a_text_model_is_found_among_the_tensors_of_a_multimodal_model() {
 }
 
 #[test]
-fn numbers_that_only_python_writes_are_read() {
+fn reads_python_only_numbers() {
     changed("llama", |files| {
         let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
         let text = text.trim_end().trim_end_matches('}').to_owned()
@@ -212,7 +212,7 @@ fn numbers_that_only_python_writes_are_read() {
 }
 
 #[test]
-fn generation_settings_that_are_not_json_are_not_used() {
+fn ignores_invalid_generation_config() {
     // One published file lacks a comma, and another has one too many.
     const BROKEN: &str = "{\"eos_token_id\": 7\n \"max_new_tokens\": 1024,}";
     let opened = changed("llama", |files| {
@@ -230,7 +230,7 @@ fn generation_settings_that_are_not_json_are_not_used() {
 }
 
 #[test]
-fn the_older_name_of_a_scaling_counts_where_there_is_no_newer() {
+fn rope_type_takes_precedence_over_the_legacy_key() {
     let scaling = |kind: serde_json::Value| {
         changed("llama3_rope", |files| {
             edit(files, CONFIG, |config| {
@@ -248,7 +248,7 @@ fn the_older_name_of_a_scaling_counts_where_there_is_no_newer() {
 }
 
 #[test]
-fn other_layouts_of_the_weights_beside_the_shards_are_not_read() {
+fn ignores_other_weight_files_next_to_shards() {
     changed("llama", |files| {
         shard(files, 2);
         files.0.insert("consolidated.safetensors".to_owned(), vec![1, 2, 3]);
@@ -257,7 +257,7 @@ fn other_layouts_of_the_weights_beside_the_shards_are_not_read() {
 }
 
 #[test]
-fn weights_that_forge_does_not_read_come_with_the_way_out() {
+fn unsupported_weight_files_are_reported_with_a_remedy() {
     let only = |name: &str| {
         fault("llama", |files| {
             files.0.remove(WEIGHTS);
@@ -270,7 +270,7 @@ fn weights_that_forge_does_not_read_come_with_the_way_out() {
 }
 
 #[test]
-fn a_git_lfs_pointer_is_named_as_one() {
+fn reports_git_lfs_pointers() {
     const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n";
     for name in [WEIGHTS, CONFIG, "generation_config.json"] {
         let message = fault("llama", |files| {
@@ -287,7 +287,7 @@ fn a_git_lfs_pointer_is_named_as_one() {
 }
 
 #[test]
-fn a_copy_of_a_tied_head_has_to_be_equal() {
+fn rejects_tied_heads_that_differ() {
     let copy = |change: fn(&mut Vec<u8>)| {
         let mut files = model("gemma2");
         let mut all = tensors(&files.0[WEIGHTS]);

@@ -39,7 +39,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn texts_become_the_tokens_of_mistral_common() {
+fn tokenizes_like_mistral_common() {
     let tokenizer = tokenizer(&opened(|_| {}));
     let golden: Value = serde_json::from_slice(&bytes("golden.json")).unwrap();
     for entry in golden["texts"].as_array().unwrap() {
@@ -59,7 +59,7 @@ fn texts_become_the_tokens_of_mistral_common() {
 }
 
 #[test]
-fn special_tokens_are_named_for_chat_templates() {
+fn names_special_tokens_for_chat_templates() {
     let opened = opened(|_| {});
     let config: Value = serde_json::from_slice(&opened.texts.0[TOKENIZER_CONFIG]).unwrap();
     let name = |key: &str| config[key].as_str();
@@ -69,7 +69,7 @@ fn special_tokens_are_named_for_chat_templates() {
 }
 
 #[test]
-fn early_files_do_not_list_their_special_tokens() {
+fn files_of_early_versions_have_default_special_tokens() {
     let unlisted = |version: &'static str| {
         move |tekken: &mut Value| {
             tekken.as_object_mut().unwrap().remove("special_tokens");
@@ -90,7 +90,7 @@ fn early_files_do_not_list_their_special_tokens() {
 }
 
 #[test]
-fn no_token_begins_a_text_where_the_file_has_none() {
+fn has_no_bos_if_the_file_has_none() {
     let tokenizer = tokenizer(&opened(|tekken| tekken["special_tokens"][1]["token_str"] = json!("<start>")));
     assert_eq!(
         tokenizer.encode("a", true).unwrap().get_ids(),
@@ -99,7 +99,7 @@ fn no_token_begins_a_text_where_the_file_has_none() {
 }
 
 #[test]
-fn files_of_the_checkpoint_go_before_converted_ones() {
+fn tokenizer_json_takes_precedence_over_tekken_json() {
     let mut files = checkpoint();
     let own = model("mistral").0;
     files.0.insert(TOKENIZER_CONFIG.to_owned(), own[TOKENIZER_CONFIG].clone());
@@ -117,7 +117,7 @@ fn fault(change: impl FnOnce(&mut Value)) -> String {
 }
 
 #[test]
-fn a_broken_file_is_named_with_its_key() {
+fn reports_the_invalid_key_of_tekken_json() {
     let mut files = checkpoint();
     files.0.insert(TEKKEN.to_owned(), b"{\"config\": ".to_vec());
     let message = read(&files).unwrap_err()[0].to_string();
