@@ -53,7 +53,7 @@ fn lost(plan: &Plan, load: Workload) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_written_over_that_is_still_read() {
+fn arena_buffers_are_not_overwritten_while_in_use() {
     let mut errors = Vec::new();
     for name in models() {
         let graph = graph(&name);

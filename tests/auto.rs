@@ -63,7 +63,7 @@ fn distance(a: &Compiled, b: &Compiled) -> f64 {
 }
 
 #[test]
-fn five_bits_are_better_than_q4_0_and_no_more_than_five() {
+fn auto_5_has_a_lower_error_than_q4_0_within_its_budget() {
     let trained = root().join("examples/fable");
     let random = ["llama", "qwen3", "gemma2"].map(model);
     for checkpoint in random.iter().chain([&trained]) {
@@ -83,7 +83,7 @@ fn five_bits_are_better_than_q4_0_and_no_more_than_five() {
 }
 
 #[test]
-fn the_choice_is_deterministic_and_keeps_overrides() {
+fn auto_quantization_is_deterministic_and_keeps_overrides() {
     let llama = model("llama").display().to_string();
     let plan = |more: &[&str]| {
         let arguments: Vec<&str> =

@@ -51,7 +51,7 @@ const UNKNOWN: [&str; 1] = ["gpt2_untied"];
 
 /// All models of tests/models and tests/odd, including those that converters store unchanged.
 #[test]
-fn converted_models_compute_what_transformers_computes() {
+fn converted_mlx_models_match_transformers() {
     let folders = ["tests/models", "tests/odd"].map(|folder| std::fs::read_dir(root().join(folder)));
     let entries = folders.into_iter().flat_map(|entries| entries.expect("it is there").flatten());
     let models = entries.filter(|entry| entry.path().join("golden.safetensors").is_file());
@@ -80,7 +80,7 @@ fn error_with(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
 }
 
 #[test]
-fn what_no_converter_writes_is_refused() {
+fn rejects_inconsistent_conversions() {
     const TENSORS: &str = "model.safetensors";
     const CONFIG: &str = "config.json";
     let mode = |to| [r#""mode": "mxfp4""#, to];
@@ -109,7 +109,7 @@ fn what_no_converter_writes_is_refused() {
 
 /// The convolution weights of one layer in the original layout, in a model whose other layers are converted.
 #[test]
-fn gains_are_not_guessed_of_axes_that_disagree() {
+fn norm_offset_is_ambiguous_if_convolution_axes_disagree() {
     let mut memory = memory(&model("qwen3_next_listed_mlx"));
     let bytes = memory.0.get_mut("model.safetensors").expect("it is there");
     let text = String::from_utf8_lossy(&bytes[8..]);

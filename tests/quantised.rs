@@ -63,7 +63,7 @@ fn checkpoints() -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_kept_means_exactly_what_it_meant() {
+fn kept_weights_dequantize_to_the_same_values() {
     for checkpoint in checkpoints() {
         let [before, after] = before_and_after(&checkpoint, "keep");
         for (tensor, numbers) in &before {
@@ -95,7 +95,7 @@ fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
 
 /// Gate and up are interleaved in the checkpoint as in a crate, so rows are not even reordered.
 #[test]
-fn floats_and_exponents_are_kept_bit_for_bit() {
+fn kept_mxfp4_weights_have_the_same_bits() {
     let checkpoint = model("gpt_oss_mxfp4");
     let (file, _) = compiled(&checkpoint, "keep").expect("it compiles");
     let before = std::fs::read(checkpoint.join("model.safetensors")).expect("it is there");
@@ -131,7 +131,7 @@ fn quantized_values_follow_the_layout() {
 }
 
 #[test]
-fn modules_have_the_formats_that_the_configuration_gives_them() {
+fn modules_have_their_configured_formats() {
     let (_, summary) = compiled(&mixed_mlx()[0], "keep").expect("it compiles");
     let weights = summary["weights"].as_array().expect("a list");
     let format = |name: &str| {
@@ -155,7 +155,7 @@ fn modules_have_the_formats_that_the_configuration_gives_them() {
 }
 
 #[test]
-fn another_format_is_made_of_what_the_codes_mean() {
+fn requantizes_from_dequantized_values() {
     for checkpoint in checkpoints() {
         let [before, after] = before_and_after(&checkpoint, "f32");
         // Norm weights are folded in f32. A table, or a value that no norm precedes, is unchanged.
@@ -168,7 +168,7 @@ fn another_format_is_made_of_what_the_codes_mean() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn rejects_unsupported_quantization_configs() {
     type Change = fn(&mut Value);
     let cases: [(Change, &[&str]); 7] = [
         (|config| config["quantization"]["bits"] = json!(8), &["quantization_config", "differs"]),

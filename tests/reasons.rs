@@ -17,7 +17,7 @@ fn least(plan: &Plan) -> Vec<(&str, usize)> {
 }
 
 #[test]
-fn whatever_is_beyond_the_least_says_why() {
+fn steps_beyond_the_minimum_have_a_reason() {
     let mut errors = Vec::new();
     for name in models() {
         let graph = graph(&name);
@@ -55,7 +55,7 @@ fn reasons_of_every_model() {
 }
 
 #[test]
-fn what_is_switched_off_is_the_reason() {
+fn disabled_fusions_are_given_as_reasons() {
     let graph = graph("llama");
     for (fusion, step) in [
         (Fusion::FuseGateUp, "up"),

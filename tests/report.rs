@@ -195,7 +195,7 @@ fn check_links(name: &str, graph: &Graph, plan: &Plan, document: &Document<'_>) 
 }
 
 #[test]
-fn reports_of_small_models_are_whole() {
+fn reports_of_small_models_are_complete() {
     for (name, graph) in small() {
         for disabled in [&[][..], &Fusion::ALL] {
             let plan = planned(&graph, disabled);
@@ -208,7 +208,7 @@ fn reports_of_small_models_are_whole() {
 }
 
 #[test]
-fn reports_of_large_models_are_whole() {
+fn reports_of_large_models_are_complete() {
     let large = large();
     assert!(large.iter().any(|(_, graph)| graph.layers.len() >= 32), "one has 32 layers");
     for (name, graph) in large {
@@ -221,7 +221,7 @@ fn reports_of_large_models_are_whole() {
 }
 
 #[test]
-fn measurements_are_put_into_a_page() {
+fn performance_page_contains_the_measurements() {
     let (name, graph) = small().remove(0);
     let page = page(&name, &graph, &planned(&graph, &[]));
     let row = Measurement { kernel: "qkv_one".to_owned(), loaded: (30, 10), ..Measurement::default() };

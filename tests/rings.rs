@@ -136,7 +136,7 @@ fn odd_portions(count: usize) -> Vec<usize> {
 }
 
 #[test]
-fn texts_longer_than_rings_are_the_references_however_they_are_read() {
+fn sequences_longer_than_the_ring_buffer_match_the_reference() {
     for it in all() {
         // As one prompt, in portions of odd sizes, row by row, and row by row after a prompt.
         let then_one_by_one = [vec![400], vec![1; 60]].concat();
@@ -166,7 +166,7 @@ fn the_kernel_checker_finds_no_faults_with_ring_buffers() {
 }
 
 #[test]
-fn memory_matches_the_plan() {
+fn kv_cache_memory_matches_the_plan() {
     for it in all() {
         let plan = &it.plan;
         assert!(!plan.rings().is_empty(), "{}", it.built.model);

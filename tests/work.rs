@@ -6,7 +6,7 @@ use forge_runtime::device::kernel_cost::{DispatchCost, KernelCost};
 use tests::{graph, models};
 
 #[test]
-fn a_program_has_the_costs_of_its_steps() {
+fn kernel_cost_tables_match_the_planned_costs() {
     let mut errors = Vec::new();
     let mut steps = 0;
     for name in models() {

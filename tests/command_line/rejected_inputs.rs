@@ -32,7 +32,7 @@ pub(crate) fn assert_rejected(checkpoint: &Path, more: &[&str], code: i32, named
 }
 
 #[test]
-fn configurations_that_are_not_understood_are_refused() {
+fn rejects_unsupported_configs() {
     let cases: [(Value, &[&str]); 4] = [
         (json!({"attention_chunk_size": 4}), &["attention_chunk_size", "--ignore-config-key"]),
         (json!({"hidden_act": "quick_gelu"}), &["hidden_act", "quick_gelu"]),
@@ -50,7 +50,7 @@ fn configurations_that_are_not_understood_are_refused() {
 }
 
 #[test]
-fn an_unknown_key_can_be_allowed_by_name() {
+fn ignore_config_key_accepts_unknown_keys() {
     let copy = with_config(|config| config["attention_chunk_size"] = json!(4));
     let (stderr, code, left) =
         compile(copy.path(), &["--ignore-config-key", "attention_chunk_size", "--no-reference-logits"]);
@@ -58,7 +58,7 @@ fn an_unknown_key_can_be_allowed_by_name() {
 }
 
 #[test]
-fn a_key_without_effect_is_listed_on_request() {
+fn verbose_lists_keys_without_effect() {
     let copy = with_config(|config| config["is_llama_config"] = json!(true));
     let (stderr, code, _) = compile(copy.path(), &["--no-reference-logits", "-v"]);
     assert_eq!(code, Some(0), "{stderr}");
@@ -69,7 +69,7 @@ fn a_key_without_effect_is_listed_on_request() {
 }
 
 #[test]
-fn a_key_that_is_to_be_allowed_has_to_be_there() {
+fn rejects_absent_ignored_keys() {
     assert_rejected(
         &model("llama"),
         &["--ignore-config-key", "nope"],
@@ -79,7 +79,7 @@ fn a_key_that_is_to_be_allowed_has_to_be_there() {
 }
 
 #[test]
-fn texts_that_no_program_could_use_are_refused() {
+fn rejects_invalid_tokenizer_and_generation_config() {
     let copy = with_config(|_| {});
     let assert_file_rejected = |file: &str, bytes: &[u8], named: &[&str]| {
         let path = copy.path().join(file);
@@ -108,7 +108,7 @@ fn texts_that_no_program_could_use_are_refused() {
 }
 
 #[test]
-fn links_that_lead_nowhere_are_refused() {
+fn rejects_dangling_links() {
     for file in [
         "config.json",
         "generation_config.json",
@@ -125,7 +125,7 @@ fn links_that_lead_nowhere_are_refused() {
 }
 
 #[test]
-fn a_model_that_computes_no_numbers_is_refused_where_it_is_certified() {
+fn rejects_models_with_nan_reference_logits() {
     let copy = with_config(|_| {});
     let path = copy.path().join("model.safetensors");
     let mut bytes = std::fs::read(&path).expect("it was just copied");
@@ -137,7 +137,7 @@ fn a_model_that_computes_no_numbers_is_refused_where_it_is_certified() {
 }
 
 #[test]
-fn damaged_weights_are_refused() {
+fn rejects_damaged_weights() {
     let copy = with_config(|_| {});
     let path = copy.path().join("model.safetensors");
     let bytes = std::fs::read(&path).expect("it was just copied");

@@ -4,7 +4,7 @@ use std::process::Command;
 use tests::{forge, root, run, scratch};
 
 #[test]
-fn first_steps() {
+fn first_steps_example() {
     let out = scratch().join("first-steps");
     let mut command = Command::new("sh");
     command.arg("examples/first-steps.sh").arg("tests/models/llama").arg(&out).current_dir(root());
@@ -30,7 +30,7 @@ fn run_copy(name: &str) -> String {
 }
 
 #[test]
-fn embedding() {
+fn embedding_example() {
     let stdout = run_copy("embedding");
     let (story, rest) = stdout.split_once("\n\nHe wanted ").unwrap_or((&stdout, ""));
     assert!(story.contains("goat") && story.contains("bell"), "{stdout}");
@@ -39,7 +39,7 @@ fn embedding() {
 
 /// Builds three crates, each of which evaluates 57,000 tokens. The values depend on the model, so only their order is checked.
 #[test]
-fn recipe() {
+fn recipe_example() {
     let mut command = Command::new("sh");
     command.args(["examples/recipe.sh", "examples/fable", "examples/fable/held-out.txt"]);
     command.arg(scratch().join("recipes")).current_dir(root());
@@ -61,7 +61,7 @@ fn recipe() {
 }
 
 #[test]
-fn outline() {
+fn outline_example() {
     let stdout = run_copy("outline");
     for expected in ["Outline {", "kind: \"troll\"", "ending: "] {
         assert!(stdout.contains(expected), "should say {expected}: {stdout}");

@@ -116,7 +116,7 @@ fn every_position_equals_the_last_of_its_prefix() {
 
 /// The tolerance for quantized activations, by model; none with float weights.
 #[test]
-fn encoded_rows_are_near_the_exact_ones() {
+fn quantized_activations_are_close_to_f32_activations() {
     every_crate(|built| {
         let distances = |count: u32| {
             let prompt: Vec<u32> = (0..count).map(|index| index * index * 31 % 60).collect();
@@ -160,7 +160,7 @@ fn encoded_rows_are_near_the_exact_ones() {
 
 /// On every instruction set of the machine.
 #[test]
-fn programs_agree_with_the_reference() {
+fn verify_passes_on_every_instruction_set() {
     let levels = levels(&all_built()[0]);
     every_crate(|built| {
         let mut errors = Vec::new();
@@ -204,7 +204,7 @@ pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
 }
 
 #[test]
-fn greedy_text_is_the_reference_s() {
+fn greedy_tokens_match_the_reference() {
     every_crate(|built| {
         let mut errors = Vec::new();
         let texts = golden(&built.model).into_iter().filter(|(_, expected, _)| !expected.is_empty());
@@ -268,7 +268,7 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
+fn replay_has_no_faults_and_the_same_logits() {
     every_crate(|built| {
         let directory = built.directory.display().to_string();
         // The directory of the built programs.
@@ -289,7 +289,7 @@ fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
 }
 
 #[test]
-fn memory_matches_the_plan() {
+fn kv_cache_memory_matches_the_plan() {
     every_crate(|built| {
         // Checkpoints created by tests are deleted, so they cannot be planned again.
         if [ODD, MLX, SUPERBLOCKS.0].contains(&built.model.as_str()) {
@@ -312,7 +312,7 @@ fn memory_matches_the_plan() {
 }
 
 #[test]
-fn clang_accepts_every_kernel_with_address_spaces_on() {
+fn kernels_compile_with_address_spaces() {
     let clang = forge_kernels::check::find_clang().expect("clang is installed: cargo xtask test says how");
     every_crate(|built| {
         let text =
@@ -352,7 +352,7 @@ fn the_same_seed_gives_the_same_text() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn rejects_invalid_arguments() {
     let built = &all_built()[0];
     let cases: [(&[&str], i32, &str); 5] = [
         (&["logits", "--token-ids", "1,99999", "--json"], 2, "99999"),

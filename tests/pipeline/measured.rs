@@ -23,7 +23,7 @@ fn measured(built: &Built, more: Value) -> Value {
 }
 
 #[test]
-fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
+fn profile_times_every_step() {
     for built in emulated().0.into_iter().take(3) {
         let info = built.json(&["info", "--json", "--ctx-size", "20"]);
         let found = &measured(built, json!({ "profile": true }))["profiles"];
@@ -47,7 +47,7 @@ fn chosen(built: &Built, replacements: &[[&str; 3]], until: Option<usize>) -> Ve
 }
 
 #[test]
-fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
+fn candidate_layouts_match_the_planned_layouts() {
     for built in tunable() {
         let layouts = chosen(built, &[], None);
         let mut met = BTreeSet::new();
@@ -96,7 +96,7 @@ const WRONG: [(&str, &[[&str; 3]]); 2] = [
 ];
 
 #[test]
-fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
+fn tune_reports_and_excludes_layouts_with_wrong_results() {
     for (model, wrong) in WRONG {
         let Some(built) = tunable().find(|built| built.model == model) else { continue };
         let text =

@@ -106,7 +106,7 @@ fn is_stretched(name: &str) -> bool {
 }
 
 #[test]
-fn every_model_writes_through_the_emulated_metal_as_the_reference() {
+fn metal_output_matches_the_reference() {
     every_model(|built| {
         let prompts = golden(&built.model);
         // With such RoPE frequencies, the reference's logits are for a slot that its prompt fills.
@@ -152,7 +152,7 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
 /// Latents are expanded to keys and values tile by tile (MLA). The first part of a prompt is cached when the
 /// second comes.
 #[test]
-fn unfolded_latents_are_met_through_the_emulated_metal() {
+fn metal_expanded_mla_matches_the_reference() {
     every_model(|built| {
         let text = std::fs::read_to_string(built.directory.join("src/kernels.metal"));
         let unfolds = text.expect("a crate has kernels").contains("kernel void attend_unfolded");
@@ -185,7 +185,7 @@ fn unfolded_latents_are_met_through_the_emulated_metal() {
 /// The same settings and seed give the same tokens on host and device, with any run-ahead. From the last
 /// logits, tokens are drawn with many more seeds.
 #[test]
-fn the_emulated_metal_draws_what_the_host_draws() {
+fn metal_sampling_matches_cpu_sampling() {
     every_model(|built| {
         let plain = SamplingParams::default();
         let settings = [
@@ -230,7 +230,7 @@ fn the_emulated_metal_draws_what_the_host_draws() {
 }
 
 #[test]
-fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_between_those_of_a_pass() {
+fn dispatches_and_barriers_per_token_match_info() {
     every_model(|built| {
         let info = built.json(&["info", "--json", "--ctx-size", "32"]);
         let per_token =
@@ -259,7 +259,7 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
 
 /// Kernels are not executed here: only the host's objects are counted.
 #[test]
-fn no_object_is_left_of_a_thousand_tokens() {
+fn decoding_1000_tokens_leaks_no_objects() {
     let (models, _) = emulated();
     let Some(built) = models.first() else { return };
     for run_ahead in RUN_AHEAD {
@@ -279,7 +279,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
 }
 
 #[test]
-fn every_fault_planted_in_the_host_is_found() {
+fn detects_every_host_fault() {
     let (models, _) = emulated();
     let Some(built) = models.iter().find(|built| built.model == LONG) else { return };
     let request = Request { dropped_in_flight: true, ..Request::greedy((1..8).collect(), 7, 20, (2, 2)) };
@@ -305,7 +305,7 @@ fn every_fault_planted_in_the_host_is_found() {
 /// Kernels come from the library compiled at build time, or from the Metal source. Pipelines come from an
 /// archive if there is a complete one.
 #[test]
-fn every_source_of_pipelines_gives_the_same_logits_and_is_reported() {
+fn pipeline_sources_give_the_same_logits_and_are_reported() {
     let (models, _) = emulated();
     let Some(built) = models.first() else { return };
     let text = [Request::greedy(vec![1, 2, 3], 2, 8, (1, 1))];
@@ -354,7 +354,7 @@ fn every_source_of_pipelines_gives_the_same_logits_and_is_reported() {
 
 /// A device with buffers smaller than the weight file.
 #[test]
-fn a_file_longer_than_a_buffer_is_shown_by_several() {
+fn weight_files_larger_than_a_buffer_use_several_buffers() {
     let (models, _) = emulated();
     let Some(built) = models.iter().find(|built| built.model == LONG) else { return };
     let longest = longest_weight(built);

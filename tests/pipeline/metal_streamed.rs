@@ -18,7 +18,7 @@ fn streamed(experts: u64) -> HostSetup<'static> {
 }
 
 #[test]
-fn streamed_experts_write_through_the_emulated_metal_what_resident_ones_do() {
+fn metal_streamed_experts_match_resident_experts() {
     every_model(|built| {
         let Some(enough) = enough(built) else { return Vec::new() };
         let requests = requests();
@@ -59,7 +59,7 @@ fn is_nothing(field: &Value) -> bool {
 const MOE_MODEL: &str = "qwen2_moe";
 
 #[test]
-fn every_fault_planted_in_the_streaming_of_experts_is_found() {
+fn detects_every_streaming_fault() {
     let (models, _) = emulated();
     let Some(built) = models.iter().find(|built| built.model == MOE_MODEL) else { return };
     let memory = enough(built).expect("it has experts");

@@ -76,7 +76,7 @@ fn records_lie_on_pages(built: &Built) {
 }
 
 #[test]
-fn streamed_experts_compute_what_resident_ones_do() {
+fn streamed_experts_match_resident_experts() {
     let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
     let list = id_list(&prompt);
     let is_told = AtomicBool::new(false);

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hub_that_is_not_reached_is_told_with_the_ways_around_it() {
+    fn unreachable_hub_error_lists_remedies() {
         let error = forge_hub::Error::GaveUp("https://hub: Connection refused, 6 times in a row".to_owned());
         let Error::Other(message) = explained(error, "owner/name") else {
             panic!("it is not the command line")

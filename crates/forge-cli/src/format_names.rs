@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_understood_in_any_case() {
+    fn parses_format_names_in_any_case() {
         for (name, format) in
             [("Q8_0", Format::Q8_0), ("q4_K", Format::Q4K), ("BF16", Format::Bf16), ("F32", Format::F32)]
         {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_nearly_right_is_corrected() {
+    fn suggests_the_nearest_format_name() {
         for (name, meant) in [
             ("q80", "q8_0"),
             ("q8-0", "q8_0"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_forge_lacks_are_replaced_in_the_advice() {
+    fn suggests_replacements_for_unsupported_formats() {
         for (name, instead) in [
             ("Q4_1", "affine4_32"),
             ("q3_k_m", "affine3"),

@@ -89,7 +89,7 @@ mod tests {
     use super::groups;
 
     #[test]
-    fn tensors_of_one_module_are_told_together() {
+    fn groups_ignored_tensors_by_module() {
         let names = [
             "lm_head.weight",
             "model.layers.61.eh_proj.weight",

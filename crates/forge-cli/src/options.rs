@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_to_copy_is_what_was_typed() {
+    fn recorded_command_reproduces_the_arguments() {
         let words =
             ["with space/it's a model", "--quant", "q8_0", "--quant-override", "*.{up,down}_proj=q4_0"];
         let more =
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn verbosity_is_no_part_of_the_command_that_makes_a_crate() {
+    fn recorded_command_omits_verbosity() {
         for words in [["model", "-v"], ["model", "--verbose"]] {
             let arguments = parsed(&words);
             assert!(arguments.verbose);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_named_in_any_case_and_mixes_are_for_whole_models() {
+    fn format_names_ignore_case_and_mixes_apply_to_whole_models() {
         let quant = |words: &[&str]| options(&parsed(&[&["model"], words].concat()));
         let (asked, choice) =
             quant(&["--quant", "Q8_0", "--quant-override", "lm_head=F16", "--kv-cache-type", "Q8_0"])
@@ -245,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_one_line_whatever_is_in_it() {
+    fn shell_words_are_quoted_on_one_line() {
         assert_eq!(shell_word("a'b\n\\\u{85}//! c"), r"$'a\x27b\x0a\x5c\xc2\x85//! c'");
         assert_eq!(shell_word("größe"), "'größe'");
     }
 
     #[test]
-    fn names_that_cannot_be_written_into_a_crate_are_refused() {
+    fn rejects_invalid_crate_names() {
         let named = |model: &str, more: &[&str]| {
             let checkpoint = Directory::at(model.into());
             match name(&parsed(&[&[model], more].concat()), &checkpoint) {

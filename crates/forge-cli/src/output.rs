@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_forge_made_is_replaced_and_only_when_asked() {
+    fn replaces_only_generated_crates_and_only_with_force() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         let compile = |force| compile(&target, force, &[], || ());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crate_is_made_from_does_not_go_with_the_crate_before() {
+    fn rejects_inputs_inside_the_replaced_crate() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         compile(&target, false, &[], || ()).unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_appears_meanwhile_is_not_replaced() {
+    fn does_not_replace_a_directory_created_meanwhile() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         let appears = || {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_a_link_and_must_lead_somewhere() {
+    fn keeps_symlinks_and_rejects_dangling_ones() {
         let root = tempfile::tempdir().unwrap();
         let (link, behind) = (root.path().join("out"), root.path().join("behind"));
         std::os::unix::fs::symlink(&behind, &link).unwrap();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_cannot_be_put_in_place_leaves_nothing() {
+    fn failed_rename_leaves_no_files() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         // A dangling link that appeared after the first check.
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_too_small_is_told_before_it_is_filled() {
+    fn reports_insufficient_disk_space_before_writing() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         assert!(has_room(&target, 1_000_000_000, 1_016_000_000).is_ok());
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_is_not_finished_leaves_nothing() {
+    fn unfinished_crates_leave_no_files() {
         let root = tempfile::tempdir().unwrap();
         let staging = Staging::begin(&root.path().join("out"), false, &[]).unwrap();
         staging.write("a/b", b"c").unwrap();

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_have_the_names_that_git_and_sha256sum_give_them() {
+    fn checksums_match_git_and_sha256sum() {
         let cases = [
             // printf 'hello\n' | git hash-object --stdin
             ("ce013625030ba8dba906f756967f9e9ca394464a", "hello\n"),

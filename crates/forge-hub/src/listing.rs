@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_say_what_contents_are_called() {
+    fn listing_has_checksums() {
         let (git, large) = ("a".repeat(40), "b".repeat(64));
         let text = format!(
             r#"{{"sha": "{git}", "private": false, "siblings": [
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_out_are_refused() {
+    fn rejects_paths_outside_the_repository() {
         let commit = "a".repeat(40);
         for name in ["../x", "/etc/passwd", "a/../../x", "a//b", "..", "", "a\\b", "a\nb"] {
             let text = serde_json::json!({"sha": commit, "siblings": [{"rfilename": name}]}).to_string();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_hub() {
+    fn parses_repository_names() {
         let cases = [
             ("a/b", Some(("a/b", "main", None, "b"))),
             ("meta-llama/Llama-3.2-1B@v1", Some(("meta-llama/Llama-3.2-1B", "v1", None, "Llama-3.2-1B"))),

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_say_when_to_come_back() {
+    fn parses_retry_after() {
         assert_eq!(retry_after("7"), Some(Duration::from_secs(7)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(60));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_renews_patience_and_nothing_else_does() {
+    fn only_progress_resets_the_retry_count() {
         let patience = RetryPolicy { tries: 3, first: Duration::ZERO, longest: Duration::ZERO };
         let tried = |gets_on: &dyn Fn(u32) -> bool| {
             let mut tries = 0;

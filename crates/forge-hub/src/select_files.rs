@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_fetched_once_and_nothing_beside_them() {
+    fn selects_one_set_of_weights() {
         let beside = [
             ".gitattributes",
             "README.md",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn tekken_json_is_fetched_without_tokenizer_json_alone() {
+    fn selects_tekken_json_only_without_tokenizer_json() {
         for (tokenizers, fetched) in [(&[TEKKEN][..], TEKKEN), (&[TEKKEN, TOKENIZER], TOKENIZER)] {
             let names = [&["config.json", SINGLE], tokenizers].concat();
             assert_eq!(choose("a/b", &names), Ok(Choice::Files(owned(&["config.json", fetched, SINGLE]))));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gguf_file_is_picked_by_name_or_quantisation() {
+    fn selects_one_gguf_file_by_name_or_quantization() {
         let names = ["m-IQ4_NL.gguf", "m-Q4_K_M.gguf", "m.q8_0.gguf", "deep/m-F16.gguf", "mmproj-F16.gguf"];
         let picked = |pick: &str| choose(&format!("a/b:{pick}"), &names).ok();
         let gguf = |name: &str| Some(Choice::Gguf(owned(&[name])));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gguf_file_that_is_split_is_all_of_its_parts() {
+    fn selects_all_parts_of_split_gguf_files() {
         let parts = ["deep/m-Q8_0-00001-of-00002.gguf", "deep/m-Q8_0-00002-of-00002.gguf"];
         let names = [parts[1], "m-Q4_0.gguf", parts[0]];
         for pick in ["Q8_0", parts[0], parts[1]] {
@@ -244,7 +244,7 @@ a/b:Q8_0 is ambiguous; expected one of
     }
 
     #[test]
-    fn what_cannot_be_chosen_is_told_with_the_way_out() {
+    fn selection_errors_list_the_choices() {
         let rejected = [
             choose("a/b", &["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]).unwrap_err(),
             choose("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err(),
@@ -269,7 +269,7 @@ a/b has no GGUF file or quantization Q5_0; expected one of
     }
 
     #[test]
-    fn shards_are_files_of_the_repository() {
+    fn rejects_shards_outside_the_repository() {
         let names = ["a.safetensors", "b.safetensors"];
         let of = |index: &str| shards(index.as_bytes(), &names).map_err(|error| error.to_string());
         let sound = r#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;

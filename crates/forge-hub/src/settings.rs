@@ -93,7 +93,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn variables_are_those_of_the_hubs_other_tools() {
+    fn reads_the_environment_variables_of_huggingface_hub() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("token"), "from a file\n").unwrap();
         let folder = folder.path().to_str().unwrap();

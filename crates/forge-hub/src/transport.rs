@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_a_redirection_leads_to() {
+    fn token_is_sent_to_the_same_origin_only() {
         let origin = |url: &str| url.parse().ok().as_ref().and_then(Origin::of);
         let home = origin("https://hub.example").unwrap();
         for (location, same) in [

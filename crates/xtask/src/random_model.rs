@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn routers_prefer_some_experts_where_they_are_to() {
+    fn skewed_routers_prefer_some_experts() {
         for (path, config) in configurations() {
             let names = |is_skewed: bool| -> Vec<String> {
                 let skewed = tensors(&config, is_skewed).unwrap().into_iter().filter(|it| it.is_skewed);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_model_is_read() {
+    fn written_models_can_be_read() {
         for (path, config) in configurations().into_iter().filter(|(path, _)| path.ends_with("config.json")) {
             let folder = tempfile::tempdir().unwrap();
             write(&config, Some(60_000), folder.path()).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_cannot_be_compiled_is_told() {
+    fn rejects_configs_that_cannot_be_compiled() {
         let fault =
             tensors(&json!({"model_type": "mystery"}), false).map(|tensors| tensors.len()).unwrap_err();
         assert!(fault.contains("unsupported architecture mystery"), "{fault}");

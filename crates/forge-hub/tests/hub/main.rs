@@ -71,7 +71,7 @@ fn names_below(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_fetched_before_an_interruption_is_not_fetched_again() {
+fn resumes_interrupted_downloads() {
     let server = Server::start(&checkpoint(), |ask| first(ask, 1, || Act::Cut(200_000)));
     let home = tempfile::tempdir().unwrap();
     let patient = settings(&server, home.path());
@@ -96,7 +96,7 @@ fn what_was_fetched_before_an_interruption_is_not_fetched_again() {
 }
 
 #[test]
-fn a_partial_file_that_is_wrong_is_started_over_once() {
+fn restarts_corrupt_partial_downloads_once() {
     for left in [vec![7; 1000], vec![7; SIZE], vec![7; SIZE + 1]] {
         let server = Server::start(&checkpoint(), |ask| first(ask, 1, || Act::Cut(1000)));
         let home = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn a_partial_file_that_is_wrong_is_started_over_once() {
 }
 
 #[test]
-fn the_token_is_for_the_hub_alone() {
+fn token_is_sent_to_the_hub_only() {
     let other = Server::start(&checkpoint(), |_| Act::Serve);
     let elsewhere = format!("{}/", other.address);
     let hub = Server::start(&checkpoint(), move |ask| match &*ask.file {
@@ -141,7 +141,7 @@ fn the_token_is_for_the_hub_alone() {
 }
 
 #[test]
-fn concurrent_fetches_of_one_file_download_it_once() {
+fn concurrent_downloads_of_one_file_transfer_it_once() {
     let server = Server::start(&checkpoint(), |ask| if ask.file == MODEL { Act::Drip } else { Act::Serve });
     let home = tempfile::tempdir().unwrap();
     let settings = settings(&server, home.path());
@@ -158,7 +158,7 @@ fn concurrent_fetches_of_one_file_download_it_once() {
 }
 
 #[test]
-fn without_the_hub_the_cache_holds() {
+fn uses_the_cache_if_the_hub_is_unreachable() {
     let server = Server::start(&checkpoint(), |_| Act::Serve);
     let home = tempfile::tempdir().unwrap();
     let on_line = settings(&server, home.path());
@@ -189,7 +189,7 @@ fn without_the_hub_the_cache_holds() {
 }
 
 #[test]
-fn shards_and_gguf_files_are_fetched_by_name() {
+fn downloads_shards_and_gguf_files_by_name() {
     let index = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
     let files = vec![
         ("config.json", b"{}".to_vec()),

@@ -215,7 +215,7 @@ fn listed(ask: &Ask, files: &str) -> Act {
 }
 
 #[test]
-fn whatever_a_server_does_the_cache_is_right_or_there_is_an_error() {
+fn server_faults_give_a_correct_cache_or_an_error() {
     for Case { name, script, error, served } in CASES {
         let server = Server::start(&checkpoint(), script);
         let home = tempfile::tempdir().unwrap();
