@@ -54,7 +54,7 @@ pub(crate) fn describe(
         let why = fault.place.as_ref().map(|place| format!(" ({})", place.label)).unwrap_or_default();
         format!("{}{why}: ignoring the file, as transformers does", fault.message)
     }));
-    if root.has_beside("auto_map") {
+    if root.contains_key_unread("auto_map") {
         notes.push(format!(
             "custom code (auto_map) is ignored: compiling as transformers' {}",
             architecture.class
@@ -67,13 +67,13 @@ pub(crate) fn describe(
     config.reject_absent_keys(&options.allow_unknown);
     notes.extend(config.notes());
 
-    let (broken, keys) = (config.is_broken(), config.keys());
+    let (incomplete, keys) = (config.is_incomplete(), config.keys());
     let mut faults = config.faults();
     let specials = specials.unwrap_or_else(|more| {
         faults.extend(more);
         SpecialTokens::default()
     });
-    if broken {
+    if incomplete {
         return Err(faults);
     }
     let model = Model {

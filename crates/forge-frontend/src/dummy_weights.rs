@@ -88,8 +88,8 @@ impl Checkpoint for DummyWeights {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.header.len());
-        let (told, numbers) = out.split_at_mut(out.len().min(self.header.len() - start));
-        told.copy_from_slice(&self.header[start..start + told.len()]);
+        let (from_header, numbers) = out.split_at_mut(out.len().min(self.header.len() - start));
+        from_header.copy_from_slice(&self.header[start..start + from_header.len()]);
         numbers.fill(0);
         Ok(())
     }

@@ -22,7 +22,7 @@ pub(crate) fn read<T>(
     place(&text, &mut model);
     for key in ["bos_token_id", "eos_token_id"] {
         // Duplicated outside text_config and in generation_config.json.
-        text.pass_over(key);
+        text.mark_inert(key);
     }
     ignored_keys::check(&text, family);
     model

@@ -33,8 +33,8 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.factor = config.positive_or("routed_scaling_factor", 1.0) as f32;
     match config.word("topk_method") {
         None | Some("greedy") => {
-            config.pass_over("n_group");
-            config.pass_over("topk_group");
+            config.mark_inert("n_group");
+            config.mark_inert("topk_group");
         }
         Some("group_limited_greedy") => experts.choice.groups = groups(config, &experts, 1, [1, 1]),
         Some(_) => config.reject("topk_method", "expected greedy or group_limited_greedy", &[]),

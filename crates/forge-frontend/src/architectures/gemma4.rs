@@ -114,7 +114,7 @@ impl Gemma4 {
             config.contradiction("num_kv_shared_layers", message.to_owned());
         }
         if shared == 0 {
-            config.pass_over("use_double_wide_mlp");
+            config.mark_inert("use_double_wide_mlp");
         }
         let double = shared > 0 && config.flag_or("use_double_wide_mlp", false);
         let inputs = Inputs::read(config, decoder.vocabulary);
@@ -126,7 +126,7 @@ impl Gemma4 {
 fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     if !config.flag_or("enable_moe_block", false) {
         for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
-            config.pass_over(key);
+            config.mark_inert(key);
         }
         return None;
     }
@@ -145,10 +145,10 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     let sees_window = |layer: &usize| decoder.windows.include(*layer);
     let own = config.section("per_layer_config");
     if own.is_some() || !whole.values_are_keys {
-        config.pass_over("num_global_key_value_heads");
+        config.mark_inert("num_global_key_value_heads");
     }
     if let Some(own) = own {
-        config.pass_over("global_head_dim");
+        config.mark_inert("global_head_dim");
         let usual = (whole.width, whole.key_heads);
         // transformers pads the layer indices with zeros to equal length.
         let digits = decoder.layers.saturating_sub(1).to_string().len();

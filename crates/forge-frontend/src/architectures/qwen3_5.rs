@@ -75,8 +75,8 @@ pub(crate) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> D
     for key in ["rope_parameters", "rope_scaling"] {
         // Image positions use other RoPE sections; text positions are the same in all sections.
         if let Some(positions) = config.section(key) {
-            positions.pass_over("mrope_section");
-            positions.pass_over("mrope_interleaved");
+            positions.mark_inert("mrope_section");
+            positions.mark_inert("mrope_interleaved");
         }
     }
     read_mixed(config, defaults, Stored::Apart)

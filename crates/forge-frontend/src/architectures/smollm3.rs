@@ -22,7 +22,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.unrotated = unrotated(config, model.layers);
     config.only("use_sliding_window", false, "sliding windows are unsupported for SmolLM3");
     // It has no effect without sliding-window layers.
-    config.pass_over("sliding_window");
+    config.mark_inert("sliding_window");
     config.only("layer_types", "full_attention", "sliding windows are unsupported for SmolLM3");
     Box::new(model)
 }
@@ -30,7 +30,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 /// Whether each layer has no RoPE: `no_rope_layers` has a 0 for it, despite its name; without it, every
 /// `no_rope_layer_interval`th.
 fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
-    config.pass_over("no_rope_layer_interval");
+    config.mark_inert("no_rope_layer_interval");
     let Some(listed) = config.get("no_rope_layers") else {
         let interval = config.count_or("no_rope_layer_interval", 4);
         return (1..=layers).map(|layer| layer.is_multiple_of(interval)).collect();

@@ -41,7 +41,7 @@ impl<'a> Section<'a> {
 
     /// The value of a key; null counts as absent. All getters use it.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
-        self.config.asked.borrow_mut().insert(self.path_of(key));
+        self.config.read.borrow_mut().insert(self.path_of(key));
         let is_empty = || self.config.empty.borrow().contains(&self.path_of(key));
         self.map?.get(key).filter(|value| !value.is_null() && !is_empty())
     }
@@ -52,8 +52,8 @@ impl<'a> Section<'a> {
     }
 
     /// Marks a key as having no effect, unless it is also read.
-    pub(crate) fn pass_over(&self, key: &str) {
-        self.config.passed.borrow_mut().insert(self.path_of(key));
+    pub(crate) fn mark_inert(&self, key: &str) {
+        self.config.inert.borrow_mut().insert(self.path_of(key));
     }
 
     /// Treats a key whose value is an empty object as absent. Some tools write such objects.
@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a key is present, without marking it as read. For keys that do not affect the model itself.
-    pub(crate) fn has_beside(&self, key: &str) -> bool {
+    pub(crate) fn contains_key_unread(&self, key: &str) -> bool {
         self.map.is_some_and(|map| map.contains_key(key))
     }
 
@@ -76,8 +76,8 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a problem was found that leaves the description incomplete.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.config.is_broken()
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.config.is_incomplete()
     }
 
     /// The document that the object belongs to.
@@ -91,9 +91,9 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a key was read or ignored.
-    pub(crate) fn was_known(&self, key: &str) -> bool {
+    pub(crate) fn is_known(&self, key: &str) -> bool {
         let path = self.path_of(key);
-        self.config.asked.borrow().contains(&path) || self.config.passed.borrow().contains(&path)
+        self.config.read.borrow().contains(&path) || self.config.inert.borrow().contains(&path)
     }
 
     /// The object's keys.
@@ -102,7 +102,7 @@ impl<'a> Section<'a> {
     }
 
     /// Marks every key of the object as read: their meaning depends on a value that was rejected already.
-    pub(crate) fn ask_all(&self) {
+    pub(crate) fn read_all(&self) {
         self.map.into_iter().flat_map(|map| map.keys()).for_each(|key| {
             self.get(key);
         });
@@ -274,7 +274,7 @@ impl<'a> Section<'a> {
     /// Records that values of keys are inconsistent. Skipped after an earlier error, because placeholders may
     /// be among the values.
     pub(crate) fn contradiction(&self, key: &str, message: String) {
-        if !self.config.is_broken() {
+        if !self.config.is_incomplete() {
             let path = self.path_of(key);
             self.fault_at(&path, Diagnostic::new("F0206", message), "inconsistent with the other keys", &[]);
         }

@@ -67,7 +67,7 @@ impl Reading<'_> {
             }
         }
         // Pooling for embedding models; it does not change logits.
-        metadata.pass(&metadata.own("pooling_type"));
+        metadata.mark_inert(&metadata.own("pooling_type"));
         metadata.only(&metadata.own("attention.causal"), true, "only causal attention is supported");
         let layout = metadata.own("tensor_data_layout");
         if metadata.word(&layout).is_some_and(|layout| layout != "Meta AI original pth") {

@@ -192,8 +192,9 @@ fn translated(
         found.both = take("rope_factors_short.weight").zip(take("rope_factors_long.weight")).map(Into::into);
     }
     let has = |name: &str| entries.iter().any(|(_, entry)| entry.name == name);
-    let told = crate::gguf::reading::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
-    let config = configuration(metadata, family, &told);
+    let tensor_info =
+        crate::gguf::reading::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
+    let config = configuration(metadata, family, &tensor_info);
     let mut texts = crate::gguf::tokenizer::files(metadata);
     texts.0.insert("config.json".to_owned(), format!("{config:#}\n").into_bytes());
     let mut faults = Vec::new();

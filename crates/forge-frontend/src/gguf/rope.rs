@@ -30,7 +30,7 @@ impl Reading<'_> {
         let trained = metadata.own("rope.scaling.finetuned");
         match family.name {
             "granite" => metadata.only(&trained, true, "Granite without RoPE is unsupported"),
-            _ => metadata.pass(&trained),
+            _ => metadata.mark_inert(&trained),
         }
         self.copy_or("rope.freq_base", "rope_theta", 1e4);
         if let Some(scaling) = self.scaling(family, shape) {

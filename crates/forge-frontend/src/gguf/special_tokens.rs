@@ -28,7 +28,7 @@ impl Vocabulary<'_> {
         });
         let others: Vec<String> = self.metadata.keys("tokenizer.chat_template.").map(str::to_owned).collect();
         // A list of the templates' names.
-        self.metadata.pass("tokenizer.chat_templates");
+        self.metadata.mark_inert("tokenizer.chat_templates");
         let named = |key: &String| {
             let name = key.trim_start_matches("tokenizer.chat_template.");
             self.metadata.word(key).map(|template| json!({"name": name, "template": template}))

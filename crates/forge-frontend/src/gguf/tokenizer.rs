@@ -22,7 +22,7 @@ pub(crate) fn files(metadata: &Metadata) -> Memory {
         |name: &str, value: Value| files.0.insert(name.to_owned(), format!("{value:#}\n").into_bytes());
     let key = |name: &str| format!("{KEYS}{name}");
     // A copy in another format, and keys of other vocabulary types.
-    metadata.pass("tokenizer.huggingface.json");
+    metadata.mark_inert("tokenizer.huggingface.json");
     let model = metadata.word(&key("model"));
     if !matches!(model, None | Some("none" | "no_vocab")) {
         let Some(vocabulary) = Vocabulary::read(metadata) else { return files };
@@ -46,7 +46,7 @@ pub(crate) fn files(metadata: &Metadata) -> Memory {
 impl Vocabulary<'_> {
     /// The post-processor that adds BOS and EOS as the file says.
     fn around(&self, begins: bool) -> Value {
-        let asked = |name: &str, usual: bool, token: Option<usize>, id: &str| {
+        let adds_token = |name: &str, usual: bool, token: Option<usize>, id: &str| {
             let key = format!("{KEYS}{name}");
             let is_added = self.metadata.flag(&key).unwrap_or(usual);
             if is_added && token.is_none() {
@@ -54,8 +54,8 @@ impl Vocabulary<'_> {
             }
             token.filter(|_| is_added)
         };
-        let begin = asked("add_bos_token", begins, self.begin, "bos_token_id");
-        let end = asked("add_eos_token", false, self.end, "eos_token_id");
+        let begin = adds_token("add_bos_token", begins, self.begin, "bos_token_id");
+        let end = adds_token("add_eos_token", false, self.end, "eos_token_id");
         let special =
             |id: usize, text: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": text}});
         let of = |name: &str, text: usize| {
@@ -96,7 +96,7 @@ impl Vocabulary<'_> {
             false,
             "byte-level BPE with a leading space is unsupported",
         );
-        metadata.pass(&format!("{KEYS}scores"));
+        metadata.mark_inert(&format!("{KEYS}scores"));
         let key = format!("{KEYS}merges");
         let merges = metadata.words(&key).or_else(|| metadata.missing(&key))?;
         let ids = self.ids()?;
@@ -137,7 +137,7 @@ impl Vocabulary<'_> {
         if metadata.word(&pre).is_some_and(|name| name != "default") {
             metadata.reject(&pre, "pre-tokenizers are unsupported for SentencePiece vocabularies");
         }
-        metadata.pass(&format!("{KEYS}merges"));
+        metadata.mark_inert(&format!("{KEYS}merges"));
         let key = format!("{KEYS}scores");
         let scores = metadata.numbers(&key).or_else(|| metadata.missing(&key))?;
         if scores.len() != self.tokens.len() {

@@ -79,7 +79,7 @@ impl<'a> Vocabulary<'a> {
             "fim_rep_token_id",
             "fim_sep_token_id",
         ] {
-            metadata.pass(&key(name));
+            metadata.mark_inert(&key(name));
         }
         let mut vocabulary = Vocabulary { metadata, tokens, kinds, begin: None, end: None };
         vocabulary.begin = vocabulary.token("bos_token_id");

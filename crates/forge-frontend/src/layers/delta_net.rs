@@ -149,7 +149,7 @@ impl DeltaNet {
 
 /// The layers with Gated DeltaNet, from `layer_types`, or all but every `full_attention_interval`th.
 pub(crate) fn layers(config: &Section<'_>, layers: usize) -> Vec<bool> {
-    config.pass_over("full_attention_interval");
+    config.mark_inert("full_attention_interval");
     let Some(words) = config.words("layer_types") else {
         let interval = config.count_or("full_attention_interval", 4);
         return (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect();

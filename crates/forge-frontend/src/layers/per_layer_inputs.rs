@@ -20,7 +20,7 @@ impl Inputs {
     pub(crate) fn read(config: &Section<'_>, tokens: usize) -> Option<Inputs> {
         let width = whole_number(config, "hidden_size_per_layer_input", 256);
         if width == 0 {
-            config.pass_over("vocab_size_per_layer_input");
+            config.mark_inert("vocab_size_per_layer_input");
             return None;
         }
         let vocabulary = config.count_or("vocab_size_per_layer_input", 262_144);

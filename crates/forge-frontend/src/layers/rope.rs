@@ -81,6 +81,6 @@ impl Rope {
                 format!("cannot rotate {channels} of {} channels of a head in pairs", self.width),
             );
         }
-        if config.is_broken() { 0 } else { channels }
+        if config.is_incomplete() { 0 } else { channels }
     }
 }

@@ -101,7 +101,7 @@ impl Scaled {
 pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
     match scaling.word("rope_type") {
         Some(kind) => {
-            scaling.pass_over("type");
+            scaling.mark_inert("type");
             kind
         }
         None => scaling.word("type").unwrap_or("default"),
@@ -138,7 +138,7 @@ fn unknown(scaling: &Section<'_>, kind: &str, plain: &Plain) -> Scaled {
     let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
     let why = format!("unsupported scaling type {kind}");
     scaling.reject(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
-    scaling.ask_all();
+    scaling.read_all();
     Scaled::of(plain.frequencies())
 }
 

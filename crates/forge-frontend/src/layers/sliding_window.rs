@@ -56,7 +56,7 @@ impl Windows {
 
     /// The layers given by `layer_types` have a window, by default all but every `sliding_window_pattern`th.
     pub(crate) fn of_all_but(config: &Section<'_>, layers: usize, context: usize, pattern: usize) -> Windows {
-        config.pass_over("sliding_window_pattern");
+        config.mark_inert("sliding_window_pattern");
         let usual = || Layers::AllBut(config.count_or("sliding_window_pattern", pattern));
         Windows::of_some(config, layers, (context, WIDTH), usual)
     }
@@ -101,8 +101,8 @@ impl Windows {
 
     fn of_used(config: &Section<'_>, layers: usize, context: usize, usual: fn(f64) -> Layers) -> Windows {
         // The width has no effect without windows, and the first layer none if layers are listed.
-        config.pass_over("sliding_window");
-        config.pass_over("max_window_layers");
+        config.mark_inert("sliding_window");
+        config.mark_inert("max_window_layers");
         let is_used = config.flag_or("use_sliding_window", false);
         let listed = listed(config, layers);
         if !is_used || config.is_null("sliding_window") {
@@ -120,7 +120,7 @@ impl Windows {
 
     /// All layers have a window if `use_sliding_window` is true.
     pub(crate) fn of_all_if_used(config: &Section<'_>, context: usize) -> Windows {
-        config.pass_over("sliding_window");
+        config.mark_inert("sliding_window");
         match config.flag_or("use_sliding_window", false) {
             true => Windows::of_all(config, context),
             false => Windows::none(),

@@ -122,8 +122,8 @@ fn faults(change: Change) -> String {
 #[test]
 fn reports_every_fault() {
     for (name, cases) in [("configurations", CONFIGURATIONS), ("tensors", TENSORS), ("files", FILES)] {
-        let told: Vec<String> =
+        let messages: Vec<String> =
             cases.iter().map(|(title, change)| format!("── {title}\n{}", faults(*change))).collect();
-        insta::assert_snapshot!(name, told.join("\n"));
+        insta::assert_snapshot!(name, messages.join("\n"));
     }
 }
