@@ -42,7 +42,7 @@ fn explained(error: forge_hub::Error, repository: &str) -> Error {
             format!("no such directory: {repository}; {message}")
         }
         // The server is unreachable or sends invalid responses.
-        error @ (forge_hub::Error::GaveUp(_) | forge_hub::Error::Answer(_)) => format!(
+        error @ (forge_hub::Error::RetriesExhausted(_) | forge_hub::Error::InvalidResponse(_)) => format!(
             "{error}\n{repository} is not a local directory, so it was looked up on the hub. To work offline, set \
              HF_HUB_OFFLINE=1 to use the cache, or pass the path of a directory or a GGUF file"
         ),
@@ -138,7 +138,9 @@ mod tests {
 
     #[test]
     fn unreachable_hub_error_lists_remedies() {
-        let error = forge_hub::Error::GaveUp("https://hub: Connection refused, 6 times in a row".to_owned());
+        let error = forge_hub::Error::RetriesExhausted(
+            "https://hub: Connection refused, 6 times in a row".to_owned(),
+        );
         let Error::Other(message) = explained(error, "owner/name") else {
             panic!("it is not the command line")
         };

@@ -81,7 +81,7 @@ impl Choice {
 
 /// Names of the shards in an index. Each must be in the repository.
 pub(crate) fn shards(index: &[u8], names: &[&str]) -> Result<Vec<String>, Error> {
-    let wrong = |what: &str| Error::Answer(format!("{INDEX} {what}"));
+    let wrong = |what: &str| Error::InvalidResponse(format!("{INDEX} {what}"));
     let index: serde_json::Value = serde_json::from_slice(index).map_err(|_| wrong("is not JSON"))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("has no object weight_map"))?;
     let shards: BTreeSet<&str> = map.values().filter_map(serde_json::Value::as_str).collect();
@@ -96,7 +96,7 @@ fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Err
     let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(GGUF)).collect();
     let wanted = pick.to_lowercase();
     let is_of = |name: &&&str| {
-        let stem = whole_of(name).to_lowercase();
+        let stem = without_part(name).to_lowercase();
         let before = stem.strip_suffix(&wanted);
         // Multimodal projectors have model-like names.
         !stem.rsplit('/').next().is_some_and(|file| file.starts_with("mmproj"))
@@ -104,7 +104,7 @@ fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Err
     };
     let is_meant = |name: &&&str| match files.contains(&pick) {
         true => {
-            whole_of(name) == whole_of(pick)
+            without_part(name) == without_part(pick)
                 && part_of(name).map(|part| part.1) == part_of(pick).map(|part| part.1)
         }
         false => is_of(name),
@@ -146,7 +146,7 @@ pub fn part_of(file: &str) -> Option<(&str, usize)> {
 }
 
 /// Name of a GGUF file without extension and part number.
-fn whole_of(file: &str) -> &str {
+fn without_part(file: &str) -> &str {
     part_of(file).map_or_else(|| file.trim_end_matches(GGUF), |(stem, _)| stem)
 }
 

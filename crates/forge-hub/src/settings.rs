@@ -19,7 +19,7 @@ pub struct Settings {
     /// Whether the network is disabled.
     pub offline: bool,
     /// Retry policy.
-    pub patience: RetryPolicy,
+    pub retry: RetryPolicy,
     /// Timeout for a silent server.
     pub silence: Duration,
 }
@@ -81,7 +81,7 @@ impl Settings {
             token,
             cache,
             offline: is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"),
-            patience: RetryPolicy::default(),
+            retry: RetryPolicy::default(),
             silence: Duration::from_secs(30),
         })
     }
