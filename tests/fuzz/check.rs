@@ -15,7 +15,7 @@ fn read(checkpoint: &dyn Checkpoint) -> Option<Opened> {
     match read_model(checkpoint, &Options::default()) {
         Ok(opened) => Some(opened),
         Err(faults) => {
-            assert!(!faults.is_empty(), "a fault is told");
+            assert!(!faults.is_empty(), "a rejection has a diagnostic");
             faults.iter().for_each(|fault| points_into(checkpoint, fault));
             None
         }
@@ -34,7 +34,7 @@ pub(crate) fn config(bytes: &[u8], is_planned: bool) {
     read(&Memory(BTreeMap::from([("config.json".to_owned(), bytes.to_vec())])));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(shapes) = DummyWeights::new(text, &Options::default()) else { return };
-    let opened = read(&shapes).expect("the tensors are those that were asked for");
+    let opened = read(&shapes).expect("the tensors are those of the graph");
     if is_planned {
         plan(&opened);
     }

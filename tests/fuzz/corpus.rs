@@ -62,8 +62,8 @@ pub(crate) fn mutated_header(random: &mut Random, corpus: &[Vec<u8>], known: &js
     let base = random.one(corpus).clone();
     let Some(header) = json::mutated(random, base.get(8..).unwrap_or_default(), known) else { return base };
     let length = header.len() as u64;
-    let told = if random.once_in(20) { length.wrapping_mul(1 << random.below(64)) } else { length };
-    [&told.to_le_bytes(), &*header].concat()
+    let stated = if random.once_in(20) { length.wrapping_mul(1 << random.below(64)) } else { length };
+    [&stated.to_le_bytes(), &*header].concat()
 }
 
 /// The headers of small GGUF files, and zeros for the longest data of any of them.

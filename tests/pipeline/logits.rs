@@ -240,7 +240,7 @@ fn greedy_tokens_match_the_reference() {
 /// the tolerance of it.
 fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Option<String> {
     if found.len() != count {
-        return Some(format!("{} ids were asked for, {} came", count, found.len()));
+        return Some(format!("{} ids were requested, {} were generated", count, found.len()));
     }
     let ids: Vec<u32> = prompt.iter().chain(found).copied().collect();
     let rows = reference(built, &ids);

@@ -113,9 +113,10 @@ fn tune_reports_and_excludes_layouts_with_wrong_results() {
         for found in chosen(built, &replacements, None) {
             let kernels = found["kernels"].as_array().cloned().unwrap_or_default();
             let place = wrong.iter().position(|[kernel, ..]| kernels.contains(&json!(kernel)));
-            let told = found["mismatches"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
+            let reported =
+                found["mismatches"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
             let expected: Vec<Value> = place.iter().map(|place| json!(replacements[*place][0])).collect();
-            assert_eq!(told.collect::<Vec<_>>(), expected, "{found}");
+            assert_eq!(reported.collect::<Vec<_>>(), expected, "{found}");
             assert!(place.is_none_or(|place| !named_by(&found["knobs"], replacements[place][0])), "{found}");
             met += expected.len();
         }

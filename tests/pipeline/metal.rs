@@ -234,7 +234,7 @@ fn dispatches_and_barriers_per_token_match_info() {
     every_model(|built| {
         let info = built.json(&["info", "--json", "--ctx-size", "32"]);
         let per_token =
-            ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("it is told"));
+            ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("info reports it"));
         let check = |(run_ahead, draw): ((u32, usize), Option<DeviceSampling>)| {
             let request = Request { draw, ..Request::greedy(vec![1, 2, 3], 22, 32, run_ahead) };
             let found = run_driver(built, &HostSetup::default(), &[request], false);
@@ -393,7 +393,7 @@ fn longest_weight(built: &Built) -> usize {
 /// The smallest buffer limit that holds the writable buffers and all weights in several views.
 fn shortest_buffer(built: &Built) -> usize {
     let info = built.json(&["info", "--json", "--ctx-size", "32"]);
-    let own = ["kv_bytes", "arena_bytes"].map(|what| info["memory"][what].as_u64().expect("it is told"));
+    let own = ["kv_bytes", "arena_bytes"].map(|what| info["memory"][what].as_u64().expect("info reports it"));
     let weights = longest_weight(built).next_multiple_of(PAGE) + PAGE;
     own.into_iter().fold(weights, |most, bytes| most.max(bytes as usize)).next_multiple_of(PAGE)
 }

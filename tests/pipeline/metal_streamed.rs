@@ -36,7 +36,7 @@ fn metal_streamed_experts_match_resident_experts() {
                 }
             }
             let counts = of_all(&found, "experts");
-            println!("{} in {memory} bytes, asked for and prefetched: {}", built.name(), json!(counts));
+            println!("{} in {memory} bytes, requested and prefetched: {}", built.name(), json!(counts));
             let prefetched: u64 = counts.iter().filter_map(|counts| counts[1].as_u64()).sum();
             // With more slots, all predicted experts may be in memory already.
             if memory == enough && (prefetched > 0) != (layers_with_experts(built) > 1) {

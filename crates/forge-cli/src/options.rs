@@ -229,12 +229,12 @@ mod tests {
     #[test]
     fn format_names_ignore_case_and_mixes_apply_to_whole_models() {
         let quant = |words: &[&str]| options(&parsed(&[&["model"], words].concat()));
-        let (asked, choice) =
+        let (parsed_options, choice) =
             quant(&["--quant", "Q8_0", "--quant-override", "lm_head=F16", "--kv-cache-type", "Q8_0"])
                 .unwrap();
-        assert_eq!((asked.quant.to_string(), choice), ("q8_0".to_owned(), None));
-        assert_eq!(asked.overrides[0].to().to_string(), "f16");
-        assert_eq!(asked.cache.map(|format| format.name()), Some("q8_0"));
+        assert_eq!((parsed_options.quant.to_string(), choice), ("q8_0".to_owned(), None));
+        assert_eq!(parsed_options.overrides[0].to().to_string(), "f16");
+        assert_eq!(parsed_options.cache.map(|format| format.name()), Some("q8_0"));
         let (_, choice) = quant(&["--quant", "q4_k_m"]).unwrap();
         assert_eq!(choice, Mix::from_name("Q4_K_M").map(Choice::Mix));
         assert_eq!(quant(&["--quant", "AUTO:5"]).unwrap().1, Some(Choice::Bits(5.0)));

@@ -99,13 +99,13 @@ fn billion() -> Value {
 
 /// The tensors that the frontend requests, with distributions that depend on their use in the graph.
 fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
-    let told = |faults: Vec<Diagnostic>| {
+    let to_message = |faults: Vec<Diagnostic>| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         faults.join("\n")
     };
     let options = Options::default();
-    let shapes = DummyWeights::new(&config.to_string(), &options).map_err(told)?;
-    let graph = read_model(&shapes, &options).map_err(told)?.graph;
+    let shapes = DummyWeights::new(&config.to_string(), &options).map_err(to_message)?;
+    let graph = read_model(&shapes, &options).map_err(to_message)?.graph;
     let mut spreads = vec![None; graph.weights.len()];
     let mut routers = BTreeSet::new();
     for apply in graph.applications() {
@@ -172,9 +172,9 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
         weight.tensors().map(tensor).collect()
     };
     // The first weight of a fused tensor determines its distribution.
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let weights = graph.weights.iter().enumerate();
-    Ok(weights.flat_map(tensors).filter(|tensor| told.insert(tensor.name.clone())).collect())
+    Ok(weights.flat_map(tensors).filter(|tensor| seen.insert(tensor.name.clone())).collect())
 }
 
 fn bytes(tensor: &Tensor) -> u64 {
