@@ -110,10 +110,12 @@ impl Gpu {
         let begin = now();
         // A command buffer with violations is not executed.
         if executes_kernels() && commands.violations.is_empty() {
-            host_written.iter().for_each(|(buffer, offset)| self.memory().forget(*buffer, *offset));
+            host_written.iter().for_each(|(buffer, offset)| self.memory().clear_accesses(*buffer, *offset));
             self.execute(&mut commands);
-            let touched =
-                host_written.iter().filter(|(buffer, offset)| self.memory().recall(*buffer, *offset)).count();
+            let touched = host_written
+                .iter()
+                .filter(|(buffer, offset)| self.memory().was_accessed(*buffer, *offset))
+                .count();
             if touched > 0 {
                 commands.report_violation(format!(
                     "the host wrote {touched} words that a pass in flight accesses"
@@ -177,7 +179,7 @@ impl Gpu {
         self.no_copy_writable.retain(|buffer| !buffer.released.get());
         self.no_copy_writable.iter().for_each(|buffer| buffer.copy_host_writes(memory));
         for (index, id) in self.shared.iter().enumerate() {
-            memory.notice(*id);
+            memory.detect_host_writes(*id);
             if self.pending.is_empty() {
                 continue;
             }

@@ -68,7 +68,7 @@ impl Gpu {
 }
 
 /// A buffer on the GPU, with its guards.
-struct Place<'c> {
+struct DeviceBuffer<'c> {
     driver: &'c Driver,
     address: Address,
     /// The contents before the dispatch, guards included.
@@ -76,16 +76,17 @@ struct Place<'c> {
     written: bool,
 }
 
-impl Place<'_> {
-    fn new<'c>(driver: &'c Driver, contents: &[u8], written: bool) -> Result<Place<'c>, String> {
+impl DeviceBuffer<'_> {
+    fn new<'c>(driver: &'c Driver, contents: &[u8], written: bool) -> Result<DeviceBuffer<'c>, String> {
         let guard = [GUARDED; GUARD];
-        let mut place = Place { driver, address: 0, image: [&guard[..], contents, &guard].concat(), written };
+        let mut buffer =
+            DeviceBuffer { driver, address: 0, image: [&guard[..], contents, &guard].concat(), written };
         // SAFETY: as many bytes are allocated as are copied.
         unsafe {
-            call!(driver, cuMemAlloc_v2, &mut place.address, place.image.len())?;
-            call!(driver, cuMemcpyHtoD_v2, place.address, place.image.as_ptr().cast(), place.image.len())?;
+            call!(driver, cuMemAlloc_v2, &mut buffer.address, buffer.image.len())?;
+            call!(driver, cuMemcpyHtoD_v2, buffer.address, buffer.image.as_ptr().cast(), buffer.image.len())?;
         }
-        Ok(place)
+        Ok(buffer)
     }
 
     /// The contents after the dispatch; an error if it wrote guards or a read-only buffer.
@@ -111,7 +112,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for DeviceBuffer<'_> {
     fn drop(&mut self) {
         // SAFETY: the dispatch has ended, so the memory is unused.
         unsafe { (self.driver.cuMemFree_v2)(self.address) };
@@ -189,11 +190,11 @@ impl Module {
             let entry = written.entry(bound.buffer.index()).or_insert((bound.buffer, false));
             entry.1 |= bound.written && parameter.written;
         }
-        let mut places = BTreeMap::new();
+        let mut buffers = BTreeMap::new();
         for (index, (buffer, written)) in &written {
-            places.insert(*index, Place::new(driver, memory.contents(*buffer), *written)?);
+            buffers.insert(*index, DeviceBuffer::new(driver, memory.contents(*buffer), *written)?);
         }
-        let address = |bound: &Bound| places[&bound.buffer.index()].address + (GUARD + bound.offset) as u64;
+        let address = |bound: &Bound| buffers[&bound.buffer.index()].address + (GUARD + bound.offset) as u64;
         // The parameters are the buffers in slot order, then the scalar struct.
         let mut addresses: Vec<Address> = bindings.iter().map(address).collect();
         let mut scalars = scalars.to_vec();
@@ -224,7 +225,7 @@ impl Module {
             call!(driver, cuStreamSynchronize, null_mut())?;
         }
         for (index, (buffer, written)) in &written {
-            let left = places[index].left()?;
+            let left = buffers[index].left()?;
             if *written {
                 memory.write(*buffer, 0, &left);
             }

@@ -33,7 +33,7 @@ pub struct Mutant {
     pub kernel: String,
     /// Line of the mutation.
     pub line: usize,
-    /// Kind of the mutation.
+    /// FaultKind of the mutation.
     pub plant: Mutation,
     /// The replaced source and its replacement.
     pub change: String,

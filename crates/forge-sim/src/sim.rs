@@ -1,12 +1,12 @@
 //! The simulated device: dispatches kernels over buffers, like a command encoder, and collects faults.
 
 use crate::check::checker::{Counters, View};
-use crate::check::fault::{Fault, Kind};
+use crate::check::fault::{Fault, FaultKind};
 use crate::check::traffic::Traffic;
 use crate::compile::program::Program;
 use crate::compile::rewrite::{FIRST_THREADGROUP, POINTERS};
 use crate::compile::signature::{Signature, Source, Space};
-use crate::execute::engine::{Engine, LANES, MOST_THREADS};
+use crate::execute::engine::{Engine, LANES, MAX_THREADS};
 use crate::execute::hooks::set_engine;
 use crate::memory::buffers::{Bound, Memory};
 use crate::memory::shadow::Shadow;
@@ -22,11 +22,11 @@ pub struct Sim<'p> {
     pub memory: Memory,
     engine: Box<Engine>,
     counters: BTreeMap<String, Counters>,
-    /// Whether each barrier command was needed. The last entry is final only after the next barrier.
-    needed: Vec<bool>,
+    /// Whether each barrier command was required_barriers. The last entry is final only after the next barrier.
+    required_barriers: Vec<bool>,
     /// Clock tick of the last barrier.
     interval: u32,
-    /// Clock tick of the barrier before it, to find out whether the last one was needed.
+    /// Clock tick of the barrier before it, to find out whether the last one was required_barriers.
     previous: u32,
     /// Whether a dispatch was aborted.
     stopped: bool,
@@ -40,7 +40,7 @@ impl<'p> Sim<'p> {
             memory: Memory::new(),
             engine: Box::new(Engine::new()?),
             counters: BTreeMap::new(),
-            needed: Vec::new(),
+            required_barriers: Vec::new(),
             interval: 2,
             previous: 2,
             stopped: false,
@@ -110,11 +110,11 @@ impl<'p> Sim<'p> {
             );
             return None;
         };
-        if threads == 0 || threads as usize > MOST_THREADS {
+        if threads == 0 || threads as usize > MAX_THREADS {
             self.reject(
                 name,
                 line,
-                format!("invalid threadgroup size {threads}: expected 1 to {MOST_THREADS}"),
+                format!("invalid threadgroup size {threads}: expected 1 to {MAX_THREADS}"),
             );
             return None;
         }
@@ -148,7 +148,7 @@ impl<'p> Sim<'p> {
         scalars: &[u32],
         threadgroup: &[usize],
     ) -> Result<(), String> {
-        self.memory.make_room(bindings.len());
+        self.memory.reserve_windows(bindings.len());
         for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
             let size = self.memory.size(bound.buffer);
             let bytes =
@@ -271,39 +271,40 @@ impl<'p> Sim<'p> {
         let before = self.interval;
         self.fence();
         self.previous = before.min(self.interval);
-        self.needed.push(false);
+        self.required_barriers.push(false);
     }
 
-    /// The host's wait for the device: a barrier that is always needed.
+    /// The host's wait for the device: a barrier that is always required_barriers.
     pub fn fence(&mut self) {
-        if let Some(last) = self.needed.last_mut() {
-            *last |= self.engine.watch.spared;
+        if let Some(last) = self.required_barriers.last_mut() {
+            *last |= self.engine.watch.would_conflict;
         }
         if self.engine.clock > u32::MAX / 2 {
-            self.memory.age();
+            self.memory.clear_times();
             self.engine.restart();
         }
         self.interval = self.engine.tick();
         self.previous = self.interval;
-        self.engine.watch.spared = false;
+        self.engine.watch.would_conflict = false;
         self.engine.watch.dispatches.clear();
     }
 
     /// Whether two dispatches would conflict without a barrier, for each barrier so far. The entry of the
     /// last barrier is final only after the next barrier or fence.
-    pub fn needed(&self) -> &[bool] {
-        &self.needed
+    pub fn required_barriers(&self) -> &[bool] {
+        &self.required_barriers
     }
 
     /// Records that the host reads uninitialized memory.
-    pub(crate) fn unwritten_read(&mut self, message: String) {
-        let fault = Fault { kind: Kind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
+    pub(crate) fn report_uninitialized_read(&mut self, message: String) {
+        let fault =
+            Fault { kind: FaultKind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }
 
     /// Records an invalid launch.
     pub(crate) fn reject(&mut self, kernel: &str, line: usize, message: String) {
-        let fault = Fault { kind: Kind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
+        let fault = Fault { kind: FaultKind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }
 
@@ -322,7 +323,7 @@ impl<'p> Sim<'p> {
         self.engine.watch.faults.take()
     }
 
-    /// Enables or disables memory traffic counters for later dispatches. Counting slows them down.
+    /// Enables or disables memory traffic counters for later dispatches. TrafficCounter slows them down.
     pub fn count_traffic(&mut self, on: bool) {
         let counting = &mut self.engine.watch.counting;
         *counting = on.then(|| counting.take().unwrap_or_default());

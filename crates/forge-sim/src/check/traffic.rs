@@ -16,7 +16,7 @@ const LINE_GRANULES: u32 = (LINE >> GRANULE) as u32;
 /// log2 of the bytes per bit, for counting distinct bytes. No element is smaller.
 const UNIT: u32 = 1;
 /// Maximum windows. A threadgroup that accesses more is counted in parts.
-const MOST_WINDOWS: usize = 1 << 20;
+const MAX_WINDOWS: usize = 1 << 20;
 /// End of a window list.
 const NONE: u32 = u32::MAX;
 
@@ -48,7 +48,7 @@ impl AddAssign for Traffic {
 
 /// The traffic counter of one dispatch.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(crate) struct TrafficCounter {
     traffic: Traffic,
     /// Loaded and stored bytes of each binding, one bit per two bytes.
     seen: Vec<[Vec<u64>; 2]>,
@@ -83,7 +83,7 @@ struct Window {
     next: u32,
 }
 
-impl Counting {
+impl TrafficCounter {
     /// Begins a dispatch with this threadgroup size and these binding sizes.
     pub(crate) fn begin(&mut self, threads: usize, bindings: impl Iterator<Item = usize>) {
         let bits = |bytes: usize| vec![0; (bytes >> UNIT) / 64 + 1];
@@ -105,7 +105,7 @@ impl Counting {
         (site, thread): (u32, usize),
     ) {
         self.mark(binding, offset, size, writes);
-        if self.windows.len() > MOST_WINDOWS {
+        if self.windows.len() > MAX_WINDOWS {
             self.end_group();
         }
         let site = self.site(site);
@@ -214,7 +214,7 @@ mod tests {
 
     /// Counts a threadgroup of 64 threads, each of which loads `size` bytes at `at(thread, time)`.
     fn count(size: usize, times: usize, at: impl Fn(usize, usize) -> usize) -> Traffic {
-        let mut counting = Counting::default();
+        let mut counting = TrafficCounter::default();
         counting.begin(64, [1 << 20].into_iter());
         for thread in 0..64 {
             for time in 0..times {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn early_exit_of_lanes_does_not_split_the_others() {
-        let mut counting = Counting::default();
+        let mut counting = TrafficCounter::default();
         counting.begin(32, [4096].into_iter());
         for thread in 0..32 {
             for time in 0..if thread < 8 { 2 } else { 1 } {

@@ -9,7 +9,7 @@ use forge_ops::{
 
 /// Rare options of attention.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Extras {
+pub(crate) struct AttentionVariant {
     pub(crate) norm: bool,
     pub(crate) window: Option<usize>,
     pub(crate) ring: Option<usize>,
@@ -34,9 +34,9 @@ pub(crate) fn attention(
     query_heads: usize,
     key_heads: usize,
     cache: Format,
-    extras: Extras,
+    extras: AttentionVariant,
 ) -> Vec<Case> {
-    let Extras { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
+    let AttentionVariant { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };

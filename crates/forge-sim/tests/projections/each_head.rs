@@ -1,7 +1,7 @@
 //! Per-head matrices in both directions, against plain f64.
 
 use crate::formats;
-use crate::plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
+use crate::plain::{Bench, Input, Random, Wanted, compare, numbers_of, stored};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, PerHeadKernel, PerHeadLayout};
 use forge_ops::PerHeadLinear;
@@ -39,10 +39,10 @@ fn per_head_linear_matches_the_reference() {
                 let (takes, gives) =
                     if it.op.turned { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
                 let left = bench.run(index, rows, |name| match name {
-                    "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
-                    "weight_scales" => Given::Bytes(weights.planes[1].clone()),
-                    "x" => Given::Numbers(x.clone()),
-                    _ => Given::Unwritten(rows * it.op.heads * gives),
+                    "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
+                    "weight_scales" => Input::Bytes(weights.planes[1].clone()),
+                    "x" => Input::Numbers(x.clone()),
+                    _ => Input::Uninitialized(rows * it.op.heads * gives),
                 });
                 let product = |row: usize, head: usize, output: usize| {
                     let (mut sum, mut size) = (0.0, 0.0);

@@ -12,7 +12,7 @@ use forge_kernels::{Family, Spec};
 use forge_ops::{
     Activation, ArgmaxJoin, DeferredNorm, Epilogue, Format, Gating, InlineNorm, Linear, Squares, UnaryOp,
 };
-use plain::{Bench, Given, Random};
+use plain::{Bench, Input, Random};
 
 const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu));
 
@@ -224,8 +224,8 @@ fn argmax_ties_go_to_the_lowest_index() {
         let best = pairs[..it.candidates].iter().map(|&[key, id]| (key, u32::MAX - id)).max();
         let first = best.filter(|&(key, _)| key > 0).map_or(0, |(_, id)| u32::MAX - id);
         let left = bench.run(index, 2, |name| match name {
-            "candidates" => Given::Words(pairs.concat()),
-            _ => Given::Unwritten(2),
+            "candidates" => Input::Words(pairs.concat()),
+            _ => Input::Uninitialized(2),
         });
         assert_eq!(left[0], [first, 0], "{it:?}");
     }
