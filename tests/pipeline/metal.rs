@@ -329,14 +329,14 @@ fn pipeline_sources_give_the_same_logits_and_are_reported() {
     assert_eq!(check("the second start", plain.clone(), ["compiled from source", "pipelines from"]), ids);
     std::fs::write(&kept()[0], "not an archive").expect("the folder is ours");
     assert_eq!(check("a broken archive", plain.clone(), ["compiled from source", "pipelines saved to"]), ids);
-    let whole = std::fs::read_to_string(&kept()[0]).expect("it was just generated");
+    let whole = std::fs::read_to_string(&kept()[0]).expect("it was just written");
     let but_one: Vec<&str> = whole.lines().rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect();
     std::fs::write(&kept()[0], but_one.join("\n")).expect("the folder is ours");
     assert_eq!(
         check("an archive that lacks one", plain.clone(), ["compiled from source", "pipelines saved to"]),
         ids
     );
-    assert_eq!(std::fs::read_to_string(&kept()[0]).expect("it was just generated"), whole);
+    assert_eq!(std::fs::read_to_string(&kept()[0]).expect("it was just written"), whole);
     assert_eq!(
         check("compiled before", compiled.clone(), ["xcrun metal at build time", "pipelines saved to"]),
         ids
@@ -345,7 +345,7 @@ fn pipeline_sources_give_the_same_logits_and_are_reported() {
         check("compiled before, again", compiled, ["xcrun metal at build time", "pipelines from"]),
         ids
     );
-    assert_eq!(kept().len(), 2, "each has its own, and nothing is left half generated");
+    assert_eq!(kept().len(), 2, "each has its own, and nothing is left half written");
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("the folder is ours");
     let nowhere = HostSetup { cache: Some(&file), ..HostSetup::default() };

@@ -160,14 +160,14 @@ impl Encoder {
             match self.bindings.get(&slot) {
                 Some(Binding::Buffer(_, offset)) if offset % alignment != 0 => {
                     return Err(format!(
-                        "`{name}` is bindings at byte {offset}, which is not a multiple of {alignment}"
+                        "`{name}` is bound at byte {offset}, which is not a multiple of {alignment}"
                     ));
                 }
                 Some(Binding::Buffer(buffer, offset)) => buffers.push((buffer.clone(), *offset)),
                 Some(Binding::Bytes(_)) => {
-                    return Err(format!("`{name}` is a buffer, but bytes are bindings"));
+                    return Err(format!("`{name}` is a buffer, but bytes are bound"));
                 }
-                None => return Err(format!("`{name}` in slot {slot} is not bindings")),
+                None => return Err(format!("`{name}` in slot {slot} is not bound")),
             }
         }
         let scalars = match function.scalars().map(|(slot, bytes)| (self.bindings.get(&slot), bytes)) {
@@ -177,10 +177,10 @@ impl Encoder {
                 .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
                 .collect(),
             Some((Some(Binding::Bytes(bytes)), declared)) => {
-                return Err(format!("its scalars are {declared} bytes, but {} are bindings", bytes.len()));
+                return Err(format!("its scalars are {declared} bytes, but {} are bound", bytes.len()));
             }
             Some((_, declared)) => {
-                return Err(format!("its scalars, {declared} bytes, are not bindings as bytes"));
+                return Err(format!("its scalars, {declared} bytes, are not bound as bytes"));
             }
         };
         Ok(Dispatch { function, buffers, scalars, groups, threads: count as u32 })

@@ -108,7 +108,7 @@ mod tests {
     use super::alignment;
 
     #[test]
-    fn what_offsets_are_multiples_of() {
+    fn offset_alignment_of_element_types() {
         let cases = [
             ("device const uchar", 1),
             ("device half", 2),

@@ -141,7 +141,7 @@ fn run_script(script: &str) -> String {
                 "commit" => send!(commands, "commit"; ()),
                 "wait" => send!(commands, "waitUntilCompleted"; ()),
                 // SAFETY: the buffer has this many elements.
-                "run_script-writes" => unsafe { floats.add(number).write(7.0) },
+                "host-writes" => unsafe { floats.add(number).write(7.0) },
                 _ => panic!("unknown command {word}"),
             }
         }
@@ -207,11 +207,11 @@ fn incorrect_use_is_reported() {
         ("encoder end wait", "is Open, not committed"),
         ("encoder end commit commit wait", "is Committed already"),
         (
-            "encoder pipeline x y scalars:4 dispatch:2 end commit run_script-writes wait",
+            "encoder pipeline x y scalars:4 dispatch:2 end commit host-writes wait",
             "a pass in flight accesses",
         ),
         // Its 32 threads read the first 32 of x.
-        ("encoder pipeline x y scalars:4 dispatch:1 end commit run_script-writes:32 wait", "y ends in NaN"),
+        ("encoder pipeline x y scalars:4 dispatch:1 end commit host-writes:32 wait", "y ends in NaN"),
         // Lifetime of resources, with retained and unretained references.
         ("encoder pipeline x y scalars:4 dispatch:2 end x-given-back commit wait", "y ends in 126"),
         ("unretained encoder pipeline x y scalars:4 dispatch:2 end commit wait", "y ends in 126"),
