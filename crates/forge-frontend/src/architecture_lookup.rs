@@ -27,7 +27,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     match (found, family) {
         (None, _) => {
             let name = class.or(family).unwrap_or_default();
-            config.reject_architecture(key, name, &architecture_info::way_out(name, config.document()));
+            config.reject_architecture(key, name, &architecture_info::remedies(name, config.document()));
         }
         // A custom model type with its own code: the class determines the architecture.
         (Some(_), Some(family))
@@ -37,7 +37,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
             if text.is_some() && config.get("text_config").is_none() {
                 return text;
             }
-            config.contradiction(
+            config.report_inconsistency(
                 "model_type",
                 format!("the architecture {} has model_type {}, found {family}", known.class, known.family),
             );

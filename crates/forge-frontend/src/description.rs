@@ -15,7 +15,7 @@ use crate::tokenizer::special_tokens;
 use forge_ir::{Diagnostic, Model, SpecialTokens};
 
 /// The configuration's content.
-pub(crate) struct Described {
+pub(crate) struct Description {
     /// Its size is known once the graph is built.
     pub(crate) model: Model,
     /// Builds the graph.
@@ -37,7 +37,7 @@ pub(crate) fn describe(
     checkpoint: &dyn Checkpoint,
     conventions: Conventions,
     options: &Options,
-) -> Result<Described, Vec<Diagnostic>> {
+) -> Result<Description, Vec<Diagnostic>> {
     const FILE: &str = "config.json";
     let Some(text) = files::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
         let fault = Diagnostic::new("F0101", format!("{FILE} not found"));
@@ -85,5 +85,5 @@ pub(crate) fn describe(
         specials,
     };
     let unusable = unusable_generation.map(|_| special_tokens::GENERATION.to_owned()).into_iter().collect();
-    Ok(Described { model, blueprint, quantization, faults, notes, unusable, keys })
+    Ok(Description { model, blueprint, quantization, faults, notes, unusable, keys })
 }

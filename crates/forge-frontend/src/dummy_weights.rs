@@ -38,7 +38,8 @@ impl DummyWeights {
         }
         let mut builder = Builder::new(None);
         described.blueprint.build(&mut builder);
-        let header = if builder.bindings.is_hopeless() { None } else { header(&builder.bindings.weights) };
+        let header =
+            if builder.bindings.has_too_many_faults() { None } else { header(&builder.bindings.weights) };
         let Some((header, bytes)) = header else {
             return Err(vec![Diagnostic::new(
                 "F0306",

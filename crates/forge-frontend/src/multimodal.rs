@@ -16,7 +16,7 @@ pub(crate) fn read<T>(
         return read(config);
     };
     let why = format!("expected the text model of {wrapper}");
-    text.only("model_type", family, &why);
+    text.allow_only("model_type", family, &why);
     text.configures(family);
     let mut model = read(&text);
     place(&text, &mut model);

@@ -5,7 +5,7 @@ use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tied_copies;
 use crate::config::conventions::Conventions;
 use crate::config::file::Keys;
-use crate::description::{Described, describe};
+use crate::description::{Description, describe};
 use crate::gguf;
 use crate::graph::builder::Builder;
 use crate::options::Options;
@@ -48,7 +48,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             options.allow_unknown.retain(|key| !translated.keys.contains(key));
             (translated.texts, Ok(translated.tensors), translated.conventions)
         }
-        None => (Memory::default(), Tensors::of_folder(checkpoint), Conventions::default()),
+        None => (Memory::default(), Tensors::open_directory(checkpoint), Conventions::default()),
     };
     let described = describe(if texts.0.is_empty() { checkpoint } else { &texts }, conventions, &options);
     let (described, tensors) = match (described, tensors) {
@@ -59,7 +59,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
+    let Description { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
         described;
 
     let mut builder = Builder::new(Some(&tensors));

@@ -17,7 +17,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { pairing: Pairing::Interleaved, ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { pairing: Pairing::Interleaved, ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read_unrotated(config, &DEFAULTS);

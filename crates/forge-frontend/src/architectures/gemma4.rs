@@ -41,7 +41,7 @@ const DEFAULTS: Defaults = Defaults {
     key_heads: Some(4),
     width: Some(256),
     activation: ("hidden_activation", Activation::GeluTanh),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 /// Modules of a layer's norms: before attention, of its output, before the MLP, of its output.
@@ -80,7 +80,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
         model.decoder.converted = Some(Place::CONVERTED);
         for config in [config, text] {
-            config.only("tie_word_embeddings", true, "gemma4 requires a tied head");
+            config.allow_only("tie_word_embeddings", true, "gemma4 requires a tied head");
         }
     }))
 }
@@ -96,13 +96,13 @@ impl Gemma4 {
             .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
         let why = "only causal attention is supported";
         // The value "vision" concerns image tokens only.
-        config.only("use_bidirectional_attention", "vision", why);
+        config.allow_only("use_bidirectional_attention", "vision", why);
         let experts = read_experts(config, &decoder.mlp);
         let bias = config.flag_or("attention_bias", false);
         let attention = &mut decoder.attention;
         (attention.input_bias, attention.output_bias) = (bias, bias);
         attention.scale = 1.0;
-        attention.head_norm = Some(HeadNorm::of_heads(decoder.norm));
+        attention.head_norm = Some(HeadNorm::per_head(decoder.norm));
         attention.value_norm = Some(decoder.norm.epsilon);
         let whole = read_attention(config, &mut decoder);
 
@@ -111,7 +111,7 @@ impl Gemma4 {
         let kept = |layer| (0..shared_from).any(|other| decoder.windows.include(other) == layer);
         if (shared_from..layers).any(|layer| !kept(decoder.windows.include(layer))) {
             let message = "layers share the KV cache of a layer type that no layer has";
-            config.contradiction("num_kv_shared_layers", message.to_owned());
+            config.report_inconsistency("num_kv_shared_layers", message.to_owned());
         }
         if shared == 0 {
             config.mark_inert("use_double_wide_mlp");
@@ -132,7 +132,7 @@ fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     }
     let inner = config.count("moe_intermediate_size");
     let mut experts =
-        Experts::of_a_row(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
+        Experts::read_with_top_k(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
     experts.choice.shares = true;
     experts.joined = true;
     Some(experts)
@@ -167,7 +167,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
             match shapes[..] {
                 [] => {}
                 [(width, key_heads)] => (attention.width, attention.key_heads) = (width, key_heads),
-                _ => config.contradiction(
+                _ => config.report_inconsistency(
                     "per_layer_config",
                     "heads must have the same shape in all layers of one type".to_owned(),
                 ),
@@ -183,7 +183,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         if !attention.query_heads.is_multiple_of(attention.key_heads) {
             let (query_heads, key_heads) = (attention.query_heads, attention.key_heads);
             let message = format!("{query_heads} query heads are not a multiple of {key_heads} key heads");
-            config.contradiction("num_attention_heads", message);
+            config.report_inconsistency("num_attention_heads", message);
         }
     }
     let nested = config.section("rope_parameters");
@@ -201,10 +201,10 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         rotation
     };
     if (0..decoder.layers).any(|layer| sees_window(&layer)) {
-        let usual = |rope: Rope| rope.in_proportion(config, 1.0, 1e4);
+        let usual = |rope: Rope| rope.proportional(config, 1.0, 1e4);
         decoder.attention.rotation = rotation("sliding_attention", &decoder.attention, &usual);
     }
-    whole.rotation = rotation("full_attention", &whole, &|rope| rope.in_proportion(config, 0.25, 1e6));
+    whole.rotation = rotation("full_attention", &whole, &|rope| rope.proportional(config, 0.25, 1e6));
     whole
 }
 

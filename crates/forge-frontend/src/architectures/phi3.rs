@@ -20,7 +20,7 @@ const DEFAULTS: Defaults = Defaults {
     epsilon: ("rms_norm_eps", 1e-5),
     partial: Some(1.0),
     scaling: Kinds::LongRope { original: 4096 },
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {

@@ -19,10 +19,10 @@ pub(crate) struct Section<'a> {
 }
 
 /// Maximum count. Products of two counts fit in 64 bits.
-const LARGEST: u64 = u32::MAX as u64;
+const MAX_COUNT: u64 = u32::MAX as u64;
 
 /// Maximum number of layers. Published models have fewer than 200.
-const MOST_LAYERS: usize = 1000;
+const MAX_LAYERS: usize = 1000;
 
 impl Config {
     /// The whole file.
@@ -129,10 +129,10 @@ impl<'a> Section<'a> {
     /// up.
     pub(crate) fn layers(&self, key: &str) -> usize {
         let layers = self.count(key);
-        if layers <= MOST_LAYERS {
+        if layers <= MAX_LAYERS {
             return layers;
         }
-        self.contradiction(key, format!("{key} is {layers}; the maximum is {MOST_LAYERS}"));
+        self.report_inconsistency(key, format!("{key} is {layers}; the maximum is {MAX_LAYERS}"));
         1
     }
 
@@ -143,10 +143,10 @@ impl<'a> Section<'a> {
 
     fn as_count(&self, key: &str, value: &Value) -> usize {
         match value.as_u64() {
-            Some(number @ 1..=LARGEST) => return number as usize,
+            Some(number @ 1..=MAX_COUNT) => return number as usize,
             // serde_json reads integers beyond 64 bits as floats.
-            _ if value.as_f64().is_some_and(|number| number > LARGEST as f64 && number.fract() == 0.0) => {
-                self.reject(key, &format!("the maximum is {LARGEST}"), &[]);
+            _ if value.as_f64().is_some_and(|number| number > MAX_COUNT as f64 && number.fract() == 0.0) => {
+                self.reject(key, &format!("the maximum is {MAX_COUNT}"), &[]);
             }
             _ => {
                 self.wrong::<usize>(key, "a positive integer");
@@ -174,7 +174,7 @@ impl<'a> Section<'a> {
         if number as f32 > 0.0 {
             return number;
         }
-        self.contradiction(key, format!("{key} is {number}; it must be positive"));
+        self.report_inconsistency(key, format!("{key} is {number}; it must be positive"));
         default
     }
 
@@ -184,7 +184,7 @@ impl<'a> Section<'a> {
         if number >= 0.0 {
             return number;
         }
-        self.contradiction(key, format!("{key} is {number}; it must be 0 or more"));
+        self.report_inconsistency(key, format!("{key} is {number}; it must be 0 or more"));
         default
     }
 
@@ -254,7 +254,7 @@ impl<'a> Section<'a> {
     }
 
     /// Rejects any value of a key but `right` or a list that contains only `right`. The key may be absent.
-    pub(crate) fn only(&self, key: &str, right: impl Into<Value>, why: &str) {
+    pub(crate) fn allow_only(&self, key: &str, right: impl Into<Value>, why: &str) {
         let right = right.into();
         let is_right = |value: &Value| match value {
             Value::Array(values) => values.iter().all(|value| *value == right),
@@ -273,14 +273,14 @@ impl<'a> Section<'a> {
 
     /// Records that values of keys are inconsistent. Skipped after an earlier error, because placeholders may
     /// be among the values.
-    pub(crate) fn contradiction(&self, key: &str, message: String) {
+    pub(crate) fn report_inconsistency(&self, key: &str, message: String) {
         if !self.config.is_incomplete() {
             let path = self.path_of(key);
             self.fault_at(&path, Diagnostic::new("F0206", message), "inconsistent with the other keys", &[]);
         }
     }
 
-    fn missing<T>(&self, key: &str, stand_in: T) -> T {
+    fn missing<T>(&self, key: &str, placeholder: T) -> T {
         let path = self.path_of(key);
         let file = &self.config.document.file;
         let mut fault = Diagnostic::new("F0203", format!("{file}: missing key {path}"));
@@ -289,7 +289,7 @@ impl<'a> Section<'a> {
             fault = fault.note(format!("nearest key: {found}"));
         }
         self.config.fault(fault);
-        stand_in
+        placeholder
     }
 
     fn wrong<T>(&self, key: &str, expected: &str) -> Option<T> {

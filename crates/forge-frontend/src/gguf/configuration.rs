@@ -9,7 +9,7 @@ use crate::gguf::reading::{Reading, Shape, Tensors};
 use serde_json::{Map, Value, json};
 
 /// Layer counts of models whose score scale is not derived from the head dimension.
-const SCALED_BY_SHARE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
+const SCALED_BY_HIDDEN_SIZE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
 /// config.json without special tokens, which are in generation_config.json.
 pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tensors<'_>) -> Value {
@@ -68,7 +68,7 @@ impl Reading<'_> {
         }
         // Pooling for embedding models; it does not change logits.
         metadata.mark_inert(&metadata.own("pooling_type"));
-        metadata.only(&metadata.own("attention.causal"), true, "only causal attention is supported");
+        metadata.allow_only(&metadata.own("attention.causal"), true, "only causal attention is supported");
         let layout = metadata.own("tensor_data_layout");
         if metadata.word(&layout).is_some_and(|layout| layout != "Meta AI original pth") {
             metadata.reject(&layout, "expected the layout of llama.cpp's converter");
@@ -156,7 +156,7 @@ impl Reading<'_> {
 
     fn gemma(&mut self, family: &Family, shape: &Shape) {
         let metadata = self.metadata;
-        let by_share = SCALED_BY_SHARE.contains(&(family.name, shape.layers));
+        let by_share = SCALED_BY_HIDDEN_SIZE.contains(&(family.name, shape.layers));
         let scalar = if by_share { shape.hidden / shape.heads } else { shape.width };
         self.set("query_pre_attn_scalar", json!(scalar));
         if family.name == "gemma2" {

@@ -181,7 +181,7 @@ impl Metadata {
     }
 
     /// Rejects any boolean but `right`. The key may be absent.
-    pub(crate) fn only(&self, key: &str, right: bool, why: &str) {
+    pub(crate) fn allow_only(&self, key: &str, right: bool, why: &str) {
         if self.flag(key).is_some_and(|flag| flag != right) {
             self.reject(key, why);
         }

@@ -30,7 +30,7 @@ pub(crate) mod types;
 pub(crate) mod value;
 pub(crate) mod vocabulary;
 
-use crate::checkpoint::files::{Checkpoint, GGUF, Memory, is_gguf, is_there, unreadable};
+use crate::checkpoint::files::{Checkpoint, GGUF, Memory, exists, is_gguf, unreadable};
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
 use crate::config::conventions::Conventions;
@@ -65,7 +65,7 @@ pub(crate) fn translate(
     allowed: &[String],
 ) -> Result<Option<Translated>, Vec<Diagnostic>> {
     let parts = parts(checkpoint).map_err(|fault| vec![fault])?;
-    if parts.is_empty() { Ok(None) } else { whole(checkpoint, parts, allowed).map(Some) }
+    if parts.is_empty() { Ok(None) } else { combine(checkpoint, parts, allowed).map(Some) }
 }
 
 /// The tensors of a GGUF checkpoint by their GGUF names, even if the model is unsupported.
@@ -83,7 +83,7 @@ pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>
 
 /// The headers of the file or of its parts, in order; empty if there is a config.json.
 fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagnostic> {
-    if is_there(checkpoint, "config.json")? {
+    if exists(checkpoint, "config.json")? {
         return Ok(Vec::new());
     }
     let read = |file: String| crate::gguf::container::read(checkpoint, &file).map(|part| (file, part));
@@ -114,7 +114,7 @@ fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
 }
 
 /// Combines the parts: the first has the metadata, all have tensors.
-fn whole(
+fn combine(
     checkpoint: &dyn Checkpoint,
     parts: Vec<(String, Container)>,
     allowed: &[String],
@@ -185,7 +185,7 @@ fn translated(
         factors(checkpoint, metadata, &entries.remove(at))
     };
     let mut found = Factors::default();
-    if family.conventions.neighbours_turn {
+    if family.conventions.interleaved_rope {
         found.all = take("rope_freqs.weight");
     }
     if family.name == "phi3" {
@@ -213,10 +213,10 @@ fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnosti
     let Entry { name, shape, kind, offset, bytes } = entry;
     let reject = |message: String| {
         Diagnostic::new("F0304", message)
-            .note(format!("expected {}; block formats only for matrices", Type::readable()))
+            .note(format!("expected {}; block formats only for matrices", Type::supported_names()))
             .note("convert to a supported type such as Q8_0 or Q4_0, or compile the original model with --quant")
     };
-    if !kind.is_read() || kind.blocks().is_some() && shape.len() != 2 {
+    if !kind.is_supported() || kind.blocks().is_some() && shape.len() != 2 {
         return Err(reject(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
     }
     let (name, blocks) = (family.tensor(&name), kind.blocks());
@@ -224,7 +224,7 @@ fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnosti
 }
 
 /// Maximum number of RoPE pairs of a head.
-const MOST_PAIRS: u64 = 1 << 15;
+const MAX_PAIRS: u64 = 1 << 15;
 
 /// The values of a tensor of RoPE factors.
 fn factors(
@@ -232,7 +232,7 @@ fn factors(
     metadata: &Metadata,
     (file, entry): &(String, Entry),
 ) -> Option<Vec<f32>> {
-    if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MOST_PAIRS {
+    if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MAX_PAIRS {
         let message = format!(
             "{} in {file} is {:?} {}; expected a vector in F32",
             entry.name, entry.shape, entry.kind.name

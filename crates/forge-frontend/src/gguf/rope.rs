@@ -29,7 +29,7 @@ impl Reading<'_> {
         }
         let trained = metadata.own("rope.scaling.finetuned");
         match family.name {
-            "granite" => metadata.only(&trained, true, "Granite without RoPE is unsupported"),
+            "granite" => metadata.allow_only(&trained, true, "Granite without RoPE is unsupported"),
             _ => metadata.mark_inert(&trained),
         }
         self.copy_or("rope.freq_base", "rope_theta", 1e4);

@@ -61,7 +61,7 @@ impl<'a> Vocabulary<'a> {
             ("normalizer.lowercase", "lowercasing is unsupported"),
             ("normalizer.strip_accents", "accent stripping is unsupported"),
         ] {
-            metadata.only(&key(name), false, why);
+            metadata.allow_only(&key(name), false, why);
         }
         // For text pairs, masking or padding, which causal models do not use.
         for name in [

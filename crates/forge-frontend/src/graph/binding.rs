@@ -96,12 +96,12 @@ impl<'a> Bindings<'a> {
     }
 
     /// Marks the last rows of a tensor as unused.
-    pub(crate) fn leave_out_rows(&mut self, tensor: &str, rows: Range<usize>) {
+    pub(crate) fn ignore_rows(&mut self, tensor: &str, rows: Range<usize>) {
         self.further_rows.insert(tensor.to_owned(), rows);
     }
 
     /// Whether so much is missing or requested that building the graph further is useless.
-    pub(crate) fn is_hopeless(&self) -> bool {
+    pub(crate) fn has_too_many_faults(&self) -> bool {
         self.missing.len() > MAX_MISSING || self.bound.len() > MAX_TENSORS
     }
 

@@ -50,11 +50,11 @@ impl DeltaNet {
     pub(crate) fn read(config: &Section<'_>, hidden: usize, epsilon: f32, stored: Stored) -> DeltaNet {
         // It applies to the convolution. The reference's gate is silu or this activation, depending on the
         // kernel used.
-        config.only("hidden_act", "silu", "expected silu");
+        config.allow_only("hidden_act", "silu", "expected silu");
         let [key_heads, value_heads] = [("linear_num_key_heads", 16), ("linear_num_value_heads", 32)]
             .map(|(key, usual)| config.count_or(key, usual));
         if !value_heads.is_multiple_of(key_heads) {
-            config.contradiction(
+            config.report_inconsistency(
                 "linear_num_value_heads",
                 format!("{value_heads} value heads are not a multiple of {key_heads} key heads"),
             );
@@ -156,7 +156,7 @@ pub(crate) fn layers(config: &Section<'_>, layers: usize) -> Vec<bool> {
     };
     if words.len() != layers {
         let message = format!("layer_types has {} entries for {layers} layers", words.len());
-        config.contradiction("layer_types", message);
+        config.report_inconsistency("layer_types", message);
     }
     let known = |word: &&str| ["full_attention", "linear_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {

@@ -70,7 +70,7 @@ fn shape(section: &Section<'_>) -> Shape {
         Some("mxfp4") => {
             for (key, found, only) in [("bits", bits, 4), ("group_size", group, BLOCK)] {
                 if found != only {
-                    section.contradiction(key, format!("{key} is {found}; mxfp4 requires {only}"));
+                    section.report_inconsistency(key, format!("{key} is {found}; mxfp4 requires {only}"));
                 }
             }
             Mode::Mxfp4
