@@ -1,6 +1,6 @@
 //! `--quant auto:BITS`: its size, and its effect on quality.
 
-use forge_frontend::{Memory, read_model};
+use forge_frontend::{MemoryCheckpoint, read_model};
 use forge_planner::{Options, Override, Quant};
 use forge_reference::{Want, evaluate};
 use forge_weights::PackedFile;
@@ -24,7 +24,7 @@ fn compiled(checkpoint: &Path, quant: &str) -> Compiled {
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     let file =
         |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
-    let memory = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+    let memory = MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
     let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
     let graph = opened.graph;
     let quant = |value: &Value| value.as_str().and_then(Quant::from_name).expect("a format");

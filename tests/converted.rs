@@ -1,7 +1,7 @@
 //! Models in the format of MLX converters: they compute the logits of the original model, and unknown layouts
 //! are rejected.
 
-use forge_frontend::{Memory, Options, read_model};
+use forge_frontend::{MemoryCheckpoint, Options, read_model};
 use forge_ir::tolerance;
 use forge_ops::Format;
 use safetensors::SafeTensors;
@@ -10,10 +10,10 @@ use std::path::Path;
 use tests::{distance, model, root};
 
 /// The files of a checkpoint that the frontend reads.
-fn memory(checkpoint: &Path) -> Memory {
+fn memory(checkpoint: &Path) -> MemoryCheckpoint {
     let file =
         |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
-    Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
+    MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
 }
 
 /// The largest distance between the reference's logits of the converted model and transformers' logits of the

@@ -1,6 +1,6 @@
 //! Quantized checkpoints: kept bit for bit, dequantized and stored in another format, or rejected.
 
-use forge_frontend::{Memory, read_model};
+use forge_frontend::{MemoryCheckpoint, read_model};
 use forge_ir::{Graph, WeightId, WeightRows};
 use forge_planner::{Options, Override, Quant, plan};
 use forge_weights::{CheckpointWeights, PackedFile};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tests::{CONVERTED_TO_CODES, converted_to_codes, forge_with, mixed_mlx, model};
 
-fn memory(checkpoint: &Path) -> Memory {
+fn memory(checkpoint: &Path) -> MemoryCheckpoint {
     let file =
         |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
-    Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
+    MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
 }
 
 /// Compiles, and returns the weight file and the JSON output, or the error message.

@@ -1,7 +1,7 @@
 //! report.html of small and large models: complete, readable and self-contained.
 
 use forge_codegen::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
-use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
+use forge_frontend::{Checkpoint, DummyWeights, MemoryCheckpoint, Options as Reading, read_model};
 use forge_ir::Graph;
 use forge_ops::Format;
 use forge_planner::{Chip, Fusion, Options, Plan, Quant, Workload, plan, predict};
@@ -21,7 +21,7 @@ fn small() -> Vec<(String, Graph)> {
             let bytes = std::fs::read(model(&name).join(file)).expect("models have this file");
             (file.to_owned(), bytes)
         };
-        let checkpoint = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+        let checkpoint = MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
         let graph = read(&checkpoint, &name);
         (name, graph)
     };

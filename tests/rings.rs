@@ -3,7 +3,7 @@
 //!
 //! The models are those of `tests/models` with sliding windows, in contexts that are longer than their rings.
 
-use forge_frontend::Memory;
+use forge_frontend::MemoryCheckpoint;
 use forge_ir::{Graph, tolerance};
 use forge_ops::Format;
 use forge_planner::{Options, Plan, Quant};
@@ -55,7 +55,7 @@ fn ringed(name: &str, window: Option<usize>, workspace: &Path) -> Ringed {
     let directory = workspace.join(format!("{}-rings", name.replace('_', "-")));
     compile_member(&from, &["--quant", "f32", "--no-reference-logits"], &directory);
     let file = |file: &str| (file.to_owned(), std::fs::read(from.join(file)).expect("it has this file"));
-    let memory = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+    let memory = MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
     let opened =
         forge_frontend::read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
     let options = Options { quant: Quant::To(Format::F32), ..Options::default() };

@@ -2,7 +2,7 @@
 
 use crate::folder;
 use crate::mutate::{Random, json, mutated_bytes};
-use forge_frontend::Memory;
+use forge_frontend::MemoryCheckpoint;
 use std::path::PathBuf;
 
 /// The regression seeds of a target, with their names.
@@ -39,11 +39,11 @@ pub(crate) fn files(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// A model with all its files.
-pub(crate) fn model(path: &str) -> Memory {
+pub(crate) fn model(path: &str) -> MemoryCheckpoint {
     let files = entries(path).into_iter().map(|path| {
         (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap())
     });
-    Memory(files.collect())
+    MemoryCheckpoint(files.collect())
 }
 
 /// The header of a model's weight file; none if there are several files.

@@ -14,7 +14,7 @@
 use crate::checkpoint::Directory;
 use crate::error::Error;
 use crate::terminal;
-use forge_frontend::Opened;
+use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Format, ParamId, Weight, WeightId};
 use forge_planner::{Options, Override, Quant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ impl Mix {
     /// Chooses a format for each matrix. Returns the options and updates the graph.
     pub(crate) fn choose(
         &self,
-        opened: &mut Opened,
+        opened: &mut LoadedCheckpoint,
         checkpoint: &Directory,
         options: Options,
     ) -> Result<Options, Error> {

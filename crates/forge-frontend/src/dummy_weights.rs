@@ -3,7 +3,7 @@
 //! It allows planning and cost prediction for a model without downloading it. It implements [`Checkpoint`]
 //! and is read by [`crate::read_model`].
 
-use crate::checkpoint::files::{Checkpoint, Memory};
+use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint};
 use crate::config::conventions::Conventions;
 use crate::description::describe;
 use crate::graph::builder::Builder;
@@ -16,7 +16,7 @@ use std::io;
 #[derive(Clone, Debug)]
 pub struct DummyWeights {
     /// All files but the weights.
-    files: Memory,
+    files: MemoryCheckpoint,
     /// The weight file's bytes before the data.
     header: Vec<u8>,
     /// The weight file's length.
@@ -31,7 +31,8 @@ impl DummyWeights {
     /// # Errors
     /// All problems of the configuration.
     pub fn new(config: &str, options: &Options) -> Result<DummyWeights, Vec<Diagnostic>> {
-        let files = Memory(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
+        let files =
+            MemoryCheckpoint(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
         let described = describe(&files, Conventions::default(), options)?;
         if !described.faults.is_empty() {
             return Err(described.faults);

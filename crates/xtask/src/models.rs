@@ -4,7 +4,7 @@
 //! RoPE types come from its config reader; the features come from the graphs of the models that are compared with transformers.
 //! A class is listed if the planner can plan a published configuration of it, in `tests/published`.
 
-use forge_frontend::{DummyWeights, Family, Memory, Options, families, read_model};
+use forge_frontend::{DummyWeights, Family, MemoryCheckpoint, Options, families, read_model};
 use forge_ir::{Activation, Format, Gating, Graph, Op, Pairing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -214,7 +214,7 @@ fn oracle(path: &Path, is_whole: bool) -> Result<Oracle, String> {
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let kind = files.get("config.json").and_then(|config| scaled(config));
-    let opened = read_model(&Memory(files), &Options { name: name.clone(), ..Options::default() });
+    let opened = read_model(&MemoryCheckpoint(files), &Options { name: name.clone(), ..Options::default() });
     let graph = opened.map_err(|faults| format!("{name}: {faults:?}"))?.graph;
     let (class, mut has) = (graph.model.architecture.clone(), has(&graph));
     has.extend(kind);

@@ -386,7 +386,7 @@ mod tests {
                 let entry = entry.unwrap();
                 (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
             });
-            let files = forge_frontend::Memory(files.collect());
+            let files = forge_frontend::MemoryCheckpoint(files.collect());
             let opened = read_model(&files, &Options::default())
                 .unwrap_or_else(|faults| panic!("{path}: {faults:#?}"));
             assert!(opened.tensors.files().len() > 1, "{path}");

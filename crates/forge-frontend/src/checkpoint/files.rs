@@ -27,15 +27,15 @@ pub trait Checkpoint: Sync {
 
 /// A checkpoint in memory.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(pub BTreeMap<String, Vec<u8>>);
+pub struct MemoryCheckpoint(pub BTreeMap<String, Vec<u8>>);
 
-impl Memory {
+impl MemoryCheckpoint {
     fn bytes(&self, file: &str) -> io::Result<&[u8]> {
         self.0.get(file).map(Vec::as_slice).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
-impl Checkpoint for Memory {
+impl Checkpoint for MemoryCheckpoint {
     fn files(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }

@@ -30,7 +30,7 @@ pub(crate) mod types;
 pub(crate) mod value;
 pub(crate) mod vocabulary;
 
-use crate::checkpoint::files::{Checkpoint, GGUF, Memory, exists, is_gguf, unreadable};
+use crate::checkpoint::files::{Checkpoint, GGUF, MemoryCheckpoint, exists, is_gguf, unreadable};
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
 use crate::config::conventions::Conventions;
@@ -45,7 +45,7 @@ use forge_ir::Diagnostic;
 /// A translated file.
 pub(crate) struct Translated {
     /// Text files of the equivalent Hugging Face directory.
-    pub(crate) texts: Memory,
+    pub(crate) texts: MemoryCheckpoint,
     /// Tensors by their Hugging Face names.
     pub(crate) tensors: Tensors,
     /// How tensor data differs from Hugging Face's.
@@ -174,7 +174,7 @@ fn translated(
     metadata: &Metadata,
     family: &Family,
     mut entries: Vec<(String, Entry)>,
-) -> (Memory, Result<Tensors, Vec<Diagnostic>>) {
+) -> (MemoryCheckpoint, Result<Tensors, Vec<Diagnostic>>) {
     let rows = entries.iter().find(|(_, entry)| entry.name == "token_embd.weight");
     let vocabulary = rows.and_then(|(_, entry)| entry.shape.first()).copied().unwrap_or(0);
     if vocabulary == 0 {

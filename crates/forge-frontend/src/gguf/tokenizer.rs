@@ -4,7 +4,7 @@
 //! Two vocabulary types are supported: byte-level BPE (`gpt2`), with the splits of `pretokenizer`, and
 //! SentencePiece pieces with scores and byte fallback (`llama`), whose merges `merges` derives.
 
-use crate::checkpoint::files::Memory;
+use crate::checkpoint::files::MemoryCheckpoint;
 use crate::gguf::merges::{Pieces, merges};
 use crate::gguf::metadata::Metadata;
 use crate::gguf::pretokenizer;
@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 const SPACE: char = '\u{2581}';
 
 /// The tokenizer files; empty for a model without a vocabulary.
-pub(crate) fn files(metadata: &Metadata) -> Memory {
-    let mut files = Memory::default();
+pub(crate) fn files(metadata: &Metadata) -> MemoryCheckpoint {
+    let mut files = MemoryCheckpoint::default();
     let mut add =
         |name: &str, value: Value| files.0.insert(name.to_owned(), format!("{value:#}\n").into_bytes());
     let key = |name: &str| format!("{KEYS}{name}");

@@ -6,7 +6,7 @@
 //! other token is its rank plus the number of special tokens.
 
 use crate::checkpoint::files;
-use crate::checkpoint::files::{Checkpoint, Memory, exists};
+use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint, exists};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forge_ir::Diagnostic;
@@ -49,8 +49,8 @@ const VERSIONS_WITHOUT_SPECIAL_TOKENS: [&str; 4] = ["v1", "v2", "v3", "v7"];
 
 /// The tokenizer files for a checkpoint with `tekken.json` and no `tokenizer.json`; empty for other
 /// checkpoints. `vocabulary` is the model's vocabulary size.
-pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Memory, Diagnostic> {
-    let mut files = Memory::default();
+pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<MemoryCheckpoint, Diagnostic> {
+    let mut files = MemoryCheckpoint::default();
     if exists(checkpoint, TOKENIZER)? {
         return Ok(files);
     }

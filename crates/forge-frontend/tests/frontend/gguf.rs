@@ -2,7 +2,7 @@
 
 use crate::common::read;
 use crate::gguf_file::File;
-use forge_frontend::{Memory, Opened, Options, Tensors, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, Tensors, read_model};
 use forge_ir::Diagnostic;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -37,15 +37,15 @@ fn json(path: &str) -> Value {
     serde_json::from_slice(&bytes(path)).unwrap()
 }
 
-fn memory(file: Vec<u8>) -> Memory {
-    Memory(BTreeMap::from([(FILE.to_owned(), file)]))
+fn memory(file: Vec<u8>) -> MemoryCheckpoint {
+    MemoryCheckpoint(BTreeMap::from([(FILE.to_owned(), file)]))
 }
 
-fn opened(name: &str) -> Opened {
+fn opened(name: &str) -> LoadedCheckpoint {
     read(&memory(bytes(&format!("gguf/{name}.gguf")))).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
 }
 
-fn tokenizer(opened: &Opened) -> Tokenizer {
+fn tokenizer(opened: &LoadedCheckpoint) -> Tokenizer {
     Tokenizer::from_bytes(&opened.texts.0["tokenizer.json"]).unwrap()
 }
 
@@ -114,7 +114,7 @@ fn diagnostics(file: &File, options: &Options) -> String {
     messages(read_model(&memory(file.write()), options))
 }
 
-fn messages(read: Result<Opened, Vec<Diagnostic>>) -> String {
+fn messages(read: Result<LoadedCheckpoint, Vec<Diagnostic>>) -> String {
     match read {
         Ok(_) => "nothing\n".to_owned(),
         Err(faults) => faults.iter().map(|fault| format!("{fault}\n")).collect(),
@@ -348,7 +348,7 @@ fn rejects_invalid_gguf_headers() {
 fn split_gguf_files_give_the_same_model() {
     let whole = File::parse(&bytes("gguf/tiny-f32.gguf"));
     let name = |part: usize| format!("tiny-{part:05}-of-00003.gguf");
-    let mut files = Memory::default();
+    let mut files = MemoryCheckpoint::default();
     for part in 0..3 {
         let mut file = File { values: Vec::new(), tensors: Vec::new() };
         if part == 0 {
@@ -365,7 +365,7 @@ fn split_gguf_files_give_the_same_model() {
     assert_eq!(split.graph.to_string(), one.graph.to_string());
     let file = memory(bytes("gguf/tiny-f32.gguf"));
     for tensor in one.tensors.iter() {
-        let read = |opened: &Opened, files: &Memory| {
+        let read = |opened: &LoadedCheckpoint, files: &MemoryCheckpoint| {
             let mut bytes = vec![0; tensor.bytes as usize];
             opened.tensors.read(files, &tensor.name, 0, &mut bytes).unwrap();
             bytes

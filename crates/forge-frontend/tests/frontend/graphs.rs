@@ -2,7 +2,7 @@
 
 use crate::common::{Raw, configured, edit, edit_weights, model, models, read, shard};
 use crate::spellings::without;
-use forge_frontend::{Memory, Options, read_model};
+use forge_frontend::{MemoryCheckpoint, Options, read_model};
 use forge_ir::{Graph, Op};
 use serde_json::{Value, json};
 
@@ -190,7 +190,7 @@ fn reads_wrapped_text_models() {
         let text = read(&text).unwrap();
         assert_eq!(wrapped.ignored, [other]);
         assert_eq!((&wrapped.graph.bodies, &wrapped.graph.layers), (&text.graph.bodies, &text.graph.layers));
-        let names = |opened: &forge_frontend::Opened, prefix: &str| -> Vec<String> {
+        let names = |opened: &forge_frontend::LoadedCheckpoint, prefix: &str| -> Vec<String> {
             let names = opened.graph.weights.iter().map(|weight| weight.tensor.strip_prefix(prefix));
             names.map(|name| name.unwrap().to_owned()).collect()
         };
@@ -230,14 +230,16 @@ fn accepts_gpt2_names_without_prefix() {
 
 #[test]
 fn finds_bos_and_eos_tokens() {
-    let specials = |change: &dyn Fn(&mut Memory)| {
+    let specials = |change: &dyn Fn(&mut MemoryCheckpoint)| {
         let mut files = model("llama");
         change(&mut files);
         let specials = read(&files).unwrap().graph.model.specials.clone();
         (specials.begin, specials.end)
     };
     let generation = |value: Value| {
-        move |files: &mut Memory| edit(files, "generation_config.json", |config| *config = value.clone())
+        move |files: &mut MemoryCheckpoint| {
+            edit(files, "generation_config.json", |config| *config = value.clone())
+        }
     };
     assert_eq!(specials(&|_| {}), (Some(495), vec![499]));
     let list = generation(json!({"bos_token_id": 1, "eos_token_id": [2, 3]}));

@@ -1,25 +1,25 @@
 //! Extra tensors and files in published checkpoints: each is used, ignored or named in a diagnostic.
 
 use crate::common::{Raw, edit, edit_weights, file, model, read, shard, tensors};
-use forge_frontend::{Memory, Opened};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint};
 use serde_json::json;
 
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 
-fn changed(name: &str, change: impl FnOnce(&mut Memory)) -> Opened {
+fn changed(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> LoadedCheckpoint {
     let mut files = model(name);
     change(&mut files);
     read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
 }
 
-fn fault(name: &str, change: impl FnOnce(&mut Memory)) -> String {
+fn fault(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> String {
     let mut files = model(name);
     change(&mut files);
     read(&files).expect_err("the change breaks the model").iter().map(|fault| format!("{fault}\n")).collect()
 }
 
-fn add(files: &mut Memory, name: &str, dtype: &str, shape: &[usize], bytes: usize) {
+fn add(files: &mut MemoryCheckpoint, name: &str, dtype: &str, shape: &[usize], bytes: usize) {
     let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), shape.to_vec());
     edit_weights(files, |all| all.push(Raw { name, dtype, shape, bytes: vec![0; bytes] }));
 }
@@ -152,7 +152,7 @@ fn accepts_text_models_with_a_multimodal_architecture() {
         ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     ] {
         let plain = changed(name, |_| {});
-        let named = |files: &mut Memory| {
+        let named = |files: &mut MemoryCheckpoint| {
             edit(files, CONFIG, |config| config["architectures"] = json!([wrapper]));
         };
         let opened = changed(name, named);
@@ -281,7 +281,7 @@ fn reports_git_lfs_pointers() {
             "{message}"
         );
     }
-    let gguf = Memory([("model.gguf".to_owned(), POINTER.into())].into());
+    let gguf = MemoryCheckpoint([("model.gguf".to_owned(), POINTER.into())].into());
     let message = read(&gguf).unwrap_err()[0].to_string();
     assert!(message.contains("model.gguf is a Git LFS pointer"), "{message}");
 }

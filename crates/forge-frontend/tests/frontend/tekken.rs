@@ -2,7 +2,7 @@
 //! diagnostics.
 
 use crate::common::{edit, model, read};
-use forge_frontend::{Memory, Opened};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
@@ -16,7 +16,7 @@ fn bytes(file: &str) -> Vec<u8> {
 }
 
 /// A model with `tekken.json` instead of `tokenizer.json`.
-fn checkpoint() -> Memory {
+fn checkpoint() -> MemoryCheckpoint {
     let mut files = model("mistral");
     files.0.remove(TOKENIZER);
     files.0.remove(TOKENIZER_CONFIG);
@@ -24,13 +24,13 @@ fn checkpoint() -> Memory {
     files
 }
 
-fn opened(change: impl FnOnce(&mut Value)) -> Opened {
+fn opened(change: impl FnOnce(&mut Value)) -> LoadedCheckpoint {
     let mut files = checkpoint();
     edit(&mut files, TEKKEN, change);
     read(&files).unwrap_or_else(|faults| panic!("{faults:#?}"))
 }
 
-fn tokenizer(opened: &Opened) -> Tokenizer {
+fn tokenizer(opened: &LoadedCheckpoint) -> Tokenizer {
     Tokenizer::from_bytes(&opened.texts.0[TOKENIZER]).unwrap()
 }
 

@@ -8,26 +8,26 @@
 //! Then half of the elements of every tensor are negated.
 
 use crate::common::{Case, cases, deviation, distance, odd_cases};
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::{Format, Graph, tolerance};
 use forge_reference::{Want, evaluate};
 use forge_weights::CheckpointWeights;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn read(files: &Memory) -> Option<Opened> {
+fn read(files: &MemoryCheckpoint) -> Option<LoadedCheckpoint> {
     read_model(files, &Options { name: "changed".to_owned(), ..Options::default() }).ok()
 }
 
 /// The logits of a sequence.
-fn logits(opened: &Opened, files: &Memory, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
+fn logits(opened: &LoadedCheckpoint, files: &MemoryCheckpoint, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
     let read = |tensor: &str, offset, out: &mut [u8]| opened.tensors.read(files, tensor, offset, out);
     evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
 
 /// Whether modified files give other logits than the original, beyond rounding: at any position of a short
 /// sequence, because tokens may use different experts, or at the last position of a long one.
-fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
+fn computes_another(case: &Case, opened: &LoadedCheckpoint, files: &MemoryCheckpoint) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
             1 if !case.golden.is_null() => (Want::All, "all_1".to_owned()),
@@ -55,7 +55,7 @@ enum Effect {
     Computed,
 }
 
-fn effect(case: &Case, files: &Memory) -> Effect {
+fn effect(case: &Case, files: &MemoryCheckpoint) -> Effect {
     let Some(opened) = read(files) else { return Effect::Rejected };
     let (own, other) = (&case.opened.graph, &opened.graph);
     let same_name = |graph: &Graph| forge_ir::Model { name: String::new(), ..graph.model.clone() };
