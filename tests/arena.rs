@@ -53,8 +53,8 @@ fn lost(plan: &Plan, load: Workload) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_written_over_that_is_still_read() {
-    let mut complaints = Vec::new();
+fn arena_buffers_are_not_overwritten_while_in_use() {
+    let mut errors = Vec::new();
     for name in models() {
         let graph = graph(&name);
         for disabled in [&[][..], &Fusion::ALL] {
@@ -71,9 +71,9 @@ fn nothing_is_written_over_that_is_still_read() {
                 Workload { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
                 Workload { rows: 64, wanted: 3, length: 100, splits: 1, drawn: false },
             ] {
-                complaints.extend(lost(&plan, load));
+                errors.extend(lost(&plan, load));
             }
         }
     }
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! `--quant auto:BITS`: its size, and its effect on quality.
 
-use forge_frontend::{Memory, read_model};
+use forge_frontend::{MemoryCheckpoint, read_model};
 use forge_planner::{Options, Override, Quant};
 use forge_reference::{Want, evaluate};
 use forge_weights::PackedFile;
@@ -24,7 +24,7 @@ fn compiled(checkpoint: &Path, quant: &str) -> Compiled {
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     let file =
         |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
-    let memory = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+    let memory = MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
     let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
     let graph = opened.graph;
     let quant = |value: &Value| value.as_str().and_then(Quant::from_name).expect("a format");
@@ -63,7 +63,7 @@ fn distance(a: &Compiled, b: &Compiled) -> f64 {
 }
 
 #[test]
-fn five_bits_are_better_than_q4_0_and_no_more_than_five() {
+fn auto_5_has_a_lower_error_than_q4_0_within_its_budget() {
     let trained = root().join("examples/fable");
     let random = ["llama", "qwen3", "gemma2"].map(model);
     for checkpoint in random.iter().chain([&trained]) {
@@ -83,7 +83,7 @@ fn five_bits_are_better_than_q4_0_and_no_more_than_five() {
 }
 
 #[test]
-fn the_choice_is_deterministic_and_keeps_overrides() {
+fn auto_quantization_is_deterministic_and_keeps_overrides() {
     let llama = model("llama").display().to_string();
     let plan = |more: &[&str]| {
         let arguments: Vec<&str> =
@@ -93,10 +93,10 @@ fn the_choice_is_deterministic_and_keeps_overrides() {
         (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let arguments = ["--quant", "auto:5.5", "--quant-override", "*.1.mlp.down_proj=f16"];
-    let (first, said) = plan(&arguments);
+    let (first, stderr) = plan(&arguments);
     assert!(first == plan(&arguments).0, "two choices differ");
     assert!(
-        said.contains("bits per weight, of 5.5 requested") && said.contains("down       f16, "),
-        "{said}"
+        stderr.contains("bits per weight, of 5.5 requested") && stderr.contains("down       f16, "),
+        "{stderr}"
     );
 }

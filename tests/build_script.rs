@@ -37,26 +37,26 @@ fn run_build_script(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<Str
 }
 
 #[test]
-fn kernels_are_compiled_where_apples_compiler_is_and_no_build_fails_for_it() {
+fn build_script_compiles_kernels_only_with_xcrun() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     // The script first looks up the compiler, then runs it. The library contains the arguments.
     let compiles = r#"[ "$3" = --find ] || echo "$@" > "${OUT_DIR}/kernels.metallib""#;
-    let refuses = r#"[ "$3" = --find ] || { echo "kernels.metal:7: no such type" >&2; exit 1; }"#;
+    let fails = r#"[ "$3" = --find ] || { echo "kernels.metal:7: no such type" >&2; exit 1; }"#;
     assert!(run_build_script(folder, "linux", Some(compiles)).is_empty(), "there is no Metal");
     assert!(run_build_script(folder, "macos", None).is_empty(), "there are no tools of Apple's");
     assert!(run_build_script(folder, "macos", Some("exit 72")).is_empty(), "there is no compiler among them");
     let library = folder.join("kernels.metallib");
     assert!(!library.exists());
     assert_eq!(run_build_script(folder, "macos", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
-    let asked = fs::read_to_string(&library).unwrap();
+    let arguments = fs::read_to_string(&library).unwrap();
     let expected = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0 -fno-fast-math -o ";
-    assert_eq!(asked, format!("{expected}{} src/kernels.metal\n", library.display()));
-    let said = run_build_script(folder, "macos", Some(refuses));
-    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(arguments, format!("{expected}{} src/kernels.metal\n", library.display()));
+    let lines = run_build_script(folder, "macos", Some(fails));
+    assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
-        said[0].starts_with("cargo::warning=xcrun metal failed to compile src/kernels.metal"),
-        "{said:?}"
+        lines[0].starts_with("cargo::warning=xcrun metal failed to compile src/kernels.metal"),
+        "{lines:?}"
     );
-    assert_eq!(said[1], "cargo::warning=kernels.metal:7: no such type");
+    assert_eq!(lines[1], "cargo::warning=kernels.metal:7: no such type");
 }

@@ -253,6 +253,6 @@ fn steps_access_the_planned_bytes() {
 }
 
 #[test]
-fn steps_of_plans_without_fusions_do_too() {
+fn steps_without_fusions_access_the_planned_bytes() {
     check_all(&Fusion::ALL);
 }

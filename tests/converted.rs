@@ -1,7 +1,7 @@
 //! Models in the format of MLX converters: they compute the logits of the original model, and unknown layouts
 //! are rejected.
 
-use forge_frontend::{Memory, Options, read_model};
+use forge_frontend::{MemoryCheckpoint, Options, read_model};
 use forge_ir::tolerance;
 use forge_ops::Format;
 use safetensors::SafeTensors;
@@ -10,10 +10,10 @@ use std::path::Path;
 use tests::{distance, model, root};
 
 /// The files of a checkpoint that the frontend reads.
-fn memory(checkpoint: &Path) -> Memory {
+fn memory(checkpoint: &Path) -> MemoryCheckpoint {
     let file =
         |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
-    Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
+    MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
 }
 
 /// The largest distance between the reference's logits of the converted model and transformers' logits of the
@@ -51,7 +51,7 @@ const UNKNOWN: [&str; 1] = ["gpt2_untied"];
 
 /// All models of tests/models and tests/odd, including those that converters store unchanged.
 #[test]
-fn converted_models_compute_what_transformers_computes() {
+fn converted_mlx_models_match_transformers() {
     let folders = ["tests/models", "tests/odd"].map(|folder| std::fs::read_dir(root().join(folder)));
     let entries = folders.into_iter().flat_map(|entries| entries.expect("it is there").flatten());
     let models = entries.filter(|entry| entry.path().join("golden.safetensors").is_file());
@@ -69,7 +69,7 @@ fn converted_models_compute_what_transformers_computes() {
 
 /// The diagnostics of a converted model after replacing some text of one file with another text of the same
 /// length.
-fn said(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
+fn error_with(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
     let mut memory = memory(&model(name));
     let bytes = memory.0.get_mut(file).expect("it has this file");
     let at = bytes.windows(from.len()).position(|part| part == from.as_bytes());
@@ -80,7 +80,7 @@ fn said(name: &str, file: &str, [from, to]: [&str; 2]) -> String {
 }
 
 #[test]
-fn what_no_converter_writes_is_refused() {
+fn rejects_inconsistent_conversions() {
     const TENSORS: &str = "model.safetensors";
     const CONFIG: &str = "config.json";
     let mode = |to| [r#""mode": "mxfp4""#, to];
@@ -102,14 +102,14 @@ fn what_no_converter_writes_is_refused() {
         ("gpt_oss_mlxmix", CONFIG, [r#""bits": 8"#, r#""bits": 4"#], &["quantization_config", "differs"]),
     ];
     for (name, file, change, named) in cases {
-        let said = said(name, file, change);
-        assert!(named.iter().all(|part| said.contains(part)), "{name} should name {named:?}:\n{said}");
+        let message = error_with(name, file, change);
+        assert!(named.iter().all(|part| message.contains(part)), "{name} should name {named:?}:\n{message}");
     }
 }
 
 /// The convolution weights of one layer in the original layout, in a model whose other layers are converted.
 #[test]
-fn gains_are_not_guessed_of_axes_that_disagree() {
+fn norm_offset_is_ambiguous_if_convolution_axes_disagree() {
     let mut memory = memory(&model("qwen3_next_listed_mlx"));
     let bytes = memory.0.get_mut("model.safetensors").expect("it is there");
     let text = String::from_utf8_lossy(&bytes[8..]);

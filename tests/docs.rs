@@ -21,7 +21,7 @@ fn relative_links_and_anchors_resolve() {
 }
 
 #[test]
-fn pages_fit_the_style_guide() {
+fn pages_follow_the_style_guide() {
     let root = root();
     let mut pages = Vec::new();
     PAGES.iter().for_each(|page| collect(&root.join(page), &mut pages));
@@ -44,7 +44,7 @@ fn pages_fit_the_style_guide() {
 const MOST_LINES: usize = 250;
 
 #[test]
-fn anchors_are_made_as_github_makes_them() {
+fn anchors_match_github() {
     let text = "# A `B`: c, d\n## Same\n## Same\n```sh\n# not a heading\n```\n### x_y-z (1/2)\n## [Link](there.md)\n";
     let found = anchors(text);
     let expected = ["a-b-c-d", "link", "same", "same-1", "x_y-z-12"];
@@ -52,7 +52,7 @@ fn anchors_are_made_as_github_makes_them() {
 }
 
 #[test]
-fn links_are_found_outside_code_alone() {
+fn finds_links_outside_code_only() {
     let text = "[a](b.md) and [c](d.md#e), [f]( g.md \"title\") `[h](i.md)`\n\n```\n[j](k.md)\n```\n![l](m.png) [n](https://o.p)\n";
     let found: Vec<(usize, String)> = links(text);
     let expected = [(1, "b.md"), (1, "d.md#e"), (1, "g.md"), (6, "m.png"), (6, "https://o.p")]
@@ -61,7 +61,7 @@ fn links_are_found_outside_code_alone() {
 }
 
 #[test]
-fn a_missing_file_and_a_missing_anchor_are_reported() {
+fn reports_missing_files_and_anchors() {
     let folder = std::env::temp_dir().join(format!("forge-docs-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let page = folder.join("page.md");

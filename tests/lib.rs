@@ -64,7 +64,7 @@ pub fn graph(name: &str) -> Graph {
         let name = entry.file_name().into_string().expect("names are UTF-8");
         (name, std::fs::read(entry.path()).expect("its files can be read"))
     };
-    let checkpoint = forge_frontend::Memory(files.map(file).collect());
+    let checkpoint = forge_frontend::MemoryCheckpoint(files.map(file).collect());
     let options = forge_frontend::Options::default();
     forge_frontend::read_model(&checkpoint, &options).expect("models can be read").graph
 }

@@ -93,10 +93,10 @@ fn quantised(
         of_codes.extend(parts);
         of_numbers.insert(tensor, meant);
     }
-    let mut told = config.clone();
-    told["quantization"] = section.clone();
-    told["quantization_config"] = section;
-    write(&source, &stored, &told, &of_codes);
+    let mut quantized_config = config.clone();
+    quantized_config["quantization"] = section.clone();
+    quantized_config["quantization_config"] = section;
+    write(&source, &stored, &quantized_config, &of_codes);
     write(&source, &means, config, &of_numbers);
     [stored, means]
 }

@@ -1,6 +1,6 @@
 //! Quantized checkpoints: kept bit for bit, dequantized and stored in another format, or rejected.
 
-use forge_frontend::{Memory, read_model};
+use forge_frontend::{MemoryCheckpoint, read_model};
 use forge_ir::{Graph, WeightId, WeightRows};
 use forge_planner::{Options, Override, Quant, plan};
 use forge_weights::{CheckpointWeights, PackedFile};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tests::{CONVERTED_TO_CODES, converted_to_codes, forge_with, mixed_mlx, model};
 
-fn memory(checkpoint: &Path) -> Memory {
+fn memory(checkpoint: &Path) -> MemoryCheckpoint {
     let file =
         |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
-    Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
+    MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
 }
 
 /// Compiles, and returns the weight file and the JSON output, or the error message.
@@ -40,7 +40,7 @@ fn numbers(graph: &Graph, source: &dyn WeightRows) -> BTreeMap<String, Vec<f32>>
 
 /// The weights of a checkpoint, and those of a crate compiled from it.
 fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32>>; 2] {
-    let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|said| panic!("{said}"));
+    let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|error| panic!("{error}"));
     let memory = memory(checkpoint);
     let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
     let stored = CheckpointWeights::new(&opened.graph, |tensor, offset, out| {
@@ -63,7 +63,7 @@ fn checkpoints() -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_kept_means_exactly_what_it_meant() {
+fn kept_weights_dequantize_to_the_same_values() {
     for checkpoint in checkpoints() {
         let [before, after] = before_and_after(&checkpoint, "keep");
         for (tensor, numbers) in &before {
@@ -80,13 +80,13 @@ fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
     let all = safetensors::SafeTensors::deserialize(file).expect("it is whole");
     let (_, header) = safetensors::SafeTensors::read_metadata(file).expect("it is whole");
     let metadata = header.metadata().as_ref().expect("a weight file has metadata");
-    let said = &metadata[&format!("layers.{layer}.{plane}")];
-    let [rows, columns, at] = said
+    let place = &metadata[&format!("layers.{layer}.{plane}")];
+    let [rows, columns, at] = place
         .split(|letter: char| !letter.is_ascii_digit())
         .filter_map(|number| number.parse().ok())
         .collect::<Vec<usize>>()[1..]
     else {
-        panic!("{plane}: {said:?} is no place in a record");
+        panic!("{plane}: {place:?} is no place in a record");
     };
     let records = all.tensor(&format!("layers.{layer}.experts")).expect("experts have records");
     let one = records.shape()[1];
@@ -95,7 +95,7 @@ fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
 
 /// Gate and up are interleaved in the checkpoint as in a crate, so rows are not even reordered.
 #[test]
-fn floats_and_exponents_are_kept_bit_for_bit() {
+fn kept_mxfp4_weights_have_the_same_bits() {
     let checkpoint = model("gpt_oss_mxfp4");
     let (file, _) = compiled(&checkpoint, "keep").expect("it compiles");
     let before = std::fs::read(checkpoint.join("model.safetensors")).expect("it is there");
@@ -131,7 +131,7 @@ fn quantized_values_follow_the_layout() {
 }
 
 #[test]
-fn modules_have_the_formats_that_the_configuration_gives_them() {
+fn modules_have_their_configured_formats() {
     let (_, summary) = compiled(&mixed_mlx()[0], "keep").expect("it compiles");
     let weights = summary["weights"].as_array().expect("a list");
     let format = |name: &str| {
@@ -155,7 +155,7 @@ fn modules_have_the_formats_that_the_configuration_gives_them() {
 }
 
 #[test]
-fn another_format_is_made_of_what_the_codes_mean() {
+fn requantizes_from_dequantized_values() {
     for checkpoint in checkpoints() {
         let [before, after] = before_and_after(&checkpoint, "f32");
         // Norm weights are folded in f32. A table, or a value that no norm precedes, is unchanged.
@@ -168,7 +168,7 @@ fn another_format_is_made_of_what_the_codes_mean() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn rejects_unsupported_quantization_configs() {
     type Change = fn(&mut Value);
     let cases: [(Change, &[&str]); 7] = [
         (|config| config["quantization"]["bits"] = json!(8), &["quantization_config", "differs"]),
@@ -194,9 +194,9 @@ fn what_is_not_understood_is_refused() {
         let mut config = serde_json::from_str(&text).expect("it is JSON");
         change(&mut config);
         std::fs::write(&path, format!("{config:#}")).expect("it is writable");
-        let said = compiled(copy.path(), "keep").expect_err("it is not what the tensors are");
+        let error = compiled(copy.path(), "keep").expect_err("it is not what the tensors are");
         for name in named {
-            assert!(said.contains(name), "should name {name}:\n{said}");
+            assert!(error.contains(name), "should name {name}:\n{error}");
         }
     }
 }

@@ -17,8 +17,8 @@ fn least(plan: &Plan) -> Vec<(&str, usize)> {
 }
 
 #[test]
-fn whatever_is_beyond_the_least_says_why() {
-    let mut complaints = Vec::new();
+fn steps_beyond_the_minimum_have_a_reason() {
+    let mut errors = Vec::new();
     for name in models() {
         let graph = graph(&name);
         // For each disabled fusion, only the plan with the most kinds of steps.
@@ -34,12 +34,12 @@ fn whatever_is_beyond_the_least_says_why() {
                 _ => 5,
             };
             let odd = least(&plan).into_iter().filter(|(section, count)| *count != expected(section));
-            complaints.extend(
+            errors.extend(
                 odd.map(|(section, count)| format!("{name} {section} without {disabled:?}: {count}")),
             );
         }
     }
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn reasons_of_every_model() {
 }
 
 #[test]
-fn what_is_switched_off_is_the_reason() {
+fn disabled_fusions_are_given_as_reasons() {
     let graph = graph("llama");
     for (fusion, step) in [
         (Fusion::FuseGateUp, "up"),

@@ -1,6 +1,6 @@
 //! report.html of small and large models: complete, readable and self-contained.
 
-use forge_frontend::{Checkpoint, DummyWeights, Memory, Options as Reading, read_model};
+use forge_frontend::{Checkpoint, DummyWeights, MemoryCheckpoint, Options as Reading, read_model};
 use forge_ir::Graph;
 use forge_ops::Format;
 use forge_planner::{Chip, Fusion, Options, Plan, Quant, Workload, plan, predict};
@@ -21,7 +21,7 @@ fn small() -> Vec<(String, Graph)> {
             let bytes = std::fs::read(model(&name).join(file)).expect("models have this file");
             (file.to_owned(), bytes)
         };
-        let checkpoint = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+        let checkpoint = MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
         let graph = read(&checkpoint, &name);
         (name, graph)
     };
@@ -192,7 +192,7 @@ fn check_links(name: &str, graph: &Graph, plan: &Plan, document: &Document<'_>) 
 }
 
 #[test]
-fn reports_of_small_models_are_whole() {
+fn reports_of_small_models_are_complete() {
     for (name, graph) in small() {
         for disabled in [&[][..], &Fusion::ALL] {
             let plan = planned(&graph, disabled);
@@ -205,7 +205,7 @@ fn reports_of_small_models_are_whole() {
 }
 
 #[test]
-fn reports_of_large_models_are_whole() {
+fn reports_of_large_models_are_complete() {
     let large = large();
     assert!(large.iter().any(|(_, graph)| graph.layers.len() >= 32), "one has 32 layers");
     for (name, graph) in large {
@@ -218,7 +218,7 @@ fn reports_of_large_models_are_whole() {
 }
 
 #[test]
-fn measurements_are_put_into_a_page() {
+fn performance_page_contains_the_measurements() {
     let (name, graph) = small().remove(0);
     let page = page(&name, &graph, &planned(&graph, &[]));
     let row = Measurement { kernel: "qkv_one".to_owned(), loaded: (30, 10), ..Measurement::default() };

@@ -3,7 +3,7 @@
 //!
 //! The models are those of `tests/models` with sliding windows, in contexts that are longer than their rings.
 
-use forge_frontend::Memory;
+use forge_frontend::MemoryCheckpoint;
 use forge_ir::{Graph, tolerance};
 use forge_ops::Format;
 use forge_planner::{Options, Plan, Quant};
@@ -55,7 +55,7 @@ fn ringed(name: &str, window: Option<usize>, workspace: &Path) -> Ringed {
     let directory = workspace.join(format!("{}-rings", name.replace('_', "-")));
     compile_member(&from, &["--quant", "f32", "--no-reference-logits"], &directory);
     let file = |file: &str| (file.to_owned(), std::fs::read(from.join(file)).expect("it has this file"));
-    let memory = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+    let memory = MemoryCheckpoint(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
     let opened =
         forge_frontend::read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
     let options = Options { quant: Quant::To(Format::F32), ..Options::default() };
@@ -136,7 +136,7 @@ fn odd_portions(count: usize) -> Vec<usize> {
 }
 
 #[test]
-fn texts_longer_than_rings_are_the_references_however_they_are_read() {
+fn sequences_longer_than_the_ring_buffer_match_the_reference() {
     for it in all() {
         // As one prompt, in portions of odd sizes, row by row, and row by row after a prompt.
         let then_one_by_one = [vec![400], vec![1; 60]].concat();
@@ -160,13 +160,13 @@ fn the_kernel_checker_finds_no_faults_with_ring_buffers() {
             .expect("forge runs");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         println!("{}: {} steps, worst {}", it.built.model, report["steps"], report["worst"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(report["ok"] == true && output.status.success(), "{report:#}\n{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(report["ok"] == true && output.status.success(), "{report:#}\n{stderr}");
     }
 }
 
 #[test]
-fn memory_matches_the_plan() {
+fn kv_cache_memory_matches_the_plan() {
     for it in all() {
         let plan = &it.plan;
         assert!(!plan.rings().is_empty(), "{}", it.built.model);

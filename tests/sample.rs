@@ -52,7 +52,7 @@ fn settings() -> impl Strategy<Value = SamplingParams> {
 }
 
 #[test]
-fn the_kernel_draws_what_the_sampler_draws() {
+fn gpu_sampling_matches_cpu_sampling() {
     let instances = VOCABULARIES.map(|vocabulary| {
         let spec = Spec::Sample(Sample { vocabulary });
         render(&format!("sample_{vocabulary}"), &spec).unwrap_or_else(|error| panic!("{error}"))

@@ -11,7 +11,7 @@ fn stage(name: &str, stage: &str, quant: &str) -> String {
 }
 
 #[test]
-fn stages_of_llama() {
+fn llama_stages() {
     insta::assert_snapshot!("llama-checkpoint", stage("llama", "checkpoint", "keep"));
     insta::assert_snapshot!("llama-graph", stage("llama", "graph", "keep"));
     insta::assert_snapshot!("llama-plan-q4_0", stage("llama", "plan", "q4_0"));
@@ -19,7 +19,7 @@ fn stages_of_llama() {
 }
 
 #[test]
-fn stages_of_llama_with_biases() {
+fn llama_bias_stages() {
     insta::assert_snapshot!("llama_bias-checkpoint", stage("llama_bias", "checkpoint", "keep"));
     insta::assert_snapshot!("llama_bias-graph", stage("llama_bias", "graph", "keep"));
     insta::assert_snapshot!("llama_bias-plan", stage("llama_bias", "plan", "keep"));
@@ -27,7 +27,7 @@ fn stages_of_llama_with_biases() {
 }
 
 #[test]
-fn stages_of_experts() {
+fn moe_stages() {
     insta::assert_snapshot!("qwen3_moe-plan-q4_0", stage("qwen3_moe", "plan", "q4_0"));
     insta::assert_snapshot!("qwen3_moe-kernels-q4_0", stage("qwen3_moe", "kernels", "q4_0"));
     // Sinks, expert biases, clamped gates, and quantized weights that are kept.
@@ -37,14 +37,14 @@ fn stages_of_experts() {
 }
 
 #[test]
-fn stages_of_latents() {
+fn mla_stages() {
     insta::assert_snapshot!("deepseek_v3-plan-q4_0", stage("deepseek_v3", "plan", "q4_0"));
     // Without a low-rank query projection.
     insta::assert_snapshot!("deepseek_v2-plan", stage("deepseek_v2", "plan", "keep"));
 }
 
 #[test]
-fn generated_text_of_llama() {
+fn llama_generated_files() {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let out = scratch.path().join("llama").display().to_string();
     let path = model("llama").display().to_string();
@@ -60,7 +60,7 @@ fn generated_text_of_llama() {
 }
 
 #[test]
-fn every_stage_is_json_too() {
+fn every_stage_has_json_output() {
     let path = model("llama").display().to_string();
     for stage in ["checkpoint", "graph", "plan", "kernels"] {
         let output = forge_with(&["inspect", &path, "--stage", stage, "--json"]);

@@ -29,7 +29,7 @@ const QUOTING: [&str; 4] =
     ["tests/vocabulary.rs", "docs/contributing/STYLE.md", "docs/perf-log", "examples/fable"];
 
 #[test]
-fn project_only_words_are_not_used() {
+fn no_project_only_words() {
     let mut faults = Vec::new();
     for folder in
         ["crates", "kernels", "templates", "docs", "tests", "examples", "README.md", "CONTRIBUTING.md"]
@@ -51,7 +51,7 @@ fn project_only_words_are_not_used() {
 }
 
 #[test]
-fn words_are_found_in_names_and_sentences_and_not_inside_other_words() {
+fn finds_words_in_names_and_sentences_only() {
     for (line, expected) in [
         ("// Whoever is done", vec!["whoever"]),
         ("fn referee_of(x: u32)", vec!["referee"]),

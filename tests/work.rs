@@ -6,8 +6,8 @@ use forge_runtime::device::kernel_cost::{DispatchCost, KernelCost};
 use tests::{graph, models};
 
 #[test]
-fn a_program_has_the_costs_of_its_steps() {
-    let mut complaints = Vec::new();
+fn kernel_cost_tables_match_the_planned_costs() {
+    let mut errors = Vec::new();
     let mut steps = 0;
     for name in models() {
         let graph = graph(&name);
@@ -39,25 +39,20 @@ fn a_program_has_the_costs_of_its_steps() {
                 };
                 let known = works[kernel.expect("it is the plan's")].of(rows as u32, length as u32);
                 let cost = step_cost(&plan, section, step, load);
-                let said =
+                let planned =
                     DispatchCost { read: cost.read(), written: cost.written(), operations: cost.operations };
                 // The length of the tile list grows in steps.
                 let near =
                     |a: u64, b: u64| a == b || instance.name.contains("experts") && a.abs_diff(b) <= 64;
-                let equal = near(known.read, said.read) && near(known.written, said.written);
-                if !equal || known.operations != said.operations {
+                let equal = near(known.read, planned.read) && near(known.written, planned.written);
+                if !equal || known.operations != planned.operations {
                     let what = format!("{name}, {rows} rows to {length}: {}.{}", section.name, instance.name);
-                    complaints.push(format!("{what}: {known:?} is not {said:?}"));
+                    errors.push(format!("{what}: {known:?} is not {planned:?}"));
                 }
                 steps += 1;
             }
         }
     }
     assert!(steps > 1000, "{steps}");
-    assert!(
-        complaints.is_empty(),
-        "{}\n{}",
-        complaints.len(),
-        complaints[..complaints.len().min(20)].join("\n")
-    );
+    assert!(errors.is_empty(), "{}\n{}", errors.len(), errors[..errors.len().min(20)].join("\n"));
 }

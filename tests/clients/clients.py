@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What other people's clients make of a server: clients.py http://127.0.0.1:8080/v1 [key]
+"""Tests third-party clients with a server: clients.py http://127.0.0.1:8080/v1 [key]
 
-Wants any of: pip install openai litellm langchain-openai. Those that are absent are skipped, which is said. The server's
-model has to have a chat template; what it says does not matter, only that all clients are told the same.
+Uses those of openai, litellm and langchain-openai that are installed, and reports the others as skipped. The server's
+model needs a chat template. All clients must receive the same text.
 """
 import importlib.util
 import json
@@ -12,8 +12,8 @@ import urllib.request
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080/v1"
 KEY = sys.argv[2] if len(sys.argv) > 2 else "none"
-asked = urllib.request.Request(URL + "/models", headers={"Authorization": "Bearer " + KEY})
-MODEL = json.load(urllib.request.urlopen(asked))["data"][0]["id"]
+request = urllib.request.Request(URL + "/models", headers={"Authorization": "Bearer " + KEY})
+MODEL = json.load(urllib.request.urlopen(request))["data"][0]["id"]
 MESSAGES = [{"role": "user", "content": "Tell me a story about a fox and a lantern"}]
 PET = {"type": "object", "properties": {"kind": {"enum": ["fox", "bear"]}, "age": {"type": "integer", "minimum": 0, "maximum": 20}},
        "required": ["kind", "age"], "additionalProperties": False}
@@ -29,11 +29,11 @@ def openai():
     client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
     model = MODEL
     assert client.models.list().data[0].id == client.models.retrieve(model).id == model
-    asked = dict(model=model, messages=MESSAGES, max_tokens=20, temperature=0)
-    whole = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+    options = dict(model=model, messages=MESSAGES, max_tokens=20, temperature=0)
+    whole = client.chat.completions.create(**options, logprobs=True, top_logprobs=2)
     text = whole.choices[0].message.content
     assert whole.usage.completion_tokens <= 20 and len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
-    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    chunks = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     form = {"type": "json_schema", "json_schema": {"name": "pet", "strict": True, "schema": PET}}
@@ -51,24 +51,24 @@ def openai():
         with client.chat.completions.stream(**wanted) as stream:
             call = stream.get_final_completion().choices[0].message.tool_calls[0]
         assert call.function.name == "adopt" and is_pet(json.loads(call.function.arguments))
-    except openai.BadRequestError as refusal:
-        assert "knows no tools" in refusal.message, refusal
+    except openai.BadRequestError as error:
+        assert "knows no tools" in error.message, error
         print("openai: functions skipped, the model's chat template knows none")
     response = client.responses.create(model=model, input=MESSAGES[0]["content"], max_output_tokens=20, temperature=0)
     assert response.output_text == text, (response.output_text, text)
     with client.responses.stream(model=model, input="x", temperature=0,
                                  text={"format": {"type": "json_schema", "name": "pet", "schema": PET, "strict": True}}) as stream:
         assert is_pet(json.loads(stream.get_final_response().output_text))
-    for error, ask in (
-        (openai.NotFoundError, lambda: client.chat.completions.create(**{**asked, "model": "another"})),
+    for expected, request in (
+        (openai.NotFoundError, lambda: client.chat.completions.create(**{**options, "model": "another"})),
         (openai.NotFoundError, lambda: client.embeddings.create(model=model, input="x")),
-        (openai.BadRequestError, lambda: client.chat.completions.create(**{**asked, "messages": [{"role": "user", "content": "x " * 200000}]})),
+        (openai.BadRequestError, lambda: client.chat.completions.create(**{**options, "messages": [{"role": "user", "content": "x " * 200000}]})),
     ):
         try:
-            ask()
-            raise AssertionError("that should have been refused")
-        except error as refusal:
-            assert refusal.message
+            request()
+            raise AssertionError("that should have been rejected")
+        except expected as error:
+            assert error.message
     return text
 
 
@@ -76,9 +76,9 @@ def litellm():
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     import litellm
 
-    asked = dict(model="openai/" + MODEL, api_base=URL, api_key=KEY, messages=MESSAGES, max_tokens=20, temperature=0)
-    text = litellm.completion(**asked).choices[0].message.content
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in litellm.completion(**asked, stream=True)) == text
+    options = dict(model="openai/" + MODEL, api_base=URL, api_key=KEY, messages=MESSAGES, max_tokens=20, temperature=0)
+    text = litellm.completion(**options).choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in litellm.completion(**options, stream=True)) == text
     return text
 
 
@@ -104,4 +104,4 @@ for name, use in (("openai", openai), ("litellm", litellm), ("langchain_openai",
     texts[name] = use()
     print(f"{name}: {texts[name]!r}")
 if len(set(texts.values())) > 1:
-    sys.exit("not all clients were told the same")
+    sys.exit("clients received different texts")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What lm-evaluation-harness makes of a server: harness.py http://127.0.0.1:8080/v1 CRATE [PROGRAM]
+"""Evaluates a server with lm-evaluation-harness: harness.py http://127.0.0.1:8080/v1 CRATE [PROGRAM]
 
 Wants: pip install "lm_eval[api]" transformers. CRATE is the directory that has the model's tokenizer.json, PROGRAM the
 program itself, whose own measure of perplexity is to be the harness's. The task is made here, of texts that lie in this
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as folder:
     )["results"]
     bits = results["stories_rolling"]["bits_per_byte,none"]
     accuracy = results["stories_choice"]["acc,none"]
-    print(f"lm_eval: {bits:.6f} bits a byte, {accuracy:.2f} of endings told, {results['stories_write']['exact_match,none']:.2f} written exactly")
+    print(f"lm_eval: {bits:.6f} bits a byte, {accuracy:.2f} of endings predicted, {results['stories_write']['exact_match,none']:.2f} written exactly")
     # An untrained model gets about half of them right.
     assert accuracy >= 0.8, accuracy
     if PROGRAM:

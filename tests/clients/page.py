@@ -18,9 +18,9 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 WATCH = """
 window.seen = [];
 document.addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
-  const said = document.querySelector("#talk").innerText, button = document.querySelector("#send").textContent;
-  window.seen.push([button, said.length]);
-  if (!window.stopped && button === "Stop" && said.length > 80) {
+  const text = document.querySelector("#talk").innerText, button = document.querySelector("#send").textContent;
+  window.seen.push([button, text.length]);
+  if (!window.stopped && button === "Stop" && text.length > 80) {
     window.stopped = true;
     document.querySelector("#words").dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
   }

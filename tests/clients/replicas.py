@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Two servers behind a proxy, one of which is killed under load: replicas.py PROGRAM [haproxy|nginx]
 
-Runs examples/replicas/run.sh. Half of the clients stream, half wait for the whole answer. When one server is killed in the
-middle, whoever had begun to be told something by it is cut off, and nobody else: every other request is answered, with the
-right text, by the server that is left. Needs Python, and the proxy.
+Runs examples/replicas/run.sh. Half of the clients stream, half wait for the whole answer. When one server is killed,
+only the streams that it had started are cut off: every other request receives the correct text from the other server.
+Needs Python and the proxy.
 """
 import http.client
 import json
@@ -19,7 +19,7 @@ PROGRAM, PROXY = os.path.abspath(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 
 RUN = pathlib.Path(__file__).resolve().parents[2] / "examples/replicas/run.sh"
 CLIENTS, SECONDS = 16, 6
 PROMPTS = [f"Once there was a {animal} who" for animal in ("fox", "bear", "hen", "goose", "troll")]
-told, lock, enough = [], threading.Lock(), threading.Event()
+results, lock, enough = [], threading.Lock(), threading.Event()
 
 
 def request(path, body=None, timeout=60):
@@ -28,7 +28,7 @@ def request(path, body=None, timeout=60):
     return connection.getresponse()
 
 
-def ask(prompt, stream):
+def complete(prompt, stream):
     """The text, and how it ended: whole, cut off after it had begun, or lost before."""
     text, begun = "", False
     try:
@@ -53,15 +53,15 @@ def client(number):
     while not enough.is_set():
         prompt, stream = PROMPTS[number % len(PROMPTS)], number % 2 == 0
         begin = time.time()
-        text, end = ask(prompt, stream)
+        text, end = complete(prompt, stream)
         with lock:
-            told.append((begin, time.time(), prompt, stream, text, end))
+            results.append((begin, time.time(), prompt, stream, text, end))
         number += 2
 
 
 def answered_after(killed):
     with lock:
-        return sum(begin > killed and end == "whole" for begin, _, _, _, _, end in told)
+        return sum(begin > killed and end == "whole" for begin, _, _, _, _, end in results)
 
 
 proxy = subprocess.Popen([RUN, PROGRAM, PROXY], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -76,7 +76,7 @@ try:
         assert time.time() < deadline and proxy.poll() is None, "the servers did not become ready"
         time.sleep(0.3)
     time.sleep(3)  # Both of them, as the proxy sees it.
-    right = {prompt: ask(prompt, False)[0] for prompt in PROMPTS}
+    right = {prompt: complete(prompt, False)[0] for prompt in PROMPTS}
     assert all(right.values())
     threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
     for thread in threads:
@@ -96,14 +96,14 @@ finally:
     os.killpg(proxy.pid, signal.SIGTERM)
 
 ends = {}
-for begin, end_time, prompt, stream, text, end in told:
+for begin, end_time, prompt, stream, text, end in results:
     ends[end] = ends.get(end, 0) + 1
     if end == "whole":
         assert text == right[prompt], (prompt, text, right[prompt])
     else:
         assert end == "cut off" and stream, (end, stream, begin - killed)
-        assert begin < killed < end_time, "only who was being told something when it happened"
+        assert begin < killed < end_time, "only who was being results something when it happened"
         assert right[prompt].startswith(text), (prompt, text)
 after = answered_after(killed)
-print(f"{PROXY}: {len(told)} requests, {ends}, {after} of them begun and answered after one server was killed")
+print(f"{PROXY}: {len(results)} requests, {ends}, {after} of them begun and answered after one server was killed")
 assert ends.get("cut off", 0) <= CLIENTS // 2 and after > CLIENTS

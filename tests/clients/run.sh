@@ -37,7 +37,7 @@ clients() { # URL
 serve "$crate" "$port"
 clients "$url"
 # The same model with a chat template that supports tools.
-"$python" "$here/knows_tools.py" "$crate" "$packages/tools"
+"$python" "$here/add_tool_template.py" "$crate" "$packages/tools"
 serve "$packages/tools" $((port + 1))
 clients "http://127.0.0.1:$((port + 1))"
 "$python" "$here/harness.py" "$url/v1" "$crate" "$program"

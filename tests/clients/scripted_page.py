@@ -27,7 +27,7 @@ class Server(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def give(self, status, kind, body):
+    def respond(self, status, kind, body):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -36,16 +36,16 @@ class Server(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/v1/models":
-            self.give(200, "application/json", b'{"data": [{"id": "scripted", "has_chat_template": true}]}')
+            self.respond(200, "application/json", b'{"data": [{"id": "scripted", "has_chat_template": true}]}')
         else:
-            self.give(200, "text/html", PAGE.read_bytes())
+            self.respond(200, "text/html", PAGE.read_bytes())
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         requests.append([(message["role"], message["content"]) for message in body["messages"]])
         word = requests[-1][-1][1]
         if word == "fail":
-            return self.give(500, "application/json", b'{"error": {"message": "broken on purpose"}}')
+            return self.respond(500, "application/json", b'{"error": {"message": "broken on purpose"}}')
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -70,15 +70,15 @@ class Server(BaseHTTPRequestHandler):
 
 
 def walk(page, url):
-    def say(text):
+    def type_text(text):
         page.fill("#words", text)
         page.press("#words", "Enter")
 
     def idle():
         expect(page.locator("#send")).to_have_text("Send", timeout=20000)
 
-    def ask(text):
-        say(text)
+    def send_and_wait(text):
+        type_text(text)
         idle()
 
     def below():
@@ -99,11 +99,11 @@ def walk(page, url):
 
     # Answers stay in view, also those after the first that is longer than the window.
     for count in range(2):
-        ask("long")
+        send_and_wait("long")
         expect(page.locator("#talk .turn").last).to_contain_text("line 149")
         assert below() < 3, f"answer {count} ended {below()} pixels out of view"
     # After scrolling up, the view stays there. At the end, it follows again.
-    say("long")
+    type_text("long")
     expect(page.locator("#talk .turn").last).to_contain_text("line 40")
     page.mouse.move(400, 300)
     page.mouse.wheel(0, -1500)
@@ -113,17 +113,17 @@ def walk(page, url):
     assert abs(top() - place) < 3 and below() > 1000, (top(), place, below())
     page.mouse.wheel(0, 100000)
     page.wait_for_timeout(200)
-    ask("long")
+    send_and_wait("long")
     assert below() < 3, below()
 
     # A new chat, started during an answer, does not contain that answer.
     option("N")
     expect(page.locator("#empty")).to_be_visible()
-    say("endless")
+    type_text("endless")
     expect(page.locator("#talk")).to_contain_text("old old")
     option("N")
-    ask("first")
-    ask("second")
+    send_and_wait("first")
+    send_and_wait("second")
     expect(page.locator("#talk")).not_to_contain_text("old")
     assert requests[-2] == [("user", "first")], requests[-2]
     assert requests[-1] == [("user", "first"), ("assistant", "short answer"), ("user", "second")], requests[-1]
@@ -131,7 +131,7 @@ def walk(page, url):
     # A message without a reply is not sent again with the next one.
     for word in ["silent", "fail"]:
         option("N")
-        say(word)
+        type_text(word)
         if word == "silent":
             expect(page.locator("#send")).to_have_text("Stop")
             page.keyboard.press("Escape")
@@ -144,14 +144,14 @@ def walk(page, url):
             page.keyboard.press("Escape")
         idle()
         assert requests[-1] == [("user", word)], requests[-1]
-        ask("then")
+        send_and_wait("then")
         assert requests[-1] == [("user", "then")], requests[-1]
         expect(page.locator(".unanswered")).to_have_count(2)
-        ask("and")
+        send_and_wait("and")
         assert [role for role, _ in requests[-1]] == ["user", "assistant", "user"], requests[-1]
 
     # Settings have their usual labels.
-    ask("cut")
+    send_and_wait("cut")
     expect(page.locator("#talk")).to_contain_text("token limit reached")
     option("S")
     for label in ["Max tokens", "API key"]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Many clients of all kinds at once, for minutes: soak.py http://127.0.0.1:8080 [minutes] [clients] [pid]
 
-Patient ones compare what they get with what a client alone got. The others go away in the middle, send what is no JSON,
-prompts that are too long, bodies that stop half way, or read so slowly that they are a burden. With the server's process
-id its memory is watched too. Exit code 0: no wrong answer, nobody was left waiting, and memory stayed where it was.
-Needs Python and nothing else.
+Most clients read the whole answer and compare it with the answer to the same request on an idle server. The others
+disconnect early, send invalid JSON, prompts that are too long or incomplete bodies, or read slowly. With the server's
+process id, its memory is watched too. Exit code 0: no wrong answer, no request without an answer, and no growing memory.
+Needs only Python.
 """
 import asyncio
 import json
@@ -36,7 +36,7 @@ async def connect():
     return await asyncio.open_connection(URL.hostname, URL.port, limit=1 << 24)
 
 
-async def ask(body):
+async def send(body):
     """A response's status and body, chunks joined."""
     reader, writer = await connect()
     try:
@@ -55,12 +55,12 @@ async def ask(body):
     return int(head[9:12]), rest.decode()
 
 
-def question(prompt, tokens, stream):
+def completion_body(prompt, tokens, stream):
     return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": stream, "ignore_eos": True}
 
 
 async def answer(prompt, tokens, stream):
-    status, body = await ask(question(prompt, tokens, stream))
+    status, body = await send(completion_body(prompt, tokens, stream))
     if status != 200:
         return status, None
     if not stream:
@@ -70,31 +70,31 @@ async def answer(prompt, tokens, stream):
     return status, "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1])
 
 
-async def patient(alone):
-    prompt, tokens = random.choice(list(alone))
+async def read_all(expected):
+    prompt, tokens = random.choice(list(expected))
     status, text = await answer(prompt, tokens, random.random() < 0.5)
     if status == 429:
-        count("told to come again")
+        count("status 429")
         await asyncio.sleep(0.2)
-    elif text == alone[prompt, tokens]:
+    elif text == expected[prompt, tokens]:
         count("right")
     else:
         count("WRONG")
-        print(f"{prompt!r}: {status} {text!r}, and alone {alone[prompt, tokens]!r}", file=sys.stderr)
+        print(f"{prompt!r}: {status} {text!r}, expected {expected[prompt, tokens]!r}", file=sys.stderr)
 
 
-async def impatient(_):
+async def disconnect_early(_):
     reader, writer = await connect()
-    writer.write(request(question(random.choice(PROMPTS), 400, random.random() < 0.7)))
+    writer.write(request(completion_body(random.choice(PROMPTS), 400, random.random() < 0.7)))
     await writer.drain()
     await asyncio.sleep(random.random() * 0.5)
     writer.close()
-    count("gone away")
+    count("disconnected early")
 
 
-async def slow(_):
+async def read_slowly(_):
     reader, writer = await connect()
-    writer.write(request(question(random.choice(PROMPTS), 300, True)))
+    writer.write(request(completion_body(random.choice(PROMPTS), 300, True)))
     for _ in range(10):
         await asyncio.wait_for(reader.read(200), 60)
         await asyncio.sleep(0.3)
@@ -102,37 +102,37 @@ async def slow(_):
     count("read slowly")
 
 
-async def wrong(_):
+async def send_invalid(_):
     body, statuses = random.choice([
         (b"{", (400,)), (b"\xff\xfe", (400,)), (b"[]", (400,)), ({"prompt": 5}, (400,)), ({}, (400,)),
         ({"prompt": "x " * 100_000}, (400,)), ({"prompt": "x", "n": 10_000}, (400,)), ({"prompt": "x", "nonsense": 1}, (400,)),
         (b" " * (3 << 20), (413,)), ({"prompt": "x", "guided_regex": "("}, (400,)),
     ])
     try:
-        status, _ = await ask(body)
+        status, _ = await send(body)
     except (ConnectionError, ValueError):
         # The server may close the connection before the client reads the rejection of its body.
-        count("refused abruptly")
+        count("rejected abruptly")
         return
-    count("refused" if status in statuses else f"WRONG: status {status}")
+    count("rejected" if status in statuses else f"WRONG: status {status}")
 
 
-async def broken(_):
+async def send_partial(_):
     reader, writer = await connect()
     writer.write(request(b'{"prompt": "x', length=1000))
     await writer.drain()
     await asyncio.sleep(random.random())
     writer.close()
-    count("broken off")
+    count("incomplete body")
 
 
-async def client(alone, until):
+async def client(expected, until):
     while time.monotonic() < until:
-        kind = random.choices([patient, impatient, slow, wrong, broken], [12, 4, 1, 3, 1])[0]
+        kind = random.choices([read_all, disconnect_early, read_slowly, send_invalid, send_partial], [12, 4, 1, 3, 1])[0]
         try:
-            await kind(alone)
+            await kind(expected)
         except asyncio.TimeoutError:
-            count("WRONG: left waiting")
+            count("WRONG: timeout")
         except (ConnectionError, OSError) as error:
             count(f"connection: {type(error).__name__}")
 
@@ -150,15 +150,15 @@ async def watch(until, seen):
 
 
 async def main():
-    alone = {}
+    expected = {}
     for prompt in PROMPTS:
         for tokens in (4, 24):
-            alone[prompt, tokens] = (await answer(prompt, tokens, False))[1]
+            expected[prompt, tokens] = (await answer(prompt, tokens, False))[1]
     until, seen = time.monotonic() + 60 * MINUTES, []
-    await asyncio.gather(watch(until, seen), *(client(alone, until) for _ in range(CLIENTS)))
+    await asyncio.gather(watch(until, seen), *(client(expected, until) for _ in range(CLIENTS)))
     status, text = await answer(PROMPTS[0], 24, False)
     bad = [what for what in counts if what.startswith("WRONG")]
-    if text != alone[PROMPTS[0], 24]:
+    if text != expected[PROMPTS[0], 24]:
         bad.append("WRONG: the last answer")
     print(json.dumps(counts, indent=1))
     if seen:

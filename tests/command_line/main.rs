@@ -1,8 +1,8 @@
 //! Errors of the command line: each names its cause, and leaves no files behind.
 
-mod refusals;
+mod rejected_inputs;
 
-use crate::refusals::{broken, refused};
+use crate::rejected_inputs::{assert_rejected, with_config};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,8 +27,8 @@ pub(crate) fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn an_unreadable_chat_template_is_reported_and_chat_is_left_out() {
-    let copy = broken(|_| {});
+fn omits_chat_if_the_chat_template_is_invalid() {
+    let copy = with_config(|_| {});
     for (file, text) in [
         ("chat_template.jinja", "{% for %}"),
         ("chat_template.json", r#"{"chat_template": "{{ a"}"#),
@@ -48,7 +48,7 @@ fn an_unreadable_chat_template_is_reported_and_chat_is_left_out() {
 }
 
 #[test]
-fn a_budget_above_the_largest_format_is_reported() {
+fn reports_a_budget_above_the_largest_format() {
     let inspect = |quant: &str| {
         let llama = model("llama").display().to_string();
         stderr(&forge_with(&["inspect", &llama, "--quant", quant, "--stage", "plan"]))
@@ -59,7 +59,7 @@ fn a_budget_above_the_largest_format_is_reported() {
 }
 
 #[test]
-fn mixes_choose_formats_by_tensor_and_one_that_fits() {
+fn quant_mixes_choose_a_format_per_tensor() {
     let (stderr, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-reference-logits"]);
     assert_eq!(code, Some(0), "{stderr}");
     // Rows of 64 and 56 columns: the output and sensitive layers in q8_0 for q6_k, the others in affine4_32
@@ -76,7 +76,7 @@ fn mixes_choose_formats_by_tensor_and_one_that_fits() {
 }
 
 #[test]
-fn only_what_forge_made_is_replaced() {
+fn force_replaces_only_generated_crates() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out").display().to_string();
     let llama = model("llama").display().to_string();
@@ -99,7 +99,7 @@ fn only_what_forge_made_is_replaced() {
 }
 
 #[test]
-fn a_checkpoint_in_the_crate_before_is_not_replaced_with_it() {
+fn force_does_not_delete_a_checkpoint_inside_the_crate() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out");
     let inside = out.join("models/llama");
@@ -124,7 +124,7 @@ fn a_checkpoint_in_the_crate_before_is_not_replaced_with_it() {
 }
 
 #[test]
-fn an_interrupted_compilation_leaves_nothing() {
+fn interrupted_compilation_leaves_no_files() {
     let llama = model("llama");
     let begun = Instant::now();
     let (stderr, code, _) = compile(&llama, &[]);
@@ -159,7 +159,7 @@ fn an_interrupted_compilation_leaves_nothing() {
 }
 
 #[test]
-fn json_goes_to_standard_output_and_nothing_else_does() {
+fn json_is_the_only_output_on_stdout() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out").display().to_string();
     let llama = model("llama").display().to_string();
@@ -187,7 +187,7 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
-fn a_full_output_is_an_error_and_a_closed_one_is_not() {
+fn full_stdout_is_an_error_and_closed_stdout_is_not() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out").display().to_string();
     let llama = model("llama").display().to_string();
@@ -276,7 +276,7 @@ pub(crate) fn read(root: &Path, folder: &Path, texts: &mut BTreeMap<String, Stri
 }
 
 #[test]
-fn what_a_chip_would_take_is_predicted() {
+fn predicts_times_for_a_chip() {
     let llama = model("llama").display().to_string();
     let inspect = |more: &[&str]| {
         let arguments: Vec<&str> =
@@ -297,7 +297,7 @@ fn what_a_chip_would_take_is_predicted() {
 }
 
 #[test]
-fn keep_is_the_checkpoint_s_own_format() {
+fn quant_keep_uses_the_checkpoint_format() {
     // All are bf16 except one with quantized experts.
     for name in models().into_iter().filter(|name| name != "gpt_oss_mxfp4") {
         let folder = tempfile::tempdir().expect("a temporary directory");
@@ -333,7 +333,7 @@ fn completions_list_commands_and_options() {
 }
 
 #[test]
-fn a_gguf_file_is_compiled_as_a_folder_is() {
+fn compiles_a_gguf_file_like_a_directory() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gguf");
     let to = tempfile::tempdir().expect("a temporary directory");
     let (from, out) = (folder.join("llama-q4_0.gguf").display().to_string(), to.path().join("out"));
@@ -346,5 +346,5 @@ fn a_gguf_file_is_compiled_as_a_folder_is() {
         assert!(out.join(file).is_file(), "{file}");
     }
     // One name for several files is ambiguous.
-    refused(&folder, &[], 1, &["llama-q4_0.gguf", "pass the path of one file"]);
+    assert_rejected(&folder, &[], 1, &["llama-q4_0.gguf", "pass the path of one file"]);
 }

@@ -18,8 +18,8 @@ const TUNABLE: &str = "qwen3_moe";
 
 /// The linker that comes with Rust.
 fn linker() -> PathBuf {
-    let told = run(Command::new("rustc").args(["--print", "sysroot"]));
-    let sysroot = PathBuf::from(String::from_utf8_lossy(&told.stdout).trim());
+    let output = run(Command::new("rustc").args(["--print", "sysroot"]));
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let host = run(Command::new("rustc").args(["--print", "host-tuple"]));
     let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
     sysroot.join("lib/rustlib").join(host).join("bin/rust-lld")

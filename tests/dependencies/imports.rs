@@ -206,7 +206,7 @@ fn found(crate_text: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn an_item_of_lib_rs_is_found() {
+fn detects_imports_from_lib_rs() {
     let library = ("lib.rs", "mod a; pub use crate::a::A; pub struct Options;");
     assert_eq!(found(&[library, ("a.rs", "use crate::Options;")]), ["a.rs: crate::Options"]);
     assert_eq!(found(&[library, ("a.rs", "use crate::{A, a::B};")]), ["a.rs: crate::A"]);
@@ -217,7 +217,7 @@ fn an_item_of_lib_rs_is_found() {
 }
 
 #[test]
-fn an_item_of_a_parent_module_is_found() {
+fn detects_imports_from_parent_modules() {
     let parent = ("a/mod.rs", "mod b; mod c; pub use c::C; pub struct A;");
     assert_eq!(found(&[parent, ("a/b.rs", "use super::A;"), ("a/c.rs", "")]), ["a/b.rs: crate::a::A"]);
     assert_eq!(found(&[parent, ("a/b.rs", "use crate::a::C;"), ("a/c.rs", "")]), ["a/b.rs: crate::a::C"]);
@@ -227,7 +227,7 @@ fn an_item_of_a_parent_module_is_found() {
 }
 
 #[test]
-fn modules_beside_and_below_may_be_imported() {
+fn allows_imports_from_sibling_and_child_modules() {
     let modules = [("lib.rs", "mod a; mod d;"), ("a/mod.rs", "mod b; mod c;"), ("a/c.rs", ""), ("d.rs", "")];
     let found_in = |text| found(&[&modules[..], &[("a/b.rs", text)]].concat());
     assert!(found_in("use super::c; use super::c::C; use crate::d::{self, D};").is_empty());
@@ -236,7 +236,7 @@ fn modules_beside_and_below_may_be_imported() {
 }
 
 #[test]
-fn tests_may_import_the_module_under_test() {
+fn allows_tests_to_import_the_module_under_test() {
     let inline = ("a.rs", "fn f() {} #[cfg(test)] mod tests { use super::*; use crate::Options; }");
     assert!(found(&[("lib.rs", "mod a;"), inline]).is_empty());
     let parent = ("a/mod.rs", "#[cfg(test)]\nmod tests;\nfn f() {}");

@@ -55,7 +55,7 @@ fn crates_depend_only_on_crates_below_them() {
 const NOT_YET: &[&str] = &["forge-codegen/src", "forge-ir/src", "forge-kernels/src", "forge-planner/src"];
 
 #[test]
-fn modules_import_from_no_module_above_them() {
+fn modules_do_not_import_from_higher_modules() {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(root().join("crates")).expect("the crates").flatten() {
         let name = entry.file_name().into_string().expect("names are UTF-8");

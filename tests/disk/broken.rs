@@ -132,7 +132,7 @@ fn assert_disk_metrics(server: &Server) {
 }
 
 #[test]
-fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server_goes_on() {
+fn disk_failure_fails_the_request_and_the_server_continues() {
     let built = built();
     let folder = folder(built);
     let mounted = tempfile::tempdir().expect("a temporary folder");
@@ -176,7 +176,7 @@ fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server
 /// A substitute for a failing disk where FUSE is missing: the file is truncated in place, so reads past its
 /// new end fail.
 #[test]
-fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_the_server_goes_on() {
+fn truncated_weights_fail_the_request_and_the_server_continues() {
     let built = built();
     let folder = folder(built);
     let path = folder.path().join(WEIGHTS);

@@ -144,7 +144,7 @@ fn show(what: &str, result: &RunResult) {
 }
 
 #[test]
-fn with_memory_for_a_third_of_its_weights_a_model_generates_the_same_tokens() {
+fn generates_the_same_tokens_with_memory_for_a_third_of_the_weights() {
     let limit = built().weights / 3;
     let resident = generate("resident", None);
     show("resident", &resident);
@@ -170,7 +170,7 @@ fn with_memory_for_a_third_of_its_weights_a_model_generates_the_same_tokens() {
 
 /// The limit must fail without expert streaming, and with more cache slots than fit.
 #[test]
-fn the_limit_is_too_low_for_resident_experts_and_for_a_large_cache() {
+fn memory_limit_rejects_resident_experts_and_large_caches() {
     let limit = built().weights / 3;
     let rejected = generate(&format!("stream:{limit}"), Some(limit));
     show("a cache as large as the limit", &rejected);

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-mod planted;
+mod host_faults;
 
-pub use planted::{PLANTED, PLANTED_STREAMING, Planted, SKEWED};
+pub use host_faults::{ENGINE_FAULTS, HOST_FAULTS, HostFault, STREAMING_FAULTS};
 
 /// The name of the program and of its directory.
 pub const DRIVER: &str = "metal-driver";
@@ -27,14 +27,14 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     let texts = files(&metal);
     let mut hosts = vec!["whole"];
     write_host(&directory, "whole", &texts);
-    for planted in PLANTED.iter().chain(&PLANTED_STREAMING) {
-        write_host(&directory, planted.name, &planted.plant(&texts));
-        hosts.push(planted.name);
+    for fault in HOST_FAULTS.iter().chain(&STREAMING_FAULTS) {
+        write_host(&directory, fault.name, &fault.apply(&texts));
+        hosts.push(fault.name);
     }
     write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
     write(&directory.join("src/models.rs"), &models_text(crates));
     let sources = root().join("tests/emulated/driver");
-    for from in ["main.rs", "skewed.rs", "redrawn.rs", "watched.rs", "build.rs"] {
+    for from in ["main.rs", "faulty_device.rs", "resample.rs", "long_context.rs", "build.rs"] {
         let to = if from == "build.rs" { from.to_owned() } else { format!("src/{from}") };
         write(&directory.join(to), &std::fs::read_to_string(sources.join(from)).expect("it lies here"));
     }
@@ -114,7 +114,7 @@ fn models_text(crates: &[&Built]) -> String {
     for built in crates {
         let name = built.name();
         let library = name.replace('-', "_");
-        writeln!(text, "        {name:?} => crate::work(&{library}::PROGRAM, job),")
+        writeln!(text, "        {name:?} => crate::run_job(&{library}::PROGRAM, job),")
             .expect("a text takes text");
     }
     text + "        name => panic!(\"there is no model {name}\"),\n    }\n}\n"

@@ -1,7 +1,7 @@
 //! The checks of each kind of file: the code of the compiler and its programs that reads it, as far as it
 //! gets.
 
-use forge_frontend::{Checkpoint, DummyWeights, Memory, Opened, Options, read_model};
+use forge_frontend::{Checkpoint, DummyWeights, LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::Diagnostic;
 use forge_planner::{Quant, Workload};
 use forge_runtime::text::chat_template::{Conversation, Message, Template};
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Reads a checkpoint. The places of diagnostics must be inside their files.
-fn read(checkpoint: &dyn Checkpoint) -> Option<Opened> {
+fn read(checkpoint: &dyn Checkpoint) -> Option<LoadedCheckpoint> {
     match read_model(checkpoint, &Options::default()) {
         Ok(opened) => Some(opened),
         Err(faults) => {
-            assert!(!faults.is_empty(), "a fault is told");
+            assert!(!faults.is_empty(), "a rejection has a diagnostic");
             faults.iter().for_each(|fault| points_into(checkpoint, fault));
             None
         }
@@ -31,17 +31,17 @@ fn points_into(checkpoint: &dyn Checkpoint, fault: &Diagnostic) {
 
 /// A configuration alone, and with dummy tensors of the shapes that it needs; planned if `is_planned`.
 pub(crate) fn config(bytes: &[u8], is_planned: bool) {
-    read(&Memory(BTreeMap::from([("config.json".to_owned(), bytes.to_vec())])));
+    read(&MemoryCheckpoint(BTreeMap::from([("config.json".to_owned(), bytes.to_vec())])));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(shapes) = DummyWeights::new(text, &Options::default()) else { return };
-    let opened = read(&shapes).expect("the tensors are those that were asked for");
+    let opened = read(&shapes).expect("the tensors are those of the graph");
     if is_planned {
         plan(&opened);
     }
 }
 
 /// The stages after reading that need no weight values.
-fn plan(opened: &Opened) {
+fn plan(opened: &LoadedCheckpoint) {
     let graph = &opened.graph;
     for quant in ["keep", "q4_0"] {
         let options =
@@ -56,14 +56,14 @@ fn plan(opened: &Opened) {
 /// A small file next to a valid configuration.
 pub(crate) fn beside(file: &str, bytes: &[u8]) {
     let config = include_bytes!("../models/llama3_rope/config.json");
-    read(&Memory(BTreeMap::from([
+    read(&MemoryCheckpoint(BTreeMap::from([
         ("config.json".to_owned(), config.to_vec()),
         (file.to_owned(), bytes.to_vec()),
     ])));
 }
 
 /// A model with one of its files replaced.
-pub(crate) fn with(model: &Memory, file: &str, bytes: &[u8]) {
+pub(crate) fn with(model: &MemoryCheckpoint, file: &str, bytes: &[u8]) {
     let mut files = model.clone();
     files.0.insert(file.to_owned(), bytes.to_vec());
     read_whole(&files);
@@ -71,11 +71,11 @@ pub(crate) fn with(model: &Memory, file: &str, bytes: &[u8]) {
 
 /// A GGUF file, which is a complete model.
 pub(crate) fn gguf(bytes: &[u8]) {
-    read_whole(&Memory(BTreeMap::from([("model.gguf".to_owned(), bytes.to_vec())])));
+    read_whole(&MemoryCheckpoint(BTreeMap::from([("model.gguf".to_owned(), bytes.to_vec())])));
 }
 
 /// Reads a checkpoint, and the last byte of every tensor.
-fn read_whole(files: &Memory) {
+fn read_whole(files: &MemoryCheckpoint) {
     let Some(opened) = read(files) else { return };
     let mut number = [0];
     for tensor in opened.tensors.iter().filter(|tensor| tensor.bytes > 0) {
@@ -84,7 +84,7 @@ fn read_whole(files: &Memory) {
 }
 
 /// A model with another safetensors header, followed by as many bytes of data as the model has.
-pub(crate) fn header(model: &Memory, bytes: &[u8]) {
+pub(crate) fn header(model: &MemoryCheckpoint, bytes: &[u8]) {
     const FILE: &str = "model.safetensors";
     let own = &model.0[FILE];
     let length = u64::from_le_bytes(*own.first_chunk().unwrap()) as usize;
@@ -112,7 +112,7 @@ pub(crate) fn tokenizer(path: &Path) {
 }
 
 /// A `tekken.json` in a model without `tokenizer.json`, and the tokenizer made from it.
-pub(crate) fn tekken(model: &Memory, folder: &Path, bytes: &[u8]) {
+pub(crate) fn tekken(model: &MemoryCheckpoint, folder: &Path, bytes: &[u8]) {
     let mut files = model.clone();
     files.0.insert("tekken.json".to_owned(), bytes.to_vec());
     let Some(opened) = read(&files) else { return };

@@ -2,7 +2,7 @@
 
 use crate::folder;
 use crate::mutate::{Random, json, mutated_bytes};
-use forge_frontend::Memory;
+use forge_frontend::MemoryCheckpoint;
 use std::path::PathBuf;
 
 /// The regression seeds of a target, with their names.
@@ -39,11 +39,11 @@ pub(crate) fn files(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// A model with all its files.
-pub(crate) fn model(path: &str) -> Memory {
+pub(crate) fn model(path: &str) -> MemoryCheckpoint {
     let files = entries(path).into_iter().map(|path| {
         (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap())
     });
-    Memory(files.collect())
+    MemoryCheckpoint(files.collect())
 }
 
 /// The header of a model's weight file; none if there are several files.
@@ -62,8 +62,8 @@ pub(crate) fn mutated_header(random: &mut Random, corpus: &[Vec<u8>], known: &js
     let base = random.one(corpus).clone();
     let Some(header) = json::mutated(random, base.get(8..).unwrap_or_default(), known) else { return base };
     let length = header.len() as u64;
-    let told = if random.once_in(20) { length.wrapping_mul(1 << random.below(64)) } else { length };
-    [&told.to_le_bytes(), &*header].concat()
+    let stated = if random.once_in(20) { length.wrapping_mul(1 << random.below(64)) } else { length };
+    [&stated.to_le_bytes(), &*header].concat()
 }
 
 /// The headers of small GGUF files, and zeros for the longest data of any of them.

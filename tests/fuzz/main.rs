@@ -74,7 +74,7 @@ impl Target<'_> {
 }
 
 #[test]
-fn configurations() {
+fn configs_never_panic() {
     let corpus = corpus::files("config.json");
     let known = json::Known::of(&corpus);
     Target {
@@ -88,7 +88,7 @@ fn configurations() {
 }
 
 #[test]
-fn settings_of_generation() {
+fn generation_configs_never_panic() {
     let corpus = corpus::files("generation_config.json");
     let known = json::Known::of(&corpus);
     Target {
@@ -102,7 +102,7 @@ fn settings_of_generation() {
 }
 
 #[test]
-fn headers_of_safetensors() {
+fn safetensors_headers_never_panic() {
     let model = corpus::model("odd/gemma2_uncapped");
     let corpus: Vec<Vec<u8>> = models().iter().filter_map(|model| corpus::header(model)).collect();
     let headers: Vec<Vec<u8>> = corpus.iter().map(|header| header[8..].to_vec()).collect();
@@ -118,7 +118,7 @@ fn headers_of_safetensors() {
 }
 
 #[test]
-fn files_of_gguf() {
+fn gguf_files_never_panic() {
     let (corpus, numbers) = corpus::gguf();
     if corpus.is_empty() {
         return;
@@ -134,7 +134,7 @@ fn files_of_gguf() {
 }
 
 #[test]
-fn indices_of_shards() {
+fn shard_indices_never_panic() {
     let model = corpus::model("odd/llama_sharded");
     let corpus = corpus::files("model.safetensors.index.json");
     let known = json::Known::of(&corpus);
@@ -149,7 +149,7 @@ fn indices_of_shards() {
 }
 
 #[test]
-fn tokenizers() {
+fn tokenizers_never_panic() {
     let corpus = corpus::files("tokenizer.json");
     let known = json::Known::of(&corpus);
     Target {
@@ -163,7 +163,7 @@ fn tokenizers() {
 }
 
 #[test]
-fn tokenizers_of_mistral() {
+fn tekken_tokenizers_never_panic() {
     let corpus = vec![std::fs::read(folder("tekken/tekken.json")).unwrap()];
     let known = json::Known::of(&corpus);
     let mut model = corpus::model("models/mistral");
@@ -179,7 +179,7 @@ fn tokenizers_of_mistral() {
 }
 
 #[test]
-fn settings_of_tokenizers() {
+fn tokenizer_configs_never_panic() {
     let corpus = corpus::files("tokenizer_config.json");
     let known = json::Known::of(&corpus);
     Target {
@@ -196,7 +196,7 @@ fn settings_of_tokenizers() {
 }
 
 #[test]
-fn chat_templates() {
+fn chat_templates_never_panic() {
     Target {
         name: "template",
         file: "chat_template.jinja",

@@ -3,17 +3,17 @@
 
     python3 tests/odd/make.py [NAME ...]
 
-writes a folder beside this file for every entry of MODELS: `config.json`, the weights, and `golden.safetensors` with two
-lists of ids and the logits after the last of each, computed in float32 by the plainest attention there is. Tests go from
+writes a directory next to this file for every entry of MODELS: `config.json`, the weights, and `golden.safetensors` with two
+lists of ids and the logits after the last of each, computed in float32 with eager attention. Tests go from
 the folder through the frontend to the reference, by ids, so there is no tokenizer. Every number follows from a tensor's
 name: two runs with the same torch and transformers (2.13, 5.23) write the same bytes.
 
-What an entry says beside its configuration:
+Options of an entry:
   dtype    of the weights; norms=True leaves gains and biases in float32
-  style    old: config.json is what the entry has, as files on the hub are written; new: what transformers 5 writes of it
-  shard    bytes after which another file begins
-  extra    tensors that files carry and nobody uses
-  strip    what the names of tensors begin with and here do not
+  style    old: config.json has the entry's keys, as files on the hub do; new: as transformers 5 writes it
+  shard    maximum bytes of a file
+  extra    unused tensors in the files
+  strip    prefix removed from the tensor names
   scores   standard deviation of attention scores, which the gains of queries and keys set; without it the gains are near 1
   fused    True: the experts of a layer are one tensor, and their gates and ups too
 """
@@ -36,13 +36,13 @@ LENGTHS = (5, 23)
 
 
 def model(family, hidden, inner, heads, keys, vocabulary, layers=2, context=90, **config):
-    """An entry; a size that is None is left out of the configuration. What is no key of one goes beside it."""
+    """An entry. Sizes that are None are omitted from the config; options are stored outside the config."""
     sizes = dict(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
                  num_attention_heads=heads, num_key_value_heads=keys, max_position_embeddings=context)
-    beside = {key: config.pop(key) for key in list(config) if key in
-              ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper", "fused", "scores")}
+    options = {key: config.pop(key) for key in list(config) if key in
+               ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper", "fused", "scores")}
     sizes = {key: size for key, size in sizes.items() if size is not None}
-    return dict(dict(family=family, dtype="bf16", style="old"), config=dict(sizes, **config), **beside)
+    return dict(dict(family=family, dtype="bf16", style="old"), config=dict(sizes, **config), **options)
 
 
 def gpt2(width, layers, heads, vocabulary, **config):
@@ -52,37 +52,37 @@ def gpt2(width, layers, heads, vocabulary, **config):
     return entry
 
 
-def beside_nothing(text, **beside):
-    """Gemma 4 in the wrapper that could see and hear, without what does."""
+def gemma4_text_only(text, **options):
+    """The multimodal class of Gemma 4, without vision and audio."""
     config = dict(text_config=dict(text["config"], model_type="gemma4_text"), vision_config=None, audio_config=None)
-    return dict(text, family="gemma4", config=config, wrapper="Gemma4ForConditionalGeneration", **beside)
+    return dict(text, family="gemma4", config=config, wrapper="Gemma4ForConditionalGeneration", **options)
 
 
-def wrapped(text, **beside):
-    """Gemma 3 beside what sees pictures."""
+def gemma3_multimodal(text, **options):
+    """Gemma 3 with a vision tower."""
     vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                   num_attention_heads=2, image_size=8, patch_size=4)
     config = dict(text_config=dict(text["config"], model_type="gemma3_text"), vision_config=vision,
                   mm_tokens_per_image=4, image_token_index=64, boi_token_index=62, eoi_token_index=63)
-    return dict(text, family="gemma3", config=config, wrapper="Gemma3ForConditionalGeneration", **beside)
+    return dict(text, family="gemma3", config=config, wrapper="Gemma3ForConditionalGeneration", **options)
 
 
-def wrapped_qwen(text, family="qwen3_5", wrapper="Qwen3_5ForConditionalGeneration", **beside):
-    """Qwen 3.5 beside what sees pictures."""
+def qwen_multimodal(text, family="qwen3_5", wrapper="Qwen3_5ForConditionalGeneration", **options):
+    """Qwen 3.5 with a vision tower."""
     vision = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=text["config"]["hidden_size"],
                   num_position_embeddings=16, patch_size=4)
     config = dict(text_config=dict(text["config"], model_type=f"{family}_text"), vision_config=vision,
                   image_token_id=60, video_token_id=59, vision_start_token_id=58, vision_end_token_id=57,
                   tie_word_embeddings=text["config"].get("tie_word_embeddings", False))
-    return dict(text, family=family, config=config, wrapper=wrapper, **beside)
+    return dict(text, family=family, config=config, wrapper=wrapper, **options)
 
 
-def wrapped_experts(text, **beside):
-    """The same with experts."""
-    return wrapped_qwen(text, "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", **beside)
+def qwen_moe_multimodal(text, **options):
+    """Qwen 3.5 MoE with a vision tower."""
+    return qwen_multimodal(text, "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", **options)
 
 
-def linear(key_heads, key_width, value_heads, value_width, taps=4, **keys):
+def delta_net_sizes(key_heads, key_width, value_heads, value_width, taps=4, **keys):
     """The sizes of Gated DeltaNet; those that are None are left out."""
     sizes = dict(linear_num_key_heads=key_heads, linear_key_head_dim=key_width, linear_num_value_heads=value_heads,
                  linear_value_head_dim=value_width, linear_conv_kernel_dim=taps)
@@ -137,58 +137,58 @@ MODELS = {
 
     "qwen3_5_text_biased": model("qwen3_5_text", 44, 27, 3, 1, 79, style="new", head_dim=16, attention_bias=True,
         tie_word_embeddings=True, layer_types=["full_attention", "linear_attention"],
-        **linear(3, 10, 3, 6, 3)),
+        **delta_net_sizes(3, 10, 3, 6, 3)),
     "qwen3_5_text_shared": model("qwen3_5_text", 40, 23, 5, 5, 67, layers=3, dtype="f16", shard=16_000, head_dim=10,
         full_attention_interval=2, partial_rotary_factor=0.6, rope_theta=500.0, rms_norm_eps=1e-4,
-        **linear(2, 6, 8, 14, 5)),
+        **delta_net_sizes(2, 6, 8, 14, 5)),
     "qwen3_5_text_bare": model("qwen3_5_text", 40, 25, 4, None, 61, layers=4, context=None, norms=True, head_dim=16,
-        extra="guesses", **linear(None, 5, None, 3, None)),
+        extra="guesses", **delta_net_sizes(None, 5, None, 3, None)),
 
-    "qwen3_5_old": wrapped_qwen(model("qwen3_5", 42, 25, 3, 1, 71, head_dim=20, full_attention_interval=2,
+    "qwen3_5_old": qwen_multimodal(model("qwen3_5", 42, 25, 3, 1, 71, head_dim=20, full_attention_interval=2,
         rope_parameters=dict(rope_type="default", rope_theta=3000.0, partial_rotary_factor=0.3,
                              mrope_section=[1, 1, 1], mrope_interleaved=True), attn_output_gate=True,
-        mamba_ssm_dtype="float32", **linear(3, 6, 6, 9))),
-    "qwen3_5_new": wrapped_qwen(model("qwen3_5", 40, 30, 2, 2, 73, head_dim=18, tie_word_embeddings=True,
-        layer_types=["linear_attention", "full_attention"], partial_rotary_factor=1.0, **linear(2, 8, 2, 5, 2)),
+        mamba_ssm_dtype="float32", **delta_net_sizes(3, 6, 6, 9))),
+    "qwen3_5_new": qwen_multimodal(model("qwen3_5", 40, 30, 2, 2, 73, head_dim=18, tie_word_embeddings=True,
+        layer_types=["linear_attention", "full_attention"], partial_rotary_factor=1.0, **delta_net_sizes(2, 8, 2, 5, 2)),
         style="new", dtype="f16"),
-    "qwen3_5_tied": wrapped_qwen(model("qwen3_5", 44, 21, 4, 2, 83, layers=1, head_dim=16, tie_word_embeddings=True,
-        **linear(1, 7, 3, 11)), shard=12_000),
+    "qwen3_5_tied": qwen_multimodal(model("qwen3_5", 44, 21, 4, 2, 83, layers=1, head_dim=16, tie_word_embeddings=True,
+        **delta_net_sizes(1, 7, 3, 11)), shard=12_000),
 
     "qwen3_5_moe_text_biased": model("qwen3_5_moe_text", 44, None, 3, 1, 79, style="new", head_dim=16,
         attention_bias=True, tie_word_embeddings=True, layer_types=["full_attention", "linear_attention"], num_experts=5,
         num_experts_per_tok=3, moe_intermediate_size=19, shared_expert_intermediate_size=10,
-        **linear(3, 10, 3, 6, 3)),
+        **delta_net_sizes(3, 10, 3, 6, 3)),
     "qwen3_5_moe_text_all": model("qwen3_5_moe_text", 40, None, 5, 5, 67, layers=3, dtype="f16", shard=16_000, head_dim=10,
         full_attention_interval=2, partial_rotary_factor=0.6, rope_theta=500.0, rms_norm_eps=1e-4, num_experts=4,
-        num_experts_per_tok=4, moe_intermediate_size=11, shared_expert_intermediate_size=29, **linear(2, 6, 8, 14, 5)),
+        num_experts_per_tok=4, moe_intermediate_size=11, shared_expert_intermediate_size=29, **delta_net_sizes(2, 6, 8, 14, 5)),
     "qwen3_5_moe_text_bare": model("qwen3_5_moe_text", 40, None, 4, None, 61, layers=4, context=None, norms=True,
         head_dim=16, extra="guesses", num_experts=6, num_experts_per_tok=1, moe_intermediate_size=9,
-        shared_expert_intermediate_size=12, fused=True, **linear(None, 5, None, 3, None)),
+        shared_expert_intermediate_size=12, fused=True, **delta_net_sizes(None, 5, None, 3, None)),
 
-    "qwen3_5_moe_old": wrapped_experts(model("qwen3_5_moe", 42, None, 3, 1, 71, head_dim=20, full_attention_interval=2,
+    "qwen3_5_moe_old": qwen_moe_multimodal(model("qwen3_5_moe", 42, None, 3, 1, 71, head_dim=20, full_attention_interval=2,
         rope_parameters=dict(rope_type="default", rope_theta=3000.0, partial_rotary_factor=0.3,
                              mrope_section=[1, 1, 1], mrope_interleaved=True), attn_output_gate=True,
         mamba_ssm_dtype="float32", num_experts=7, num_experts_per_tok=2, moe_intermediate_size=13,
-        shared_expert_intermediate_size=17, **linear(3, 6, 6, 9)), fused=True),
-    "qwen3_5_moe_new": wrapped_experts(model("qwen3_5_moe", 40, None, 2, 2, 73, head_dim=18, tie_word_embeddings=True,
+        shared_expert_intermediate_size=17, **delta_net_sizes(3, 6, 6, 9)), fused=True),
+    "qwen3_5_moe_new": qwen_moe_multimodal(model("qwen3_5_moe", 40, None, 2, 2, 73, head_dim=18, tie_word_embeddings=True,
         layer_types=["linear_attention", "full_attention"], partial_rotary_factor=1.0, num_experts=3,
-        num_experts_per_tok=2, moe_intermediate_size=15, shared_expert_intermediate_size=15, **linear(2, 8, 2, 5, 2)),
+        num_experts_per_tok=2, moe_intermediate_size=15, shared_expert_intermediate_size=15, **delta_net_sizes(2, 8, 2, 5, 2)),
         style="new", dtype="f16"),
-    "qwen3_5_moe_tied": wrapped_experts(model("qwen3_5_moe", 44, None, 4, 2, 83, layers=1, head_dim=16,
+    "qwen3_5_moe_tied": qwen_moe_multimodal(model("qwen3_5_moe", 44, None, 4, 2, 83, layers=1, head_dim=16,
         tie_word_embeddings=True, num_experts=4, num_experts_per_tok=3, moe_intermediate_size=21,
-        shared_expert_intermediate_size=8, **linear(1, 7, 3, 11)), shard=12_000),
+        shared_expert_intermediate_size=8, **delta_net_sizes(1, 7, 3, 11)), shard=12_000),
 
     "qwen3_next_listed": model("qwen3_next", 44, 25, 3, 1, 79, style="new", head_dim=16, attention_bias=True,
         tie_word_embeddings=True, layer_types=["full_attention", "linear_attention"], num_experts=5,
         num_experts_per_tok=2, moe_intermediate_size=17, shared_expert_intermediate_size=9, mlp_only_layers=[0],
-        norm_topk_prob=False, **linear(3, 8, 9, 6, 3)),
+        norm_topk_prob=False, **delta_net_sizes(3, 8, 9, 6, 3)),
     "qwen3_next_sparse": model("qwen3_next", 40, 21, 5, 5, 67, layers=4, dtype="f16", shard=16_000, head_dim=10,
         full_attention_interval=3, partial_rotary_factor=0.6, rope_theta=500.0, rms_norm_eps=1e-4, num_experts=3,
         num_experts_per_tok=3, moe_intermediate_size=14, shared_expert_intermediate_size=23, decoder_sparse_step=2,
-        fused=True, **linear(2, 6, 4, 10, 5)),
+        fused=True, **delta_net_sizes(2, 6, 4, 10, 5)),
     "qwen3_next_bare": model("qwen3_next", 40, 19, 4, None, 61, layers=4, context=None, norms=True, head_dim=16,
         extra="guesses", num_experts=6, num_experts_per_tok=4, moe_intermediate_size=12,
-        shared_expert_intermediate_size=16, rope_scaling=yarn(), **linear(None, 5, None, 3, None)),
+        shared_expert_intermediate_size=16, rope_scaling=yarn(), **delta_net_sizes(None, 5, None, 3, None)),
 
     "phi3_long": model("phi3", 48, 23, 4, 2, 103, pad_token_id=0, partial_rotary_factor=0.5, tie_word_embeddings=True,
         original_max_position_embeddings=16,
@@ -220,12 +220,12 @@ MODELS = {
     "gemma3_text_bare": model("gemma3_text", 40, 29, None, None, 97, context=None, head_dim=6, sliding_window=7,
         shard=12_000),
 
-    "gemma3_old": wrapped(model("gemma3", 40, 27, 4, 1, 83, head_dim=10, sliding_window=7,
+    "gemma3_old": gemma3_multimodal(model("gemma3", 40, 27, 4, 1, 83, head_dim=10, sliding_window=7,
         sliding_window_pattern=2, query_pre_attn_scalar=14, rope_scaling=dict(rope_type="linear", factor=8.0))),
-    "gemma3_new": wrapped(model("gemma3", 42, 30, 3, 3, 73, head_dim=12, sliding_window=9,
+    "gemma3_new": gemma3_multimodal(model("gemma3", 42, 30, 3, 3, 73, head_dim=12, sliding_window=9,
         query_pre_attn_scalar=11, layer_types=["sliding_attention", "full_attention"]),
         style="new", dtype="f16"),
-    "gemma3_sharded": wrapped(model("gemma3", 48, 25, 8, 2, 71, head_dim=6, sliding_window=5, rope_theta=200000.0,
+    "gemma3_sharded": gemma3_multimodal(model("gemma3", 48, 25, 8, 2, 71, head_dim=6, sliding_window=5, rope_theta=200000.0,
         rope_local_base_freq=5000.0, attention_bias=True), shard=20_000),
 
     "gemma4_text_shared": model("gemma4_text", 40, 27, 4, 2, 79, layers=5, head_dim=10, global_head_dim=14,
@@ -253,18 +253,18 @@ MODELS = {
     "gemma4_text_chosen": model("gemma4_text", 40, 22, 4, 2, 67, layers=2, style="new", dtype="f16", head_dim=8,
         global_head_dim=12, sliding_window=5, hidden_size_per_layer_input=0, rms_norm_eps=1e-4, enable_moe_block=True,
         hidden_activation="gelu", num_experts=4, top_k_experts=4, moe_intermediate_size=9),
-    "gemma4_experts": beside_nothing(model("gemma4_text", 44, 19, 2, 2, 73, layers=3, head_dim=6, global_head_dim=10,
+    "gemma4_experts": gemma4_text_only(model("gemma4_text", 44, 19, 2, 2, 73, layers=3, head_dim=6, global_head_dim=10,
         attention_k_eq_v=True, sliding_window=7, hidden_size_per_layer_input=0, final_logit_softcapping=9.0,
         enable_moe_block=True, num_experts=37, top_k_experts=1, moe_intermediate_size=11), shard=60_000),
 
-    "gemma4_old": beside_nothing(model("gemma4_text", 42, 31, 3, 1, 67, layers=4, head_dim=8, global_head_dim=12,
+    "gemma4_old": gemma4_text_only(model("gemma4_text", 42, 31, 3, 1, 67, layers=4, head_dim=8, global_head_dim=12,
         sliding_window=7, num_kv_shared_layers=2, hidden_size_per_layer_input=5, vocab_size_per_layer_input=67,
         layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"])),
-    "gemma4_new": beside_nothing(model("gemma4_text", 44, 26, 6, 3, 71, layers=3, head_dim=10, global_head_dim=14,
+    "gemma4_new": gemma4_text_only(model("gemma4_text", 44, 26, 6, 3, 71, layers=3, head_dim=10, global_head_dim=14,
         attention_k_eq_v=True, sliding_window=8, hidden_size_per_layer_input=4, vocab_size_per_layer_input=75,
         final_logit_softcapping=11.0, layer_types=["sliding_attention", "full_attention", "full_attention"]),
         style="new", dtype="f16"),
-    "gemma4_sharded": beside_nothing(model("gemma4_text", 40, 23, 4, 2, 89, layers=3, head_dim=6, global_head_dim=6,
+    "gemma4_sharded": gemma4_text_only(model("gemma4_text", 40, 23, 4, 2, 89, layers=3, head_dim=6, global_head_dim=6,
         attention_bias=True, hidden_size_per_layer_input=0, layer_types=["full_attention"] * 3,
         rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=3000.0))), shard=20_000),
 
@@ -530,13 +530,13 @@ def write(entry, folder):
 
 
 def load(entry, folder):
-    """What transformers makes of the folder."""
+    """The model that transformers loads from the directory."""
     kind = getattr(transformers, entry["wrapper"]) if "wrapper" in entry else AutoModelForCausalLM
-    model, told = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+    model, loading_info = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                        output_loading_info=True)
     passed_over = ["unexpected_keys"] if "extra" in entry else []
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        assert what in passed_over or not told[what], (what, told[what])
+        assert what in passed_over or not loading_info[what], (what, loading_info[what])
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     return model.eval()

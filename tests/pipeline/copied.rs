@@ -4,7 +4,7 @@
 use tests::{all_built, id_list, shared_out};
 
 #[test]
-fn a_text_does_not_tell_when_weights_were_copied() {
+fn output_is_independent_of_weight_copying() {
     let prompt = id_list(&(0..9).map(|index| index * index * 31 % 60).collect::<Vec<u32>>());
     shared_out(all_built().iter(), |built| {
         for sampling in [["--temperature", "0"], ["--temperature", "1"]] {

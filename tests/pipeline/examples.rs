@@ -4,15 +4,15 @@ use std::process::Command;
 use tests::{forge, root, run, scratch};
 
 #[test]
-fn first_steps() {
+fn first_steps_example() {
     let out = scratch().join("first-steps");
     let mut command = Command::new("sh");
     command.arg("examples/first-steps.sh").arg("tests/models/llama").arg(&out).current_dir(root());
     command.env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release"));
     let output = run(&mut command);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     for expected in ["body layer", "decode of 1", "dispatches", "ok: the logits match the reference."] {
-        assert!(said.contains(expected), "should say {expected}:\n{said}");
+        assert!(stdout.contains(expected), "should say {expected}:\n{stdout}");
     }
 }
 
@@ -30,38 +30,40 @@ fn run_copy(name: &str) -> String {
 }
 
 #[test]
-fn embedding() {
-    let said = run_copy("embedding");
-    let (story, rest) = said.split_once("\n\nHe wanted ").unwrap_or((&said, ""));
-    assert!(story.contains("goat") && story.contains("bell"), "{said}");
-    assert!(rest.contains("10 of them read for this answer"), "{said}");
+fn embedding_example() {
+    let stdout = run_copy("embedding");
+    let (story, rest) = stdout.split_once("\n\nHe wanted ").unwrap_or((&stdout, ""));
+    assert!(story.contains("goat") && story.contains("bell"), "{stdout}");
+    assert!(rest.contains("10 of them read for this answer"), "{stdout}");
 }
 
 /// Builds three crates, each of which evaluates 57,000 tokens. The values depend on the model, so only their order is checked.
 #[test]
-fn recipe() {
+fn recipe_example() {
     let mut command = Command::new("sh");
     command.args(["examples/recipe.sh", "examples/fable", "examples/fable/held-out.txt"]);
     command.arg(scratch().join("recipes")).current_dir(root());
     command.env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release"));
     let output = run(&mut command);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let figures = |name: &str| -> (f64, f64) {
-        let line =
-            said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {said}"));
+        let line = stdout
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("no {name}: {stdout}"));
         let words: Vec<&str> = line.split_whitespace().collect();
         (words[1].parse().unwrap(), words[4].parse().unwrap())
     };
     let (small, mixed, spent) = (figures("small"), figures("mixed"), figures("spent"));
-    assert!(small.0 < mixed.0 && small.0 < spent.0, "{said}");
-    assert!(mixed.1 < small.1 && (1.0..2.0).contains(&mixed.1), "{said}");
-    assert!((1.0..2.0).contains(&spent.1), "{said}");
+    assert!(small.0 < mixed.0 && small.0 < spent.0, "{stdout}");
+    assert!(mixed.1 < small.1 && (1.0..2.0).contains(&mixed.1), "{stdout}");
+    assert!((1.0..2.0).contains(&spent.1), "{stdout}");
 }
 
 #[test]
-fn outline() {
-    let said = run_copy("outline");
+fn outline_example() {
+    let stdout = run_copy("outline");
     for expected in ["Outline {", "kind: \"troll\"", "ending: "] {
-        assert!(said.contains(expected), "should say {expected}: {said}");
+        assert!(stdout.contains(expected), "should say {expected}: {stdout}");
     }
 }

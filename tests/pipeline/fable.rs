@@ -28,7 +28,7 @@ fn programs() -> &'static [PathBuf] {
 }
 
 #[test]
-fn held_out_stories_are_as_probable_as_transformers_has_them() {
+fn perplexity_of_held_out_stories_matches_transformers() {
     let training = root().join("examples/fable/training/results.json");
     let results: Value = serde_json::from_slice(&std::fs::read(training).unwrap()).unwrap();
     let expected = &results["held_out"]["float32"];
@@ -44,7 +44,7 @@ fn held_out_stories_are_as_probable_as_transformers_has_them() {
 }
 
 #[test]
-fn stories_contain_the_requested_words() {
+fn fable_stories_contain_the_requested_words() {
     for ((format, _), program) in FORMATS.iter().zip(programs()) {
         for (request, words) in [
             ("Tell me a story about a fox and a lantern", ["fox", "lantern"]),

@@ -72,27 +72,26 @@ pub(crate) fn every_one_of(
     check: impl Fn(&Built) -> Vec<String> + Sync,
 ) {
     let named = |built: &Built| {
-        let complaints = check(built).into_iter().map(|complaint| format!("{}: {complaint}", built.name()));
-        complaints.collect::<Vec<_>>()
+        let errors = check(built).into_iter().map(|error| format!("{}: {error}", built.name()));
+        errors.collect::<Vec<_>>()
     };
-    let complaints = shared_out(crates, named).concat();
-    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+    let errors = shared_out(crates, named).concat();
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
 fn logits_equal_those_of_transformers() {
     every_crate(|built| {
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         for (prompt, _, expected) in golden(&built.model) {
             let found = built.json(&["logits", "--token-ids", &id_list(&prompt), "--json"]);
             let distance = distance(&numbers(&found["logits"]), &expected);
             println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
             if exact(built) && distance > bound(built) {
-                complaints
-                    .push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
+                errors.push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
             }
         }
-        complaints
+        errors
     });
 }
 
@@ -103,21 +102,21 @@ fn every_position_equals_the_last_of_its_prefix() {
         let all = built.json(&["logits", "--token-ids", &id_list(&prompt), "--all", "--json"]);
         let rows = all["logits"].as_array().expect("one row a position");
         assert_eq!(rows.len(), prompt.len());
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         for length in [1, 2, prompt.len() - 1] {
             let alone = built.json(&["logits", "--token-ids", &id_list(&prompt[..length]), "--json"]);
             let distance = distance(&numbers(&rows[length - 1]), &numbers(&alone["logits"]));
             if distance > bound(built) {
-                complaints.push(format!("position {} differs by {distance:.1e}", length - 1));
+                errors.push(format!("position {} differs by {distance:.1e}", length - 1));
             }
         }
-        complaints
+        errors
     });
 }
 
 /// The tolerance for quantized activations, by model; none with float weights.
 #[test]
-fn encoded_rows_are_near_the_exact_ones() {
+fn quantized_activations_are_close_to_f32_activations() {
     every_crate(|built| {
         let distances = |count: u32| {
             let prompt: Vec<u32> = (0..count).map(|index| index * index * 31 % 60).collect();
@@ -144,27 +143,27 @@ fn encoded_rows_are_near_the_exact_ones() {
         let [middle, of_most, worst] = found;
         println!("{}: {middle:.1e}, {of_most:.1e}, at most {worst:.1e}, alone {alone:.1e}", built.name());
         let allowed = encoded_tolerances(chooses).map(|tolerance| tolerance.bound);
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         // NaN is never allowed.
         let is_near = |(found, allowed): (&f64, f64)| found.is_finite() && *found <= allowed;
         if !found.iter().zip(allowed).all(is_near) {
-            complaints.push(format!(
+            errors.push(format!(
                 "logits of encoded rows are {middle:.1e}, {of_most:.1e} and {worst:.1e} deviations off"
             ));
         }
         if numbers_only && worst > 0.0 {
-            complaints.push(format!("nothing is to be encoded, and logits are {worst:.1e} deviations off"));
+            errors.push(format!("nothing is to be encoded, and logits are {worst:.1e} deviations off"));
         }
-        complaints
+        errors
     });
 }
 
 /// On every instruction set of the machine.
 #[test]
-fn programs_agree_with_the_reference() {
+fn verify_passes_on_every_instruction_set() {
     let levels = levels(&all_built()[0]);
     every_crate(|built| {
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         for level in &levels {
             let mut command = Command::new(&built.program);
             command.args(["verify", "--json", "--device", "cpu", "--threads", "2"]).env("FORGE_ISA", level);
@@ -172,11 +171,11 @@ fn programs_agree_with_the_reference() {
             let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             println!("{} by {level}: max error {}", built.name(), report["max_error"]);
             if report["ok"] != Value::Bool(true) {
-                let said = String::from_utf8_lossy(&output.stderr);
-                complaints.push(format!("by {level} verify says {report} {said}"));
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                errors.push(format!("by {level} verify says {report} {stderr}"));
             }
         }
-        complaints
+        errors
     });
 }
 
@@ -185,11 +184,11 @@ fn levels(built: &Built) -> Vec<String> {
     let mut command = Command::new(&built.program);
     let output =
         command.args(["logits", "--token-ids", "1", "--device", "cpu"]).env("FORGE_ISA", "others").output();
-    let said = String::from_utf8(output.expect("it runs").stderr).expect("programs print UTF-8");
-    let names = said.trim().rsplit_once("this machine supports ").map(|(_, names)| names.to_owned());
+    let stderr = String::from_utf8(output.expect("it runs").stderr).expect("programs print UTF-8");
+    let names = stderr.trim().rsplit_once("this machine supports ").map(|(_, names)| names.to_owned());
     let levels: Vec<String> =
         names.unwrap_or_default().split(", ").map(|name| name.trim().to_owned()).collect();
-    assert!(levels.iter().any(|name| name == "portable"), "{said}");
+    assert!(levels.iter().any(|name| name == "portable"), "{stderr}");
     levels
 }
 
@@ -205,9 +204,9 @@ pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
 }
 
 #[test]
-fn greedy_text_is_the_reference_s() {
+fn greedy_tokens_match_the_reference() {
     every_crate(|built| {
-        let mut complaints = Vec::new();
+        let mut errors = Vec::new();
         let texts = golden(&built.model).into_iter().filter(|(_, expected, _)| !expected.is_empty());
         for (prompt, expected, _) in texts {
             let count = expected.len().to_string();
@@ -225,15 +224,15 @@ fn greedy_text_is_the_reference_s() {
             let found = ids(&built.json(&arguments)["token_ids"]);
             let is_restretched = is_restretched(&built.model, prompt.len() + expected.len());
             if exact(built) && built.cache() == Format::F32 && found != expected && !is_restretched {
-                complaints.push(format!("{found:?} is not {expected:?}"));
+                errors.push(format!("{found:?} is not {expected:?}"));
             }
             // This reference has an unquantized KV cache.
             if built.cache() == Format::Q8_0 {
                 continue;
             }
-            complaints.extend(not_greedy(built, &prompt, &found, expected.len()));
+            errors.extend(not_greedy(built, &prompt, &found, expected.len()));
         }
-        complaints
+        errors
     });
 }
 
@@ -241,7 +240,7 @@ fn greedy_text_is_the_reference_s() {
 /// the tolerance of it.
 fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Option<String> {
     if found.len() != count {
-        return Some(format!("{} ids were asked for, {} came", count, found.len()));
+        return Some(format!("{} ids were requested, {} were generated", count, found.len()));
     }
     let ids: Vec<u32> = prompt.iter().chain(found).copied().collect();
     let rows = reference(built, &ids);
@@ -269,7 +268,7 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
+fn replay_has_no_faults_and_the_same_logits() {
     every_crate(|built| {
         let directory = built.directory.display().to_string();
         // The directory of the built programs.
@@ -290,7 +289,7 @@ fn the_kernel_checker_finds_no_faults_and_the_same_logits() {
 }
 
 #[test]
-fn memory_matches_the_plan() {
+fn kv_cache_memory_matches_the_plan() {
     every_crate(|built| {
         // Checkpoints created by tests are deleted, so they cannot be planned again.
         if [ODD, MLX, SUPERBLOCKS.0].contains(&built.model.as_str()) {
@@ -313,7 +312,7 @@ fn memory_matches_the_plan() {
 }
 
 #[test]
-fn clang_accepts_every_kernel_with_address_spaces_on() {
+fn kernels_compile_with_address_spaces() {
     let clang = forge_kernels::check::find_clang().expect("clang is installed: cargo xtask test says how");
     every_crate(|built| {
         let text =
@@ -353,7 +352,7 @@ fn the_same_seed_gives_the_same_text() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn rejects_invalid_arguments() {
     let built = &all_built()[0];
     let cases: [(&[&str], i32, &str); 5] = [
         (&["logits", "--token-ids", "1,99999", "--json"], 2, "99999"),
@@ -364,9 +363,9 @@ fn what_cannot_be_is_refused() {
     ];
     for (arguments, code, named) in cases {
         let output = Command::new(&built.program).args(arguments).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(named), "{arguments:?} should name {named}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(named), "{arguments:?} should name {named}: {stderr}");
     }
     run(Command::new(&built.program).arg("--help"));
 }

@@ -13,21 +13,21 @@ fn tunable() -> impl Iterator<Item = &'static Built> {
 
 /// The result of a job without generation.
 fn measured(built: &Built, more: Value) -> Value {
-    let mut job = json!({ "model": built.name(), "host": "whole", "metallib": false, "texts": [] });
+    let mut job = json!({ "model": built.name(), "host": "whole", "metallib": false, "requests": [] });
     for (key, value) in more.as_object().into_iter().flatten() {
         job[key] = value.clone();
     }
     let output = run(Command::new(emulated().1).arg(job.to_string()));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
 #[test]
-fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
+fn profile_times_every_step() {
     for built in emulated().0.into_iter().take(3) {
         let info = built.json(&["info", "--json", "--ctx-size", "20"]);
         let found = &measured(built, json!({ "profile": true }))["profiles"];
-        assert_eq!(found["complaints"], json!([]), "{}: {found}", built.name());
+        assert_eq!(found["violations"], json!([]), "{}: {found}", built.name());
         let steps =
             |profile: usize| found["profiles"][profile]["steps"].as_array().cloned().unwrap_or_default();
         assert_eq!(json!(steps(0).len()), info["decode"]["dispatches"], "{}", built.name());
@@ -39,26 +39,27 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
 }
 
 /// The layouts chosen with these modified kernels, until tuning is complete.
-fn chosen(built: &Built, planted: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
-    let found = &measured(built, json!({ "tune": { "planted": planted, "until": until } }))["tuned"];
-    assert_eq!(found["complaints"], json!([]), "{found}");
+fn chosen(built: &Built, replacements: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
+    let found =
+        &measured(built, json!({ "tune": { "replacements": replacements, "until": until } }))["tuned"];
+    assert_eq!(found["violations"], json!([]), "{found}");
     found["table"]["layouts"].as_array().cloned().unwrap_or_else(|| panic!("{found}"))
 }
 
 #[test]
-fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
+fn candidate_layouts_match_the_planned_layouts() {
     for built in tunable() {
         let layouts = chosen(built, &[], None);
         let mut met = BTreeSet::new();
         for layout in &layouts {
             assert_eq!(layout["mismatches"], json!([]), "{layout}");
             assert!(layout["candidates"].as_u64().is_some_and(|count| count > 1), "{layout}");
-            let said = |name: &str| layout[name].as_str().unwrap_or_default();
-            met.insert(format!("{} {}", said("subject"), said("rows")));
+            let field = |name: &str| layout[name].as_str().unwrap_or_default();
+            met.insert(format!("{} {}", field("subject"), field("rows")));
             // A short sequence, and one as long as the context.
             let texts = layout["texts"].as_array().into_iter().flatten();
             let positions: Vec<u64> = texts.filter_map(|text| text["positions"].as_u64()).collect();
-            let is_attention = said("subject") == "attention";
+            let is_attention = field("subject") == "attention";
             assert_eq!(positions.len(), if is_attention { 2 } else { 0 }, "{layout}");
             assert!(!is_attention || 2 * positions[0] <= positions[1], "{layout}");
         }
@@ -95,7 +96,7 @@ const WRONG: [(&str, &[[&str; 3]]); 2] = [
 ];
 
 #[test]
-fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
+fn tune_reports_and_excludes_layouts_with_wrong_results() {
     for (model, wrong) in WRONG {
         let Some(built) = tunable().find(|built| built.model == model) else { continue };
         let text =
@@ -106,16 +107,17 @@ fn a_layout_with_wrong_results_is_reported_and_not_chosen() {
             let name = &text[start + "kernel void ".len()..];
             &name[..name.find('(').expect("a kernel has parameters")]
         };
-        let planted: Vec<[&str; 3]> =
+        let replacements: Vec<[&str; 3]> =
             wrong.iter().map(|[kernel, right, wrong]| [stand_in(kernel), right, wrong]).collect();
         let mut met = 0;
-        for found in chosen(built, &planted, None) {
+        for found in chosen(built, &replacements, None) {
             let kernels = found["kernels"].as_array().cloned().unwrap_or_default();
             let place = wrong.iter().position(|[kernel, ..]| kernels.contains(&json!(kernel)));
-            let told = found["mismatches"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
-            let expected: Vec<Value> = place.iter().map(|place| json!(planted[*place][0])).collect();
-            assert_eq!(told.collect::<Vec<_>>(), expected, "{found}");
-            assert!(place.is_none_or(|place| !named_by(&found["knobs"], planted[place][0])), "{found}");
+            let reported =
+                found["mismatches"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
+            let expected: Vec<Value> = place.iter().map(|place| json!(replacements[*place][0])).collect();
+            assert_eq!(reported.collect::<Vec<_>>(), expected, "{found}");
+            assert!(place.is_none_or(|place| !named_by(&found["knobs"], replacements[place][0])), "{found}");
             met += expected.len();
         }
         assert_eq!(met, wrong.len());

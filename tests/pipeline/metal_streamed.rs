@@ -2,86 +2,82 @@
 //! cache slots and with more, and the kernel checker finds no faults. With few slots and a next layer to predict, some experts are
 //! prefetched.
 
-use crate::metal::{Site, Text, drive, every_model, said};
+use crate::metal::{HostSetup, Request, every_model, run_driver, symptoms};
 use crate::streamed::{enough, layers_with_experts};
 use serde_json::{Value, json};
-use tests::emulated::{PLANTED_STREAMING, Planted};
+use tests::emulated::{HostFault, STREAMING_FAULTS};
 use tests::{emulated, shared_out};
 
 /// Prompts of many rows, of a small batch and of one row, each with generated tokens.
-fn texts() -> [Text; 3] {
-    [41, 12, 1].map(|count| Text::greedy((0..count).map(|i| i * i * 31 % 60).collect(), 4, 48, (1, 1)))
+fn requests() -> [Request; 3] {
+    [41, 12, 1].map(|count| Request::greedy((0..count).map(|i| i * i * 31 % 60).collect(), 4, 48, (1, 1)))
 }
 
-fn streamed(experts: u64) -> Site<'static> {
-    Site { experts: Some(experts), ..Site::default() }
+fn streamed(experts: u64) -> HostSetup<'static> {
+    HostSetup { experts: Some(experts), ..HostSetup::default() }
 }
 
 #[test]
-fn streamed_experts_write_through_the_emulated_metal_what_resident_ones_do() {
+fn metal_streamed_experts_match_resident_experts() {
     every_model(|built| {
         let Some(enough) = enough(built) else { return Vec::new() };
-        let texts = texts();
-        let resident = drive(built, &Site::default(), &texts, true);
-        let mut complaints = Vec::new();
+        let requests = requests();
+        let resident = run_driver(built, &HostSetup::default(), &requests, true);
+        let mut errors = Vec::new();
         for memory in [enough, enough * 2] {
-            let found = drive(built, &streamed(memory), &texts, true);
+            let found = run_driver(built, &streamed(memory), &requests, true);
             let both = |what: &str| [&found, &resident].map(|all| of_all(all, what));
-            if both("error")[0].iter().chain(&both("complaints")[0]).any(|it| !is_nothing(it)) {
-                complaints.push(format!(
-                    "{memory} bytes: {:?}, {:?}",
-                    both("error")[0],
-                    both("complaints")[0]
-                ));
+            if both("error")[0].iter().chain(&both("violations")[0]).any(|it| !is_nothing(it)) {
+                errors.push(format!("{memory} bytes: {:?}, {:?}", both("error")[0], both("violations")[0]));
             }
             for what in ["ids", "logits"] {
                 if both(what)[0] != both(what)[1] {
-                    complaints.push(format!("{memory} bytes: {what} are not those of resident experts"));
+                    errors.push(format!("{memory} bytes: {what} are not those of resident experts"));
                 }
             }
             let counts = of_all(&found, "experts");
-            println!("{} in {memory} bytes, asked for and foreseen: {}", built.name(), json!(counts));
-            let foreseen: u64 = counts.iter().filter_map(|counts| counts[1].as_u64()).sum();
+            println!("{} in {memory} bytes, requested and prefetched: {}", built.name(), json!(counts));
+            let prefetched: u64 = counts.iter().filter_map(|counts| counts[1].as_u64()).sum();
             // With more slots, all predicted experts may be in memory already.
-            if memory == enough && (foreseen > 0) != (layers_with_experts(built) > 1) {
-                complaints.push(format!("{memory} bytes: {foreseen} experts are foreseen"));
+            if memory == enough && (prefetched > 0) != (layers_with_experts(built) > 1) {
+                errors.push(format!("{memory} bytes: {prefetched} experts are prefetched"));
             }
         }
-        complaints
+        errors
     });
 }
 
 fn of_all(found: &Value, what: &str) -> Vec<Value> {
-    found["texts"].as_array().into_iter().flatten().map(|text| text[what].clone()).collect()
+    found["results"].as_array().into_iter().flatten().map(|text| text[what].clone()).collect()
 }
 
-fn is_nothing(said: &Value) -> bool {
-    said.is_null() || *said == json!([])
+fn is_nothing(field: &Value) -> bool {
+    field.is_null() || *field == json!([])
 }
 
 /// A model with routed and shared experts.
-const PLANTED_IN: &str = "qwen2_moe";
+const MOE_MODEL: &str = "qwen2_moe";
 
 #[test]
-fn every_fault_planted_in_the_streaming_of_experts_is_found() {
+fn detects_every_streaming_fault() {
     let (models, _) = emulated();
-    let Some(built) = models.iter().find(|built| built.model == PLANTED_IN) else { return };
+    let Some(built) = models.iter().find(|built| built.model == MOE_MODEL) else { return };
     let memory = enough(built).expect("it has experts");
-    let texts = texts();
-    let drive_on = |host: Option<&str>| {
-        let site = Site { host, ..streamed(memory) };
-        texts.each_ref().map(|text| drive(built, &site, std::slice::from_ref(text), true))
+    let requests = requests();
+    let run_on = |host: Option<&str>| {
+        let setup = HostSetup { host, ..streamed(memory) };
+        requests.each_ref().map(|request| run_driver(built, &setup, std::slice::from_ref(request), true))
     };
-    let whole = drive_on(None);
+    let whole = run_on(None);
     let faults = |host: Option<&str>| -> Vec<String> {
-        drive_on(host).iter().zip(&whole).map(|(found, whole)| said(found, whole)).collect()
+        run_on(host).iter().zip(&whole).map(|(found, whole)| symptoms(found, whole)).collect()
     };
-    assert!(faults(None).iter().all(String::is_empty), "before anything is planted: {:?}", faults(None));
-    let missed = shared_out(PLANTED_STREAMING.iter(), |Planted { name, found, .. }| {
-        let said = faults(Some(name)).join("; ");
-        println!("{name}: {}", said.chars().take(300).collect::<String>());
-        let is_found = said.contains(found) && said.chars().any(char::is_alphabetic);
-        (!is_found).then(|| format!("{name} should be found by {found:?}: {said}"))
+    assert!(faults(None).iter().all(String::is_empty), "without an injected fault: {:?}", faults(None));
+    let missed = shared_out(STREAMING_FAULTS.iter(), |HostFault { name, found, .. }| {
+        let message = faults(Some(name)).join("; ");
+        println!("{name}: {}", message.chars().take(300).collect::<String>());
+        let is_found = message.contains(found) && message.chars().any(char::is_alphabetic);
+        (!is_found).then(|| format!("{name} should be found by {found:?}: {message}"))
     });
     let missed: Vec<String> = missed.into_iter().flatten().collect();
     assert!(missed.is_empty(), "\n{}", missed.join("\n"));

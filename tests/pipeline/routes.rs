@@ -120,7 +120,7 @@ fn found(
 }
 
 #[test]
-fn tokens_have_the_experts_that_transformers_gives_them() {
+fn routed_experts_match_transformers() {
     let models = models();
     let is_whole = |built: &&Built| built.format == "f32" && built.disabled.is_empty();
     let crates = all_built().iter().filter(is_whole).filter(|built| models.contains(&built.model));

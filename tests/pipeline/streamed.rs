@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tests::{Built, all_built, id_list, shared_out};
 
-fn said(built: &Built, experts: &str, arguments: &[&str]) -> Output {
+fn run(built: &Built, experts: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(&built.program);
     command.args(arguments).args(["--device", "cpu", "--experts", experts]);
     command.output().expect("the program runs")
@@ -21,23 +21,23 @@ fn text(output: Output) -> String {
 
 /// The minimum expert memory that the program's error names.
 pub(crate) fn enough(built: &Built) -> Option<u64> {
-    let refused = said(built, "stream:1", &["info"]);
-    let message = String::from_utf8(refused.stderr).expect("it is text");
-    assert!(!refused.status.success(), "a byte is no room for experts");
+    let rejected = run(built, "stream:1", &["info"]);
+    let message = String::from_utf8(rejected.stderr).expect("it is text");
+    assert!(!rejected.status.success(), "a byte is no room for experts");
     let words: Vec<&str> = message.split_whitespace().collect();
     let end = words.windows(3).position(|words| words == ["bytes", "are", "enough"])?;
     Some(words[end - 1].parse().expect("it is a number"))
 }
 
 /// A model with experts in several layers, so that those of the next can be prefetched.
-const TOLD_OF: &str = "qwen3_moe";
+const PREFETCH_MODEL: &str = "qwen3_moe";
 
 /// `bench` reports the expert cache hits and the bytes read for misses.
 fn streaming_statistics_are_printed(built: &Built, enough: u64) {
     let bench = ["bench", "-p", "4", "-n", "6", "-r", "1", "--json"];
-    let told: Value =
-        serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &bench))).expect("JSON");
-    for (result, test) in told["results"].as_array().expect("two results").iter().zip(["pp4", "tg6"]) {
+    let report: Value =
+        serde_json::from_str(&text(run(built, &format!("stream:{enough}"), &bench))).expect("JSON");
+    for (result, test) in report["results"].as_array().expect("two results").iter().zip(["pp4", "tg6"]) {
         let number = |name: &str| result[name].as_f64().unwrap_or_else(|| panic!("{test} has no {name}"));
         assert_eq!(result["test"], test);
         let (hits, read) = (number("expert_hit_rate"), number("expert_read_bytes_per_token"));
@@ -48,7 +48,7 @@ fn streaming_statistics_are_printed(built: &Built, enough: u64) {
         assert!(hits + foreseen <= 1.0 && number("expert_miss_bytes_per_token") <= read, "{test}");
         assert!(number("avg_ts") > 0.0 && number("disk_bound_ts") > 0.0, "{test}");
     }
-    assert_eq!(told["results"].as_array().map(Vec::len), Some(2));
+    assert_eq!(report["results"].as_array().map(Vec::len), Some(2));
 }
 
 /// The number of MoE layers: each has one tensor of records.
@@ -60,8 +60,7 @@ pub(crate) fn layers_with_experts(built: &Built) -> usize {
 
 /// `info` prints the expert records of the weight file: equal sizes for all experts, page-aligned.
 fn records_lie_on_pages(built: &Built) {
-    let told: Value =
-        serde_json::from_str(&text(said(built, "resident", &["info", "--json"]))).expect("JSON");
+    let info: Value = serde_json::from_str(&text(run(built, "resident", &["info", "--json"]))).expect("JSON");
     let file = std::fs::read(built.directory.join("weights.safetensors")).expect("it was written");
     let (header, metadata) = SafeTensors::read_metadata(&file).expect("it is a safetensors file");
     let mut found = BTreeMap::new();
@@ -70,14 +69,19 @@ fn records_lie_on_pages(built: &Built) {
         *found.entry(tensor.shape[1] as u64).or_default() += tensor.shape[0] as u64;
     }
     let number = |record: &Value, name: &str| record[name].as_u64().expect("it is a number");
-    let told = told["expert_records"].as_array().expect("a list").iter();
-    let told: BTreeMap<u64, u64> = told.map(|it| (number(it, "bytes"), number(it, "experts"))).collect();
-    assert!(!told.is_empty() && told.keys().all(|bytes| bytes % 4096 == 0), "{}: {told:?}", built.name());
-    assert_eq!(told, found, "{}", built.name());
+    let records = info["expert_records"].as_array().expect("a list").iter();
+    let records: BTreeMap<u64, u64> =
+        records.map(|it| (number(it, "bytes"), number(it, "experts"))).collect();
+    assert!(
+        !records.is_empty() && records.keys().all(|bytes| bytes % 4096 == 0),
+        "{}: {records:?}",
+        built.name()
+    );
+    assert_eq!(records, found, "{}", built.name());
 }
 
 #[test]
-fn streamed_experts_compute_what_resident_ones_do() {
+fn streamed_experts_match_resident_experts() {
     let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
     let list = id_list(&prompt);
     let is_told = AtomicBool::new(false);
@@ -94,23 +98,23 @@ fn streamed_experts_compute_what_resident_ones_do() {
             vec!["logits", "--token-ids", "7", "--json"],
             vec!["generate", "--token-ids", "1,2,3", "-n", "16", "--temperature", "0", "--ignore-eos"],
         ] {
-            let resident = text(said(built, "resident", &arguments));
+            let resident = text(run(built, "resident", &arguments));
             for residence in [&format!("stream:{enough}"), &format!("stream:{}", enough * 2), "mmap"] {
-                let found = text(said(built, residence, &arguments));
+                let found = text(run(built, residence, &arguments));
                 assert_eq!(found, resident, "{}, {residence}, {arguments:?}", built.name());
             }
         }
-        let told: Value =
-            serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &["info", "--json"])))
+        let info: Value =
+            serde_json::from_str(&text(run(built, &format!("stream:{enough}"), &["info", "--json"])))
                 .expect("JSON");
-        if built.model == TOLD_OF && !is_told.swap(true, Ordering::Relaxed) {
+        if built.model == PREFETCH_MODEL && !is_told.swap(true, Ordering::Relaxed) {
             streaming_statistics_are_printed(built, enough);
         }
         println!(
             "{}: {} cache slots for {} experts",
             built.name(),
-            told["experts"]["cache_slots"],
-            told["experts"]["experts"]
+            info["experts"]["cache_slots"],
+            info["experts"]["experts"]
         );
         1
     });

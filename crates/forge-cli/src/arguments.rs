@@ -197,7 +197,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn short_help_is_a_screen_and_long_help_tells_more() {
+    fn short_help_fits_a_screen_and_long_help_is_longer() {
         let mut command = Arguments::command();
         command.build();
         let compile = command.find_subcommand_mut("compile").expect("there is such a command");

@@ -13,7 +13,7 @@
 use crate::checkpoint::Directory;
 use crate::error::Error;
 use crate::terminal;
-use forge_frontend::Opened;
+use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Diagnostic, Format, Graph, Packed};
 use forge_planner::{Offer, Options, Override, Quant, spend};
 use forge_weights::{CheckpointWeights, measure};
@@ -41,7 +41,7 @@ const CHOICES: [&str; 12] = [
 /// Chooses a format for each matrix, at `bits` per weight on average. Returns the options and updates the
 /// graph.
 pub(crate) fn choose(
-    opened: &mut Opened,
+    opened: &mut LoadedCheckpoint,
     checkpoint: &Directory,
     options: Options,
     bits: f64,

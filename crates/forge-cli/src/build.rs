@@ -145,7 +145,7 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn a_crate_is_built_anew_after_another_of_its_name() {
+    fn rebuilds_a_crate_after_another_of_the_same_name() {
         let root = tempfile::tempdir().unwrap();
         let (folder, long_ago) = (root.path().join("target"), SystemTime::UNIX_EPOCH);
         fs::create_dir(&folder).unwrap();

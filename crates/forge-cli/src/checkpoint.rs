@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_called_what_its_file_is() {
+    fn model_name_defaults_to_the_file_name() {
         let named = |name: &str| Directory::at(PathBuf::new()).name(name);
         assert_eq!(named("x/Llama-3.2-1B-Q8_0.gguf"), "Llama-3.2-1B-Q8_0");
         assert_eq!(named("x/Llama-00001-of-00002.gguf"), "Llama");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gguf_file_is_a_checkpoint_without_what_lies_beside_it() {
+    fn gguf_checkpoint_ignores_neighbouring_files() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["config.json", "a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"] {
             std::fs::write(folder.path().join(name), name).unwrap();
@@ -201,25 +201,25 @@ mod tests {
     }
 
     #[test]
-    fn a_lora_adapter_alone_is_named_as_one() {
+    fn rejects_lora_adapters() {
         let folder = tempfile::tempdir().unwrap();
         let config = r#"{"base_model_name_or_path": "owner/base", "peft_type": "LORA"}"#;
         std::fs::write(folder.path().join("adapter_config.json"), config).unwrap();
         std::fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
         let Err(failure) = Directory::find(folder.path().to_str().unwrap()) else { panic!("it was taken") };
-        let said = format!("{failure:?}");
-        assert!(said.contains("is a LoRA adapter for owner/base: merge it"), "{said}");
+        let message = format!("{failure:?}");
+        assert!(message.contains("is a LoRA adapter for owner/base: merge it"), "{message}");
     }
 
     #[test]
-    fn a_link_that_leads_nowhere_is_no_absent_file() {
+    fn dangling_links_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("../blobs/gone", folder.path().join("generation_config.json")).unwrap();
         std::fs::create_dir(folder.path().join("tokenizer.json")).unwrap();
         let directory = Directory::at(folder.path().to_owned());
         assert_eq!(directory.files(), ["generation_config.json"]);
-        let said = directory.len("generation_config.json").unwrap_err().to_string();
-        assert!(said.contains("dangling link to ../blobs/gone"), "{said}");
+        let message = directory.len("generation_config.json").unwrap_err().to_string();
+        assert!(message.contains("dangling link to ../blobs/gone"), "{message}");
         assert_eq!(directory.len("tokenizer.json").unwrap_err().to_string(), "not a regular file");
         assert_eq!(directory.len("config.json").unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -15,7 +15,7 @@ use crate::output::{MARKER, Staging};
 use crate::terminal;
 use crate::text_files;
 use forge_codegen::{CrateFiles, CrateOptions};
-use forge_frontend::{Checkpoint, Opened};
+use forge_frontend::{Checkpoint, LoadedCheckpoint};
 use forge_ir::units::{count, grouped, size};
 use forge_ir::{Graph, Op, encoded_tolerances};
 use forge_kernels::ptx;
@@ -36,7 +36,7 @@ pub(crate) const REPORT: &str = "report.html";
 /// A checkpoint that has been opened, read and planned.
 pub(crate) struct Planned {
     pub(crate) checkpoint: Directory,
-    pub(crate) opened: Opened,
+    pub(crate) opened: LoadedCheckpoint,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) name: String,
@@ -312,7 +312,7 @@ pub(crate) fn parameters(graph: &Graph) -> u64 {
     graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
 }
 
-fn print_model(opened: &Opened) {
+fn print_model(opened: &LoadedCheckpoint) {
     let graph = &opened.graph;
     let mut formats: Vec<&str> = graph.weights.iter().map(|weight| weight.format.name()).collect();
     formats.sort_unstable();

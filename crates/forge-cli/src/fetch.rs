@@ -42,7 +42,7 @@ fn explained(error: forge_hub::Error, repository: &str) -> Error {
             format!("no such directory: {repository}; {message}")
         }
         // The server is unreachable or sends invalid responses.
-        error @ (forge_hub::Error::GaveUp(_) | forge_hub::Error::Answer(_)) => format!(
+        error @ (forge_hub::Error::RetriesExhausted(_) | forge_hub::Error::InvalidResponse(_)) => format!(
             "{error}\n{repository} is not a local directory, so it was looked up on the hub. To work offline, set \
              HF_HUB_OFFLINE=1 to use the cache, or pass the path of a directory or a GGUF file"
         ),
@@ -137,11 +137,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hub_that_is_not_reached_is_told_with_the_ways_around_it() {
-        let error = forge_hub::Error::GaveUp("https://hub: Connection refused, 6 times in a row".to_owned());
-        let Error::Other(said) = explained(error, "owner/name") else { panic!("it is not the command line") };
+    fn unreachable_hub_error_lists_remedies() {
+        let error = forge_hub::Error::RetriesExhausted(
+            "https://hub: Connection refused, 6 times in a row".to_owned(),
+        );
+        let Error::Other(message) = explained(error, "owner/name") else {
+            panic!("it is not the command line")
+        };
         for part in ["Connection refused", "owner/name", "HF_HUB_OFFLINE=1", "path of a directory"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

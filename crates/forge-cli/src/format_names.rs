@@ -136,15 +136,15 @@ fn near(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn said(name: &str) -> String {
+    fn error_for(name: &str) -> String {
         match named(name, &format!("--quant {name}")) {
-            Err(Error::Usage(said)) => said,
+            Err(Error::Usage(message)) => message,
             other => panic!("{name}: {other:?}"),
         }
     }
 
     #[test]
-    fn names_are_understood_in_any_case() {
+    fn parses_format_names_in_any_case() {
         for (name, format) in
             [("Q8_0", Format::Q8_0), ("q4_K", Format::Q4K), ("BF16", Format::Bf16), ("F32", Format::F32)]
         {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_nearly_right_is_corrected() {
+    fn suggests_the_nearest_format_name() {
         for (name, meant) in [
             ("q80", "q8_0"),
             ("q8-0", "q8_0"),
@@ -177,16 +177,16 @@ mod tests {
             ("kepe", "keep"),
         ] {
             assert_eq!(
-                said(name),
+                error_for(name),
                 format!("--quant {name}: unsupported number format; did you mean {meant}?")
             );
         }
-        let Err(Error::Usage(said)) = cache_format("fp16") else { panic!("it is no name") };
-        assert!(said.ends_with("did you mean f16?"), "{said}");
+        let Err(Error::Usage(message)) = cache_format("fp16") else { panic!("it is no name") };
+        assert!(message.ends_with("did you mean f16?"), "{message}");
     }
 
     #[test]
-    fn formats_that_forge_lacks_are_replaced_in_the_advice() {
+    fn suggests_replacements_for_unsupported_formats() {
         for (name, instead) in [
             ("Q4_1", "affine4_32"),
             ("q3_k_m", "affine3"),
@@ -194,12 +194,15 @@ mod tests {
             ("q2_K", "affine2"),
             ("fp8", "q8_0"),
         ] {
-            let said = said(name);
-            assert!(said.contains("unsupported number format; use ") && said.contains(instead), "{said}");
+            let message = error_for(name);
+            assert!(
+                message.contains("unsupported number format; use ") && message.contains(instead),
+                "{message}"
+            );
         }
-        let said = said("q9_9");
-        assert!(said.contains("q4_0") && said.len() < 200, "no list of fifty names: {said}");
-        let Err(Error::Usage(said)) = cache_format("q4_0") else { panic!("it is not cached") };
-        assert!(said.contains("--kv-cache-type q4_0") && said.contains("q8_0"), "{said}");
+        let message = error_for("q9_9");
+        assert!(message.contains("q4_0") && message.len() < 200, "no list of fifty names: {message}");
+        let Err(Error::Usage(message)) = cache_format("q4_0") else { panic!("it is not cached") };
+        assert!(message.contains("--kv-cache-type q4_0") && message.contains("q8_0"), "{message}");
     }
 }

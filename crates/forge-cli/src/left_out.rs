@@ -1,12 +1,12 @@
 //! Tensors and configuration keys of a checkpoint that the program does not use.
 
 use crate::terminal;
-use forge_frontend::Opened;
+use forge_frontend::LoadedCheckpoint;
 use forge_ir::units::size;
 use serde_json::{Value, json};
 
 /// Prints the number and size of unused tensors; with `is_verbose`, every unused tensor and key.
-pub(crate) fn say(opened: &Opened, is_verbose: bool) {
+pub(crate) fn say(opened: &LoadedCheckpoint, is_verbose: bool) {
     for note in &opened.notes {
         terminal::more(note);
     }
@@ -32,7 +32,7 @@ pub(crate) fn say(opened: &Opened, is_verbose: bool) {
 }
 
 /// The list as text, for `inspect`.
-pub(crate) fn listed(opened: &Opened) -> String {
+pub(crate) fn listed(opened: &LoadedCheckpoint) -> String {
     let mut text = String::new();
     for (title, names) in [("unused tensors", &opened.ignored), ("keys without effect", &opened.keys.ignored)]
     {
@@ -45,7 +45,7 @@ pub(crate) fn listed(opened: &Opened) -> String {
 }
 
 /// The list as JSON.
-pub(crate) fn to_json(opened: &Opened) -> Value {
+pub(crate) fn to_json(opened: &LoadedCheckpoint) -> Value {
     json!({
         "tensors": opened.ignored,
         "tensor_bytes": bytes(opened),
@@ -55,7 +55,7 @@ pub(crate) fn to_json(opened: &Opened) -> Value {
 }
 
 /// Total bytes of unused tensors.
-fn bytes(opened: &Opened) -> u64 {
+fn bytes(opened: &LoadedCheckpoint) -> u64 {
     opened.ignored.iter().filter_map(|name| opened.tensors.get(name)).map(|tensor| tensor.bytes).sum()
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use super::groups;
 
     #[test]
-    fn tensors_of_one_module_are_told_together() {
+    fn groups_ignored_tensors_by_module() {
         let names = [
             "lm_head.weight",
             "model.layers.61.eh_proj.weight",

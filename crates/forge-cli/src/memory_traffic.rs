@@ -78,7 +78,7 @@ mod tests {
     use forge_sim::Traffic;
 
     #[test]
-    fn shares_of_the_least_are_shown() {
+    fn prints_ratios_to_the_minimum() {
         let traffic = Traffic { loaded: 1000, stored: 64, instructions: 8, lines: 40, least_lines: 10 };
         let counters = Counters {
             dispatches: 3,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_not_divided_by() {
+    fn prints_no_ratio_without_counts() {
         let text = table(&BTreeMap::from([("norm".to_owned(), Counters::default())]));
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }

@@ -14,7 +14,7 @@
 use crate::checkpoint::Directory;
 use crate::error::Error;
 use crate::terminal;
-use forge_frontend::Opened;
+use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Format, ParamId, Weight, WeightId};
 use forge_planner::{Options, Override, Quant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ impl Mix {
     /// Chooses a format for each matrix. Returns the options and updates the graph.
     pub(crate) fn choose(
         &self,
-        opened: &mut Opened,
+        opened: &mut LoadedCheckpoint,
         checkpoint: &Directory,
         options: Options,
     ) -> Result<Options, Error> {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_lose_most_have_more_bits() {
+    fn sensitive_layers_get_more_bits() {
         assert_eq!(values("Q4_K_M"), "6644644644644666");
         assert_eq!(values("Q5_K_M"), "6655655655655666");
         assert_eq!(values("Q4_K_S"), "5555444444444444");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_read_off_names_of_both_kinds_of_files() {
+    fn parses_roles_from_safetensors_and_gguf_names() {
         assert_eq!(role("model.layers.3.self_attn.v_proj.weight", 3), Role::Value(3));
         assert_eq!(role("blk.3.attn_v.weight", 3), Role::Value(3));
         assert_eq!(role("blk.3.ffn_down_exps.weight", 3), Role::Down(3));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_to_copy_is_what_was_typed() {
+    fn recorded_command_reproduces_the_arguments() {
         let words =
             ["with space/it's a model", "--quant", "q8_0", "--quant-override", "*.{up,down}_proj=q4_0"];
         let more =
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn verbosity_is_no_part_of_the_command_that_makes_a_crate() {
+    fn recorded_command_omits_verbosity() {
         for words in [["model", "-v"], ["model", "--verbose"]] {
             let arguments = parsed(&words);
             assert!(arguments.verbose);
@@ -227,49 +227,49 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_named_in_any_case_and_mixes_are_for_whole_models() {
+    fn format_names_ignore_case_and_mixes_apply_to_whole_models() {
         let quant = |words: &[&str]| options(&parsed(&[&["model"], words].concat()));
-        let (asked, choice) =
+        let (parsed_options, choice) =
             quant(&["--quant", "Q8_0", "--quant-override", "lm_head=F16", "--kv-cache-type", "Q8_0"])
                 .unwrap();
-        assert_eq!((asked.quant.to_string(), choice), ("q8_0".to_owned(), None));
-        assert_eq!(asked.overrides[0].to().to_string(), "f16");
-        assert_eq!(asked.cache.map(|format| format.name()), Some("q8_0"));
+        assert_eq!((parsed_options.quant.to_string(), choice), ("q8_0".to_owned(), None));
+        assert_eq!(parsed_options.overrides[0].to().to_string(), "f16");
+        assert_eq!(parsed_options.cache.map(|format| format.name()), Some("q8_0"));
         let (_, choice) = quant(&["--quant", "q4_k_m"]).unwrap();
         assert_eq!(choice, Mix::from_name("Q4_K_M").map(Choice::Mix));
         assert_eq!(quant(&["--quant", "AUTO:5"]).unwrap().1, Some(Choice::Bits(5.0)));
-        let Err(Error::Usage(said)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
+        let Err(Error::Usage(message)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
             panic!("it is a mix")
         };
-        assert!(said.contains("whole model") && said.contains("lm_head=q6_k"), "{said}");
+        assert!(message.contains("whole model") && message.contains("lm_head=q6_k"), "{message}");
     }
 
     #[test]
-    fn a_word_is_one_line_whatever_is_in_it() {
+    fn shell_words_are_quoted_on_one_line() {
         assert_eq!(shell_word("a'b\n\\\u{85}//! c"), r"$'a\x27b\x0a\x5c\xc2\x85//! c'");
         assert_eq!(shell_word("größe"), "'größe'");
     }
 
     #[test]
-    fn names_that_cannot_be_written_into_a_crate_are_refused() {
+    fn rejects_invalid_crate_names() {
         let named = |model: &str, more: &[&str]| {
             let checkpoint = Directory::at(model.into());
             match name(&parsed(&[&[model], more].concat()), &checkpoint) {
                 Ok(name) => name,
-                Err(Error::Usage(said)) => said,
+                Err(Error::Usage(message)) => message,
                 Err(other) => panic!("{other:?}"),
             }
         };
         for strange in ["a\nb", "a\u{1b}[31m", "a\u{202e}b", "", "/", "--", " "] {
-            let said = named("x/llama", &[&format!("--name={strange}")]);
+            let message = named("x/llama", &[&format!("--name={strange}")]);
             assert!(
-                said.starts_with(&format!("--name {strange:?} contains "))
-                    && said.ends_with("choose another"),
-                "{said}"
+                message.starts_with(&format!("--name {strange:?} contains "))
+                    && message.ends_with("choose another"),
+                "{message}"
             );
         }
-        let said = named("x/lla\nma", &[]);
-        assert!(said.contains(r#""lla\nma""#) && said.ends_with("choose one with --name"), "{said}");
+        let message = named("x/lla\nma", &[]);
+        assert!(message.contains(r#""lla\nma""#) && message.ends_with("choose one with --name"), "{message}");
         assert_eq!(named("x/lla\nma", &["--name", "llama"]), "llama");
         assert_eq!(named("x/llama", &["--name", "大 \"1\""]), "大 \"1\"");
         assert_eq!(named("x/llama", &[]), "llama");

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_forge_made_is_replaced_and_only_when_asked() {
+    fn replaces_only_generated_crates_and_only_with_force() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         let compile = |force| compile(&target, force, &[], || ());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crate_is_made_from_does_not_go_with_the_crate_before() {
+    fn rejects_inputs_inside_the_replaced_crate() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         compile(&target, false, &[], || ()).unwrap();
@@ -311,12 +311,12 @@ mod tests {
         fs::write(&table, "{}").unwrap();
         let winding = root.path().join("links/../out/models/qwen3");
         for source in [&model, &target, &winding, &links, &table] {
-            let Err(Error::Usage(said)) = compile(&target, true, &[source], || ()) else {
+            let Err(Error::Usage(message)) = compile(&target, true, &[source], || ()) else {
                 panic!("{} is gone", source.display());
             };
             assert!(
-                said.contains("is an input of the compilation") && said.contains("choose another -o"),
-                "{said}"
+                message.contains("is an input of the compilation") && message.contains("choose another -o"),
+                "{message}"
             );
         }
         // Inputs that are kept, or lie outside the target, are allowed, including the parent directory.
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_appears_meanwhile_is_not_replaced() {
+    fn does_not_replace_a_directory_created_meanwhile() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         let appears = || {
@@ -339,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_a_link_and_must_lead_somewhere() {
+    fn keeps_symlinks_and_rejects_dangling_ones() {
         let root = tempfile::tempdir().unwrap();
         let (link, behind) = (root.path().join("out"), root.path().join("behind"));
         std::os::unix::fs::symlink(&behind, &link).unwrap();
-        let Err(Error::Usage(said)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
-        assert!(said.contains("dangling link"), "{said}");
+        let Err(Error::Usage(message)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
+        assert!(message.contains("dangling link"), "{message}");
         assert_eq!(names(root.path()), ["out"]);
         fs::create_dir(&behind).unwrap();
         for force in [false, true] {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_cannot_be_put_in_place_leaves_nothing() {
+    fn failed_rename_leaves_no_files() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         // A dangling link that appeared after the first check.
@@ -366,24 +366,24 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_too_small_is_told_before_it_is_filled() {
+    fn reports_insufficient_disk_space_before_writing() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
         assert!(has_room(&target, 1_000_000_000, 1_016_000_000).is_ok());
-        let Err(Error::Other(said)) = has_room(&target, 1_000_000_000, 500_000_000) else {
+        let Err(Error::Other(message)) = has_room(&target, 1_000_000_000, 500_000_000) else {
             panic!("it does not fit")
         };
         for part in ["takes 1.02 GB", "500 MB is free", "free 516 MB"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
         let staging = Staging::begin(&target, false, &[]).unwrap();
         staging.check_room(1).unwrap();
-        let Err(Error::Other(said)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
-        assert!(said.contains("not enough disk space"), "{said}");
+        let Err(Error::Other(message)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
+        assert!(message.contains("not enough disk space"), "{message}");
     }
 
     #[test]
-    fn a_crate_that_is_not_finished_leaves_nothing() {
+    fn unfinished_crates_leave_no_files() {
         let root = tempfile::tempdir().unwrap();
         let staging = Staging::begin(&root.path().join("out"), false, &[]).unwrap();
         staging.write("a/b", b"c").unwrap();

@@ -33,7 +33,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_has_the_options_of_the_definitions() {
+fn reference_page_matches_the_command_line_definition() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
     let page = page();
     if std::env::var_os(WRITE).is_some() {

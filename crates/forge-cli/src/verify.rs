@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::output::MARKER;
 use crate::{build, doctor, memory_traffic, terminal};
 use forge_report::{Measurement, Verdict};
-use forge_sim::{Counters, Fault, Program, Recording, Replay, Report, Weights, What};
+use forge_sim::{Counters, Fault, Program, ReadKind, Recording, Replay, Report, Weights};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ struct Findings {
     counters: BTreeMap<String, Counters>,
     steps: usize,
     barriers: usize,
-    needed: usize,
+    required_barriers: usize,
     worst: f64,
     stopped: Option<String>,
 }
@@ -154,8 +154,8 @@ fn record(
         .output()
         .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::other(format!("{} record: {said}", program.display())));
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::other(format!("{} record: {stderr}", program.display())));
     }
     Recording::parse(&read(file.path())?)
         .map_err(|error| Error::other(format!("cannot parse the recording: {error}")))
@@ -183,14 +183,14 @@ fn replay(
 
 impl Findings {
     fn add(&mut self, report: Report, sequence: &Sequence) {
-        let logits = report.reads.iter().find(|read| matches!(read.what, Some(What::Logits(_))));
+        let logits = report.reads.iter().find(|read| matches!(read.what, Some(ReadKind::Logits(_))));
         let last = |values: &[f32]| values.len().saturating_sub(sequence.logits.len());
         let distance =
             logits.map_or(f64::INFINITY, |read| distance(&read.values[last(&read.values)..], sequence));
         self.worst = self.worst.max(distance);
         self.steps += report.steps;
         self.barriers += report.waits.len();
-        self.needed += report.waits.iter().filter(|wait| wait.needed).count();
+        self.required_barriers += report.waits.iter().filter(|wait| wait.required).count();
         self.stopped = self.stopped.take().or(report.stopped);
         for fault in report.faults {
             let same = |other: &&mut Fault| {
@@ -213,7 +213,7 @@ impl Findings {
     fn verdict(&self, bound: f64) -> Verdict {
         Verdict {
             dispatches: self.steps,
-            barriers: (self.barriers, self.needed),
+            barriers: (self.barriers, self.required_barriers),
             faults: self.faults.len() + usize::from(self.stopped.is_some()),
             distance: (self.worst, bound),
         }
@@ -227,7 +227,7 @@ impl Findings {
             "steps": self.steps,
             "worst": self.worst,
             "bound": bound,
-            "barriers": {"total": self.barriers, "needed": self.needed},
+            "barriers": {"total": self.barriers, "required": self.required_barriers},
             "stopped": self.stopped,
             "counters": self.counters,
         })
@@ -243,7 +243,7 @@ impl Findings {
         };
         text += &format!(
             "{} dispatches, {} barriers ({} required): {faults}\n",
-            self.steps, self.barriers, self.needed
+            self.steps, self.barriers, self.required_barriers
         );
         text += &memory_traffic::table(&self.counters);
         let verdict = if self.worst <= bound { "within" } else { "FAIL: above" };

@@ -1,6 +1,6 @@
 //! Binary archives of pipelines: a set of kernels, in memory and as a file.
 
-use crate::counters::complain;
+use crate::counters::report_violation;
 use crate::foundation;
 use crate::library::Function;
 use crate::object::{Class, Id, Object, methods};
@@ -11,23 +11,23 @@ use std::rc::Rc;
 /// The first line of an archive file.
 const MAGIC: &str = "an emulated archive of pipelines";
 
-/// The kernels in an archive, identified by [`Function::content`].
+/// The kernels in an archive, identified by [`Function::archive_key`].
 type Contents = RefCell<BTreeSet<String>>;
 
 /// The path that an archive is read from.
-type Place = RefCell<Option<String>>;
+type ArchivePath = RefCell<Option<String>>;
 
 static ARCHIVE: Class = Class {
     name: "MTLBinaryArchive",
     method: methods! {
         "addComputePipelineFunctionsWithDescriptor:error:" => |archive, descriptor: Id, error: *mut Id| -> u8 {
-            match descriptor.get::<Description>().function.borrow().as_ref() {
+            match descriptor.get::<PipelineDescriptor>().function.borrow().as_ref() {
                 Some(function) => {
-                    archive.get::<Contents>().borrow_mut().insert(function.content());
+                    archive.get::<Contents>().borrow_mut().insert(function.archive_key());
                     1
                 }
                 None => {
-                    foundation::fail(error, "the description of a pipeline has no function");
+                    foundation::fail(error, "the descriptor of a pipeline has no function");
                     0
                 }
             }
@@ -47,65 +47,65 @@ static ARCHIVE: Class = Class {
     },
 };
 
-static PLACE: Class = Class {
+static ARCHIVE_DESCRIPTOR: Class = Class {
     name: "MTLBinaryArchiveDescriptor",
     method: methods! {
-        "setUrl:" => |place, url: Id| {
-            place.get::<Place>().replace((!url.is_none()).then(|| foundation::read(url)));
+        "setUrl:" => |descriptor, url: Id| {
+            descriptor.get::<ArchivePath>().replace((!url.is_nil()).then(|| foundation::read(url)));
         }
     },
 };
 
 /// The class object of archive descriptors.
 #[unsafe(export_name = "._OBJC_CLASS_MTLBinaryArchiveDescriptor")]
-static PLACE_CLASS: Object = Object::of_class(&Class {
+static ARCHIVE_DESCRIPTOR_CLASS: Object = Object::of_class(&Class {
     name: "class MTLBinaryArchiveDescriptor",
     method: methods! {
-        "new" => |_class| -> Id { Id::new(&PLACE, Place::default()) }
+        "new" => |_class| -> Id { Id::new(&ARCHIVE_DESCRIPTOR, ArchivePath::default()) }
     },
 });
 
 /// A pipeline descriptor.
 #[derive(Default)]
-pub(crate) struct Description {
+pub(crate) struct PipelineDescriptor {
     function: RefCell<Option<Rc<Function>>>,
     archives: RefCell<Vec<Rc<Contents>>>,
 }
 
-static DESCRIPTION: Class = Class {
+static PIPELINE_DESCRIPTOR: Class = Class {
     name: "MTLComputePipelineDescriptor",
     method: methods! {
-        "setComputeFunction:" => |description, function: Id| {
+        "setComputeFunction:" => |descriptor, function: Id| {
             let function = function.find::<Rc<Function>>().map(|function| function.as_ref().clone());
-            description.get::<Description>().function.replace(function);
+            descriptor.get::<PipelineDescriptor>().function.replace(function);
         }
-        "setBinaryArchives:" => |description, archives: Id| {
-            let archives = archives.find::<Elements>().map_or_else(Vec::new, |archives| archives.shared());
-            description.get::<Description>().archives.replace(archives);
+        "setBinaryArchives:" => |descriptor, archives: Id| {
+            let archives = archives.find::<ArrayElements>().map_or_else(Vec::new, |archives| archives.shared());
+            descriptor.get::<PipelineDescriptor>().archives.replace(archives);
         }
     },
 };
 
 /// The class object of pipeline descriptors.
 #[unsafe(export_name = "._OBJC_CLASS_MTLComputePipelineDescriptor")]
-static DESCRIPTION_CLASS: Object = Object::of_class(&Class {
+static PIPELINE_DESCRIPTOR_CLASS: Object = Object::of_class(&Class {
     name: "class MTLComputePipelineDescriptor",
     method: methods! {
-        "new" => |_class| -> Id { Id::new(&DESCRIPTION, Description::default()) }
+        "new" => |_class| -> Id { Id::new(&PIPELINE_DESCRIPTOR, PipelineDescriptor::default()) }
     },
 });
 
 /// An array of archives, the only arrays that hosts create.
 #[derive(Default)]
-struct Elements(RefCell<Vec<Id>>);
+struct ArrayElements(RefCell<Vec<Id>>);
 
-impl Elements {
+impl ArrayElements {
     fn shared(&self) -> Vec<Rc<Contents>> {
         self.0.borrow().iter().map(|archive| archive.get::<Contents>()).collect()
     }
 }
 
-impl Drop for Elements {
+impl Drop for ArrayElements {
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(Id::release);
     }
@@ -117,7 +117,7 @@ static ARRAY: Class = Class {
         "initWithObjects:count:" => |array, objects: *const Id, count: usize| -> Id {
             // SAFETY: the caller passes this many references.
             let objects = unsafe { std::slice::from_raw_parts(objects, count) };
-            array.get::<Elements>().0.replace(objects.iter().map(|object| object.retain()).collect());
+            array.get::<ArrayElements>().0.replace(objects.iter().map(|object| object.retain()).collect());
             array
         }
     },
@@ -128,15 +128,15 @@ static ARRAY: Class = Class {
 static ARRAY_CLASS: Object = Object::of_class(&Class {
     name: "class NSArray",
     method: methods! {
-        "alloc" => |_class| -> Id { Id::new(&ARRAY, Elements::default()) }
+        "alloc" => |_class| -> Id { Id::new(&ARRAY, ArrayElements::default()) }
     },
 });
 
 /// Creates an archive, from a file if the descriptor names one.
-pub(crate) fn open(description: Id) -> Result<Id, String> {
-    let place = description.get::<Place>();
+pub(crate) fn open(descriptor: Id) -> Result<Id, String> {
+    let descriptor = descriptor.get::<ArchivePath>();
     let mut kernels = BTreeSet::new();
-    if let Some(path) = &*place.borrow() {
+    if let Some(path) = &*descriptor.borrow() {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
         let mut lines = text.lines();
         if lines.next() != Some(MAGIC) {
@@ -147,17 +147,17 @@ pub(crate) fn open(description: Id) -> Result<Id, String> {
     Ok(Id::new(&ARCHIVE, RefCell::new(kernels)))
 }
 
-impl Description {
-    /// The function of the pipeline. With `must`, it is an error if no archive contains it.
-    pub(crate) fn function(&self, must: bool) -> Result<Rc<Function>, String> {
+impl PipelineDescriptor {
+    /// The function of the pipeline. With `fail_on_miss`, it is an error if no archive contains it.
+    pub(crate) fn function(&self, fail_on_miss: bool) -> Result<Rc<Function>, String> {
         let function = self.function.borrow().clone();
         let Some(function) = function else {
-            complain("a pipeline descriptor has no function".to_owned());
+            report_violation("a pipeline descriptor has no function".to_owned());
             return Err("the descriptor has no function".to_owned());
         };
-        let content = function.content();
-        let is_there = self.archives.borrow().iter().any(|archive| archive.borrow().contains(&content));
-        if must && !is_there {
+        let archive_key = function.archive_key();
+        let is_there = self.archives.borrow().iter().any(|archive| archive.borrow().contains(&archive_key));
+        if fail_on_miss && !is_there {
             return Err(format!("no archive contains {}", function.name()));
         }
         Ok(function)

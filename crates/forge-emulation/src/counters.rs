@@ -1,4 +1,4 @@
-//! Per-thread statistics and complaints of the emulator.
+//! Per-thread statistics and API violations of the emulator.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ pub struct Counts {
 }
 
 thread_local! {
-    static COMPLAINTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { command_buffers: 0, dispatches: 0, barriers: 0 }) };
-    static LIVING: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
-    static LONGEST: Cell<usize> = const { Cell::new(8 << 30) };
-    static EXECUTES: Cell<bool> = const { Cell::new(true) };
+    static LIVE_OBJECTS: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
+    static MAX_BUFFER_LENGTH: Cell<usize> = const { Cell::new(8 << 30) };
+    static EXECUTES_KERNELS: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Removes and returns all complaints so far.
-pub fn complaints() -> Vec<String> {
-    COMPLAINTS.take()
+/// Removes and returns all violations so far.
+pub fn take_violations() -> Vec<String> {
+    VIOLATIONS.take()
 }
 
 /// The numbers of committed commands so far.
@@ -33,32 +33,32 @@ pub fn counts() -> Counts {
 }
 
 /// The number of live objects of each class.
-pub fn living() -> BTreeMap<&'static str, usize> {
-    LIVING.with_borrow(|living| {
-        living.iter().filter(|(_, count)| **count > 0).map(|(class, count)| (*class, *count)).collect()
+pub fn live_objects() -> BTreeMap<&'static str, usize> {
+    LIVE_OBJECTS.with_borrow(|live_objects| {
+        live_objects.iter().filter(|(_, count)| **count > 0).map(|(class, count)| (*class, *count)).collect()
     })
 }
 
 /// Enables or disables execution of kernels. Without it, commands are only validated and counted. Enabled by default.
-pub fn execute(executes: bool) {
-    EXECUTES.set(executes);
+pub fn execute(executes_kernels: bool) {
+    EXECUTES_KERNELS.set(executes_kernels);
 }
 
 /// Sets the maximum buffer length in bytes. The default exceeds what any test model needs.
-pub fn limit_buffers(bytes: usize) {
-    LONGEST.set(bytes);
+pub fn set_max_buffer_length(bytes: usize) {
+    MAX_BUFFER_LENGTH.set(bytes);
 }
 
-pub(crate) fn longest() -> usize {
-    LONGEST.get()
+pub(crate) fn max_buffer_length() -> usize {
+    MAX_BUFFER_LENGTH.get()
 }
 
-pub(crate) fn executes() -> bool {
-    EXECUTES.get()
+pub(crate) fn executes_kernels() -> bool {
+    EXECUTES_KERNELS.get()
 }
 
-pub(crate) fn complain(what: String) {
-    COMPLAINTS.with_borrow_mut(|all| all.push(what));
+pub(crate) fn report_violation(what: String) {
+    VIOLATIONS.with_borrow_mut(|all| all.push(what));
 }
 
 pub(crate) fn committed(dispatches: usize, barriers: usize) {
@@ -70,10 +70,10 @@ pub(crate) fn committed(dispatches: usize, barriers: usize) {
     });
 }
 
-pub(crate) fn born(class: &'static str) {
-    LIVING.with_borrow_mut(|living| *living.entry(class).or_default() += 1);
+pub(crate) fn object_created(class: &'static str) {
+    LIVE_OBJECTS.with_borrow_mut(|live_objects| *live_objects.entry(class).or_default() += 1);
 }
 
-pub(crate) fn died(class: &'static str) {
-    LIVING.with_borrow_mut(|living| *living.entry(class).or_default() -= 1);
+pub(crate) fn object_freed(class: &'static str) {
+    LIVE_OBJECTS.with_borrow_mut(|live_objects| *live_objects.entry(class).or_default() -= 1);
 }

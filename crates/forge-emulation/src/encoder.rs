@@ -1,23 +1,23 @@
 //! The compute command encoder. It validates bindings and dispatches like Metal's validation layer.
 
-use crate::buffer::{Buffer, Held};
-use crate::commands::{SharedCommands, Stage};
+use crate::buffer::{Buffer, RetainedBuffer};
+use crate::commands::{SharedCommandBuffer, Status};
+use crate::gpu::{Command, Dispatch};
 use crate::library::Function;
-use crate::machine::{Command, Dispatch};
 use crate::object::{Class, Id, methods};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Maximum bytes of `setBytes`.
-const MOST_BYTES: usize = 4096;
+const MAX_SET_BYTES: usize = 4096;
 /// Number of buffer slots.
 const SLOTS: usize = 31;
 /// `MTLBarrierScopeBuffers`.
-const BUFFERS: usize = 1;
+const BARRIER_SCOPE_BUFFERS: usize = 1;
 
 /// The contents of a slot.
-enum Bound {
+enum Binding {
     Buffer(Rc<Buffer>, usize),
     Bytes(Vec<u8>),
 }
@@ -29,11 +29,11 @@ struct Size([usize; 3]);
 
 /// A compute command encoder.
 struct Encoder {
-    commands: SharedCommands,
+    commands: SharedCommandBuffer,
     /// Whether dispatches may overlap. Otherwise each is followed by a barrier.
     concurrent: bool,
     pipeline: Option<Rc<Function>>,
-    bound: BTreeMap<usize, Bound>,
+    bindings: BTreeMap<usize, Binding>,
     ended: bool,
 }
 
@@ -55,10 +55,10 @@ static ENCODER: Class = Class {
         "setBytes:length:atIndex:" => |encoder, bytes: *const u8, length: usize, slot: usize| {
             let encoder = encoder.get::<Cell>();
             let mut encoder = encoder.borrow_mut();
-            if encoder.takes_bytes(length, slot) {
+            if encoder.accepts_bytes(length, slot) {
                 // SAFETY: the caller passes this many bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
-                encoder.bound.insert(slot, Bound::Bytes(bytes.to_vec()));
+                encoder.bindings.insert(slot, Binding::Bytes(bytes.to_vec()));
             }
         }
         "dispatchThreadgroups:threadsPerThreadgroup:" => |encoder, groups: Size, threads: Size| {
@@ -67,8 +67,8 @@ static ENCODER: Class = Class {
         "memoryBarrierWithScope:" => |encoder, scope: usize| {
             let encoder = encoder.get::<Cell>();
             let encoder = encoder.borrow();
-            if scope & BUFFERS == 0 {
-                encoder.complain(format!("barrier scope {scope} does not include buffers"));
+            if scope & BARRIER_SCOPE_BUFFERS == 0 {
+                encoder.report_violation(format!("barrier scope {scope} does not include buffers"));
             } else if encoder.is_open("memoryBarrier") {
                 encoder.commands.borrow_mut().encoded.push(Command::Barrier);
             }
@@ -78,20 +78,20 @@ static ENCODER: Class = Class {
 };
 
 /// Creates an encoder of a command buffer.
-pub(crate) fn create(commands: SharedCommands, concurrent: bool) -> Id {
-    let (pipeline, bound) = (None, BTreeMap::new());
-    let encoder = Encoder { commands, concurrent, pipeline, bound, ended: false };
+pub(crate) fn create(commands: SharedCommandBuffer, concurrent: bool) -> Id {
+    let (pipeline, bindings) = (None, BTreeMap::new());
+    let encoder = Encoder { commands, concurrent, pipeline, bindings, ended: false };
     Id::new(&ENCODER, RefCell::new(encoder))
 }
 
 impl Encoder {
-    fn complain(&self, what: String) {
-        self.commands.borrow_mut().complain(what);
+    fn report_violation(&self, what: String) {
+        self.commands.borrow_mut().report_violation(what);
     }
 
     fn is_open(&self, message: &str) -> bool {
         if self.ended {
-            self.complain(format!("{message} after the encoder has ended"));
+            self.report_violation(format!("{message} after the encoder has ended"));
         }
         !self.ended
     }
@@ -100,25 +100,25 @@ impl Encoder {
         if !self.is_open("setBuffer") {
             return;
         }
-        let Some(buffer) = buffer.find::<Held>() else {
-            self.bound.remove(&slot);
+        let Some(buffer) = buffer.find::<RetainedBuffer>() else {
+            self.bindings.remove(&slot);
             return;
         };
         let buffer = buffer.0.clone();
         if offset >= buffer.length || slot >= SLOTS {
             let length = buffer.length;
-            return self.complain(format!(
+            return self.report_violation(format!(
                 "offset {offset} of a buffer of {length} bytes, for slot {slot} of {SLOTS}"
             ));
         }
-        self.bound.insert(slot, Bound::Buffer(buffer, offset));
+        self.bindings.insert(slot, Binding::Buffer(buffer, offset));
     }
 
-    fn takes_bytes(&self, length: usize, slot: usize) -> bool {
-        let fits = (1..=MOST_BYTES).contains(&length) && slot < SLOTS;
+    fn accepts_bytes(&self, length: usize, slot: usize) -> bool {
+        let fits = (1..=MAX_SET_BYTES).contains(&length) && slot < SLOTS;
         if !fits {
-            self.complain(format!(
-                "setBytes of {length} bytes for slot {slot}: it takes 1 to {MOST_BYTES} bytes"
+            self.report_violation(format!(
+                "setBytes of {length} bytes for slot {slot}: it takes 1 to {MAX_SET_BYTES} bytes"
             ));
         }
         fits && self.is_open("setBytes")
@@ -128,7 +128,7 @@ impl Encoder {
         if !self.is_open("dispatchThreadgroups") {
             return;
         }
-        match self.dispatched(groups, threads) {
+        match self.make_dispatch(groups, threads) {
             Ok(dispatch) => {
                 let mut commands = self.commands.borrow_mut();
                 commands.encoded.push(Command::Dispatch(dispatch));
@@ -138,18 +138,18 @@ impl Encoder {
             }
             Err(what) => {
                 let name = self.pipeline.as_ref().map_or("no kernel", |pipeline| pipeline.name());
-                self.complain(format!("dispatch of {name}: {what}"));
+                self.report_violation(format!("dispatch of {name}: {what}"));
             }
         }
     }
 
     /// A dispatch of the current pipeline with the current bindings.
-    fn dispatched(&self, Size(groups): Size, Size(threads): Size) -> Result<Dispatch, String> {
+    fn make_dispatch(&self, Size(groups): Size, Size(threads): Size) -> Result<Dispatch, String> {
         let function = self.pipeline.clone().ok_or("no pipeline is set")?;
-        let stated = function.kernel().signature.threads;
+        let declared = function.kernel().signature.threads;
         let count = threads.iter().product::<usize>();
-        if threads != [count, 1, 1] || stated.is_some_and(|stated| stated as usize != count) {
-            return Err(format!("threadgroups of {threads:?} threads, but the kernel declares {stated:?}"));
+        if threads != [count, 1, 1] || declared.is_some_and(|declared| declared as usize != count) {
+            return Err(format!("threadgroups of {threads:?} threads, but the kernel declares {declared:?}"));
         }
         if groups.contains(&0) {
             return Err(format!("empty grid of {groups:?} threadgroups"));
@@ -157,27 +157,31 @@ impl Encoder {
         let groups = groups.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         let mut buffers = Vec::new();
         for (slot, name, alignment) in function.buffers() {
-            match self.bound.get(&slot) {
-                Some(Bound::Buffer(_, offset)) if offset % alignment != 0 => {
+            match self.bindings.get(&slot) {
+                Some(Binding::Buffer(_, offset)) if offset % alignment != 0 => {
                     return Err(format!(
                         "`{name}` is bound at byte {offset}, which is not a multiple of {alignment}"
                     ));
                 }
-                Some(Bound::Buffer(buffer, offset)) => buffers.push((buffer.clone(), *offset)),
-                Some(Bound::Bytes(_)) => return Err(format!("`{name}` is a buffer, but bytes are bound")),
+                Some(Binding::Buffer(buffer, offset)) => buffers.push((buffer.clone(), *offset)),
+                Some(Binding::Bytes(_)) => {
+                    return Err(format!("`{name}` is a buffer, but bytes are bound"));
+                }
                 None => return Err(format!("`{name}` in slot {slot} is not bound")),
             }
         }
-        let scalars = match function.scalars().map(|(slot, bytes)| (self.bound.get(&slot), bytes)) {
+        let scalars = match function.scalars().map(|(slot, bytes)| (self.bindings.get(&slot), bytes)) {
             None => Vec::new(),
-            Some((Some(Bound::Bytes(bytes)), stated)) if bytes.len() == stated => bytes
+            Some((Some(Binding::Bytes(bytes)), declared)) if bytes.len() == declared => bytes
                 .chunks_exact(4)
                 .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
                 .collect(),
-            Some((Some(Bound::Bytes(bytes)), stated)) => {
-                return Err(format!("its scalars are {stated} bytes, but {} are bound", bytes.len()));
+            Some((Some(Binding::Bytes(bytes)), declared)) => {
+                return Err(format!("its scalars are {declared} bytes, but {} are bound", bytes.len()));
             }
-            Some((_, stated)) => return Err(format!("its scalars, {stated} bytes, are not bound as bytes")),
+            Some((_, declared)) => {
+                return Err(format!("its scalars, {declared} bytes, are not bound as bytes"));
+            }
         };
         Ok(Dispatch { function, buffers, scalars, groups, threads: count as u32 })
     }
@@ -188,8 +192,8 @@ impl Encoder {
         }
         self.ended = true;
         let mut commands = self.commands.borrow_mut();
-        if commands.stage == Stage::Encoding {
-            commands.stage = Stage::Open;
+        if commands.status == Status::Encoding {
+            commands.status = Status::Open;
         }
     }
 }
@@ -197,7 +201,7 @@ impl Encoder {
 impl Drop for Encoder {
     fn drop(&mut self) {
         if !self.ended {
-            self.complain("an encoder was released before endEncoding".to_owned());
+            self.report_violation("an encoder was released before endEncoding".to_owned());
         }
     }
 }

@@ -41,7 +41,7 @@ static URL: Class = Class { name: "NSURL", method: |_| None };
 static URL_CLASS: Object = Object::of_class(&Class {
     name: "class NSURL",
     method: methods! {
-        "fileURLWithPath:" => |_class, path: Id| -> Id { made(&URL, &read(path)).autorelease() }
+        "fileURLWithPath:" => |_class, path: Id| -> Id { new_text(&URL, &read(path)).autorelease() }
     },
 });
 
@@ -61,8 +61,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// A complaint if the options permit results that deviate from the source.
-    pub(crate) fn complaint(&self) -> Option<String> {
+    /// A violation if the options permit results that deviate from the source.
+    pub(crate) fn violation(&self) -> Option<String> {
         match (self.math.get(), self.language.get()) {
             (Some(0), Some(_)) => None,
             (Some(0), None) => {
@@ -95,19 +95,19 @@ static OPTIONS_CLASS: Object = Object::of_class(&Class {
     },
 });
 
-fn made(class: &'static Class, text: &str) -> Id {
+fn new_text(class: &'static Class, text: &str) -> Id {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     Id::new(class, Text(RefCell::new(text)))
 }
 
 /// Creates a string.
 pub(crate) fn string(text: &str) -> Id {
-    made(&STRING, text)
+    new_text(&STRING, text)
 }
 
 /// Creates an error with this description.
 pub(crate) fn error(text: &str) -> Id {
-    made(&ERROR, text)
+    new_text(&ERROR, text)
 }
 
 /// The text of a string or an error.
@@ -121,5 +121,5 @@ pub(crate) fn fail(place: *mut Id, what: &str) -> Id {
         // SAFETY: the caller passes space for a reference.
         unsafe { place.write(error(what).autorelease()) };
     }
-    Id::NONE
+    Id::NIL
 }

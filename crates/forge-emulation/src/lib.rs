@@ -9,7 +9,7 @@
 //! When the host waits for a command buffer, its dispatches run in the kernel checker, from the library's own
 //! source. The checker therefore checks what the real host code submits: bounds, uninitialized memory,
 //! misalignment, and races between dispatches without a barrier. Nothing is executed before, so a host that
-//! does not wait reads stale data. Arguments are validated as by Metal's validation layer. [`complaints`]
+//! does not wait reads stale data. Arguments are validated as by Metal's validation layer. [`take_violations`]
 //! returns the errors; a command buffer with an error completes with an error.
 //!
 //! Not detected:
@@ -25,7 +25,7 @@
 //! - `object`, `runtime`: objects and the Objective-C runtime.
 //! - `foundation`: Foundation classes; `data`: libdispatch.
 //! - `device`, `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal classes.
-//! - `machine`: the emulated GPU.
+//! - `gpu`: the emulated GPU.
 //! - `counters`: statistics and errors.
 
 #![cfg(target_os = "linux")]
@@ -38,11 +38,11 @@ mod data;
 mod device;
 mod encoder;
 mod foundation;
+mod gpu;
 mod library;
-mod machine;
 mod object;
 mod residency;
 mod runtime;
 
-pub use crate::counters::{Counts, complaints, counts, execute, limit_buffers, living};
+pub use crate::counters::{Counts, counts, execute, live_objects, set_max_buffer_length, take_violations};
 pub use crate::runtime::emulate;

@@ -1,6 +1,6 @@
 //! Libraries, functions and pipelines: a compiled source and its kernels by name.
 
-use crate::device::Shared;
+use crate::device::SharedGpu;
 use crate::foundation;
 use crate::object::{Class, Id, methods};
 use forge_sim::{Kernel, Program};
@@ -10,12 +10,12 @@ use std::rc::Rc;
 /// A compiled source and its hash.
 struct Library {
     program: &'static Program,
-    text: u64,
+    source: u64,
 }
 
 /// One kernel of a library, as a function and as a pipeline.
 pub(crate) struct Function {
-    text: u64,
+    source: u64,
     program: &'static Program,
     index: usize,
 }
@@ -25,9 +25,9 @@ static LIBRARY: Class = Class {
     method: methods! {
         "newFunctionWithName:" => |library, name: Id| -> Id {
             let (library, name) = (library.get::<Library>(), foundation::read(name));
-            let Library { program, text } = *library;
+            let Library { program, source } = *library;
             let index = program.kernels().iter().position(|kernel| kernel.signature.name == name);
-            index.map_or(Id::NONE, |index| Id::new(&FUNCTION, Rc::new(Function { text, program, index })))
+            index.map_or(Id::NIL, |index| Id::new(&FUNCTION, Rc::new(Function { source, program, index })))
         }
     },
 };
@@ -46,13 +46,13 @@ static PIPELINE: Class = Class {
 
 /// Compiles a library from source. Its code is never unloaded, because executed command buffers may refer to it. A device
 /// has one library.
-pub(crate) fn compile(shared: &Shared, text: &str) -> Result<Id, String> {
+pub(crate) fn compile(shared: &SharedGpu, source: &str) -> Result<Id, String> {
     let program: &'static Program =
-        Box::leak(Box::new(Program::compile(text).map_err(|error| error.to_string())?));
+        Box::leak(Box::new(Program::compile(source).map_err(|error| error.to_string())?));
     shared.borrow_mut().load(program)?;
-    let mut content = DefaultHasher::new();
-    text.hash(&mut content);
-    Ok(Id::new(&LIBRARY, Library { program, text: content.finish() }))
+    let mut archive_key = DefaultHasher::new();
+    source.hash(&mut archive_key);
+    Ok(Id::new(&LIBRARY, Library { program, source: archive_key.finish() }))
 }
 
 /// Creates a pipeline from a function.
@@ -66,8 +66,8 @@ impl Function {
     }
 
     /// Its identifier in archives, which includes the hash of the source.
-    pub(crate) fn content(&self) -> String {
-        format!("{} of {:016x}", self.name(), self.text)
+    pub(crate) fn archive_key(&self) -> String {
+        format!("{} of {:016x}", self.name(), self.source)
     }
 
     /// Name of the kernel.
@@ -108,7 +108,7 @@ mod tests {
     use super::alignment;
 
     #[test]
-    fn what_offsets_are_multiples_of() {
+    fn offset_alignment_of_element_types() {
         let cases = [
             ("device const uchar", 1),
             ("device half", 2),

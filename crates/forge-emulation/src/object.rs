@@ -3,7 +3,7 @@
 //! The payload is shared ([`Id::get`]), so that a command buffer retains its resources as in Metal. The reference count
 //! belongs to the host. The header of a freed object stays allocated, so that messages to it are detected.
 
-use crate::counters::{born, complain, died};
+use crate::counters::{object_created, object_freed, report_violation};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_void};
@@ -30,7 +30,7 @@ pub(crate) struct Class {
 pub(crate) struct Object {
     class: Cell<&'static Class>,
     references: Cell<usize>,
-    about: RefCell<Option<Rc<dyn Any>>>,
+    payload: RefCell<Option<Rc<dyn Any>>>,
     /// The thread that created it; `None` for class objects, which all threads may use.
     thread: Option<ThreadId>,
 }
@@ -61,22 +61,27 @@ impl Object {
     /// Creates a class object.
     pub(crate) const fn of_class(class: &'static Class) -> Object {
         // Class objects are never released: they are referred to by name.
-        Object { class: Cell::new(class), references: Cell::new(0), about: RefCell::new(None), thread: None }
+        Object {
+            class: Cell::new(class),
+            references: Cell::new(0),
+            payload: RefCell::new(None),
+            thread: None,
+        }
     }
 }
 
 impl Id {
     /// Nil.
-    pub(crate) const NONE: Id = Id(std::ptr::null_mut());
+    pub(crate) const NIL: Id = Id(std::ptr::null_mut());
 
     /// Creates an object with one reference, owned by the caller.
-    pub(crate) fn new(class: &'static Class, about: impl Any) -> Id {
-        born(class.name);
+    pub(crate) fn new(class: &'static Class, payload: impl Any) -> Id {
+        object_created(class.name);
         let thread = Some(thread::current().id());
         Id(Box::into_raw(Box::new(Object {
             class: Cell::new(class),
             references: Cell::new(1),
-            about: RefCell::new(Some(Rc::new(about))),
+            payload: RefCell::new(Some(Rc::new(payload))),
             thread,
         })))
     }
@@ -93,7 +98,7 @@ impl Id {
         object
     }
 
-    pub(crate) fn is_none(self) -> bool {
+    pub(crate) fn is_nil(self) -> bool {
         self.0.is_null()
     }
 
@@ -103,18 +108,18 @@ impl Id {
 
     /// The payload. Panics if the object has another class or is freed.
     pub(crate) fn get<T: Any>(self) -> Rc<T> {
-        assert!(!self.is_none(), "nil instead of an object");
-        let about = self.object().about.borrow().clone().and_then(|about| about.downcast().ok());
-        about.unwrap_or_else(|| panic!("unexpected argument of class {}", self.class().name))
+        assert!(!self.is_nil(), "nil instead of an object");
+        let payload = self.object().payload.borrow().clone().and_then(|payload| payload.downcast().ok());
+        payload.unwrap_or_else(|| panic!("unexpected argument of class {}", self.class().name))
     }
 
     /// The payload, or `None` for nil or another class.
     pub(crate) fn find<T: Any>(self) -> Option<Rc<T>> {
-        (!self.is_none()).then(|| self.get())
+        (!self.is_nil()).then(|| self.get())
     }
 
     pub(crate) fn retain(self) -> Id {
-        if !self.is_none() {
+        if !self.is_nil() {
             let object = self.object();
             assert!(object.references.get() > 0, "a {} is retained", object.class.get().name);
             object.references.update(|count| count + 1);
@@ -123,17 +128,17 @@ impl Id {
     }
 
     pub(crate) fn release(self) {
-        if self.is_none() {
+        if self.is_nil() {
             return;
         }
         let object = self.object();
         match object.references.get() {
-            0 => complain(format!("a {} is released", object.class.get().name)),
+            0 => report_violation(format!("a {} is released", object.class.get().name)),
             1 => {
                 object.references.set(0);
-                died(object.class.replace(&FREED).name);
-                let about = object.about.take();
-                drop(about);
+                object_freed(object.class.replace(&FREED).name);
+                let payload = object.payload.take();
+                drop(payload);
             }
             count => object.references.set(count - 1),
         }
@@ -142,8 +147,8 @@ impl Id {
     /// Moves the caller's reference to the innermost autorelease pool.
     pub(crate) fn autorelease(self) -> Id {
         let left = POOLS.with_borrow_mut(|pools| pools.last_mut().map(|pool| pool.push(self)).is_some());
-        if !left && !self.is_none() {
-            complain(format!(
+        if !left && !self.is_nil() {
+            report_violation(format!(
                 "a {} is autoreleased without an autorelease pool: it is never freed",
                 self.class().name
             ));

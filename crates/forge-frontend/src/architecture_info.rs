@@ -46,23 +46,23 @@ impl Family {
                 "text_config": {"rope_parameters": {"full_attention": {"rope_type": "?"}}}}"#,
         ];
         let Architecture { class, family, hub, .. } = *architecture;
-        let faults = SCALED.into_iter().flat_map(|text| tried(text, architecture).faults());
+        let faults = SCALED.into_iter().flat_map(|text| probe(text, architecture).faults());
         let mut notes = faults.flat_map(|fault| fault.notes);
         let scalings = notes.find_map(|note| Some(note.strip_prefix(KNOWS)?.to_owned()));
-        let keys = tried(r#"{"text_config": {}}"#, architecture).keys().read.into_iter().collect();
+        let keys = probe(r#"{"text_config": {}}"#, architecture).keys().read.into_iter().collect();
         Family { class, model_type: family, hub, scalings, keys }
     }
 }
 
 /// A probe configuration read by an architecture.
-fn tried(text: &str, architecture: &Architecture) -> Config {
+fn probe(text: &str, architecture: &Architecture) -> Config {
     let config = Config::new(json::parse("config.json", text).unwrap_or_default(), Conventions::default());
     (architecture.read)(&config.root());
     config
 }
 
 /// Reads the keys that are independent of the architecture.
-fn around(config: &Config, family: &str) {
+fn read_common_keys(config: &Config, family: &str) {
     let root = config.root();
     for key in ["architectures", "model_type", "bos_token_id", "eos_token_id"] {
         root.get(key);
@@ -72,7 +72,7 @@ fn around(config: &Config, family: &str) {
 }
 
 /// Notes for the error about an unsupported architecture.
-pub(crate) fn way_out(name: &str, document: &Document) -> Vec<String> {
+pub(crate) fn remedies(name: &str, document: &Document) -> Vec<String> {
     let mut notes = nearest(name, document);
     let names: Vec<&str> = ALL.iter().map(|known| known.class).collect();
     notes.push(format!("supported: {}", names.join(", ")));
@@ -112,7 +112,7 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
     let tries = ALL.iter().map(|architecture| {
         let config = Config::new(document.clone(), Conventions::default());
         (architecture.read)(&config.root());
-        around(&config, architecture.family);
+        read_common_keys(&config, architecture.family);
         let mut unknown = config.unread_keys(&[]);
         unknown.retain(|path| !BOOKKEEPING.contains(&path.rsplit('.').next().unwrap_or(path)));
         ProbeConfig { class: architecture.class, unknown, faults: config.faults() }

@@ -8,7 +8,7 @@ use crate::config::section::Section;
 /// The architecture that a configuration names, or `None` after recording an error. Class names are compared
 /// without case, because the first Llama checkpoints have `LLaMAForCausalLM`.
 pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
-    if config.is_broken() {
+    if config.is_incomplete() {
         return None;
     }
     let family = config.word("model_type");
@@ -27,17 +27,17 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     match (found, family) {
         (None, _) => {
             let name = class.or(family).unwrap_or_default();
-            config.refuse_architecture(key, name, &architecture_info::way_out(name, config.document()));
+            config.reject_architecture(key, name, &architecture_info::remedies(name, config.document()));
         }
         // A custom model type with its own code: the class determines the architecture.
         (Some(_), Some(family))
-            if config.has_beside("auto_map") && ALL.iter().all(|known| known.family != family) => {}
+            if config.contains_key_unread("auto_map") && ALL.iter().all(|known| known.family != family) => {}
         (Some(known), Some(family)) if known.family != family => {
             let text = text_model(known).filter(|text| text.family == family);
             if text.is_some() && config.get("text_config").is_none() {
                 return text;
             }
-            config.contradiction(
+            config.report_inconsistency(
                 "model_type",
                 format!("the architecture {} has model_type {}, found {family}", known.class, known.family),
             );

@@ -270,7 +270,7 @@ impl Decoder {
     }
 
     /// Whether a tensor belongs to a layer beyond the last.
-    fn is_past_the_last(&self, tensor: &str) -> bool {
+    fn is_beyond_last_layer(&self, tensor: &str) -> bool {
         let layers = format!("{}layers.", self.place.scope);
         let number = tensor.strip_prefix(&layers).and_then(|rest| rest.split('.').next());
         number.and_then(|number| number.parse::<usize>().ok()).is_some_and(|layer| layer >= self.layers)
@@ -323,11 +323,11 @@ impl Decoder {
             name.ends_with(".rotary_emb.inv_freq")
                 || is_cache_scale(name)
                 || self.place.ignored.iter().any(|part| name.starts_with(part))
-                || self.ignores_further_layers && self.is_past_the_last(name)
+                || self.ignores_further_layers && self.is_beyond_last_layer(name)
         });
         let mut layers = Vec::new();
         for index in 0..self.layers {
-            if builder.bindings.is_hopeless() {
+            if builder.bindings.has_too_many_faults() {
                 break;
             }
             layers.push(layer(builder, index));

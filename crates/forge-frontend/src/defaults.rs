@@ -34,7 +34,7 @@ pub(crate) struct Defaults {
 
 impl Defaults {
     /// Defaults of most architectures.
-    pub(crate) const USUAL: Defaults = Defaults {
+    pub(crate) const COMMON: Defaults = Defaults {
         context: 2048,
         sizes: None,
         epsilon: ("rms_norm_eps", 1e-6),

@@ -15,7 +15,7 @@ use crate::tokenizer::special_tokens;
 use forge_ir::{Diagnostic, Model, SpecialTokens};
 
 /// The configuration's content.
-pub(crate) struct Described {
+pub(crate) struct Description {
     /// Its size is known once the graph is built.
     pub(crate) model: Model,
     /// Builds the graph.
@@ -37,7 +37,7 @@ pub(crate) fn describe(
     checkpoint: &dyn Checkpoint,
     conventions: Conventions,
     options: &Options,
-) -> Result<Described, Vec<Diagnostic>> {
+) -> Result<Description, Vec<Diagnostic>> {
     const FILE: &str = "config.json";
     let Some(text) = files::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
         let fault = Diagnostic::new("F0101", format!("{FILE} not found"));
@@ -54,7 +54,7 @@ pub(crate) fn describe(
         let why = fault.place.as_ref().map(|place| format!(" ({})", place.label)).unwrap_or_default();
         format!("{}{why}: ignoring the file, as transformers does", fault.message)
     }));
-    if root.has_beside("auto_map") {
+    if root.contains_key_unread("auto_map") {
         notes.push(format!(
             "custom code (auto_map) is ignored: compiling as transformers' {}",
             architecture.class
@@ -63,17 +63,17 @@ pub(crate) fn describe(
     let quantization = mlx::read(&root);
     ignored_keys::check(&root, architecture.family);
     root.configures(architecture.family);
-    config.refuse_unread(architecture.family, &options.allow_unknown);
-    config.refuse_absent(&options.allow_unknown);
+    config.reject_unread_keys(architecture.family, &options.allow_unknown);
+    config.reject_absent_keys(&options.allow_unknown);
     notes.extend(config.notes());
 
-    let (broken, keys) = (config.is_broken(), config.keys());
+    let (incomplete, keys) = (config.is_incomplete(), config.keys());
     let mut faults = config.faults();
     let specials = specials.unwrap_or_else(|more| {
         faults.extend(more);
         SpecialTokens::default()
     });
-    if broken {
+    if incomplete {
         return Err(faults);
     }
     let model = Model {
@@ -85,5 +85,5 @@ pub(crate) fn describe(
         specials,
     };
     let unusable = unusable_generation.map(|_| special_tokens::GENERATION.to_owned()).into_iter().collect();
-    Ok(Described { model, blueprint, quantization, faults, notes, unusable, keys })
+    Ok(Description { model, blueprint, quantization, faults, notes, unusable, keys })
 }

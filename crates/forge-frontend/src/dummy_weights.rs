@@ -3,7 +3,7 @@
 //! It allows planning and cost prediction for a model without downloading it. It implements [`Checkpoint`]
 //! and is read by [`crate::read_model`].
 
-use crate::checkpoint::files::{Checkpoint, Memory};
+use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint};
 use crate::config::conventions::Conventions;
 use crate::description::describe;
 use crate::graph::builder::Builder;
@@ -16,7 +16,7 @@ use std::io;
 #[derive(Clone, Debug)]
 pub struct DummyWeights {
     /// All files but the weights.
-    files: Memory,
+    files: MemoryCheckpoint,
     /// The weight file's bytes before the data.
     header: Vec<u8>,
     /// The weight file's length.
@@ -31,14 +31,16 @@ impl DummyWeights {
     /// # Errors
     /// All problems of the configuration.
     pub fn new(config: &str, options: &Options) -> Result<DummyWeights, Vec<Diagnostic>> {
-        let files = Memory(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
+        let files =
+            MemoryCheckpoint(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
         let described = describe(&files, Conventions::default(), options)?;
         if !described.faults.is_empty() {
             return Err(described.faults);
         }
         let mut builder = Builder::new(None);
         described.blueprint.build(&mut builder);
-        let header = if builder.bindings.is_hopeless() { None } else { header(&builder.bindings.weights) };
+        let header =
+            if builder.bindings.has_too_many_faults() { None } else { header(&builder.bindings.weights) };
         let Some((header, bytes)) = header else {
             return Err(vec![Diagnostic::new(
                 "F0306",
@@ -88,8 +90,8 @@ impl Checkpoint for DummyWeights {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.header.len());
-        let (told, numbers) = out.split_at_mut(out.len().min(self.header.len() - start));
-        told.copy_from_slice(&self.header[start..start + told.len()]);
+        let (from_header, numbers) = out.split_at_mut(out.len().min(self.header.len() - start));
+        from_header.copy_from_slice(&self.header[start..start + from_header.len()]);
         numbers.fill(0);
         Ok(())
     }

@@ -16,24 +16,24 @@ pub(crate) struct Document {
     pub(crate) file: String,
     /// Parsed value.
     pub(crate) value: Value,
-    places: Vec<Place>,
+    places: Vec<KeySpan>,
 }
 
 /// Location of a key and of the keys in its value. It has the key's own name, not its path: the paths of many
 /// keys below a long one would take far more memory than the file.
 #[derive(Clone, Debug)]
-struct Place {
+struct KeySpan {
     /// Name; an element of a list is called `[0]`.
     name: String,
     key: Range<usize>,
     value: Range<usize>,
     /// Whether the object has an earlier key of this name.
     is_twice: bool,
-    inner: Vec<Place>,
+    inner: Vec<KeySpan>,
 }
 
 /// The location of a path.
-fn find<'a>(places: &'a [Place], path: &str) -> Option<&'a Place> {
+fn find<'a>(places: &'a [KeySpan], path: &str) -> Option<&'a KeySpan> {
     places.iter().find_map(|place| {
         let rest = path.strip_prefix(place.name.as_str())?;
         match rest.as_bytes().first() {
@@ -76,9 +76,9 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
             )]);
         }
     };
-    let places = Scan { text, at: 0 }.value().map(|(_, places)| places).unwrap_or_default();
+    let places = Scanner { text, at: 0 }.value().map(|(_, places)| places).unwrap_or_default();
     let mut twice = Vec::new();
-    given_twice(&places, &mut Vec::new(), &mut twice);
+    find_duplicates(&places, &mut Vec::new(), &mut twice);
     let twice: Vec<Diagnostic> = twice
         .iter()
         .map(|(path, span)| {
@@ -137,16 +137,20 @@ fn string_length(text: &str) -> usize {
 }
 
 /// Maximum number of duplicate keys reported.
-const MOST_TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;
 
 /// Paths and locations of duplicate keys.
-fn given_twice<'a>(places: &'a [Place], path: &mut Vec<&'a str>, twice: &mut Vec<(String, Range<usize>)>) {
+fn find_duplicates<'a>(
+    places: &'a [KeySpan],
+    path: &mut Vec<&'a str>,
+    twice: &mut Vec<(String, Range<usize>)>,
+) {
     for place in places {
         path.push(&place.name);
-        if place.is_twice && twice.len() < MOST_TOLD {
+        if place.is_twice && twice.len() < MAX_REPORTED {
             twice.push((path.join(".").replace(".[", "["), place.key.clone()));
         }
-        given_twice(&place.inner, path, twice);
+        find_duplicates(&place.inner, path, twice);
         path.pop();
     }
 }
@@ -166,12 +170,12 @@ fn character(text: &str, at: usize) -> Range<usize> {
 
 /// Scanner for text that serde_json has accepted, which bounds the nesting depth. On other text it stops
 /// early.
-struct Scan<'a> {
+struct Scanner<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl Scan<'_> {
+impl Scanner<'_> {
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         while bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
@@ -181,7 +185,7 @@ impl Scan<'_> {
     }
 
     /// A value's span, and the locations in it.
-    fn value(&mut self) -> Option<(Range<usize>, Vec<Place>)> {
+    fn value(&mut self) -> Option<(Range<usize>, Vec<KeySpan>)> {
         let first = self.peek()?;
         let start = self.at;
         let mut inner = Vec::new();
@@ -202,7 +206,7 @@ impl Scan<'_> {
         Some((start..self.at, inner))
     }
 
-    fn members(&mut self) -> Option<Vec<Place>> {
+    fn members(&mut self) -> Option<Vec<KeySpan>> {
         self.at += 1;
         let (mut names, mut places) = (BTreeSet::new(), Vec::new());
         loop {
@@ -217,7 +221,7 @@ impl Scan<'_> {
                     let is_twice = !names.insert(name.clone());
                     let is_long = self.text.get(value.clone())?.contains('\n');
                     let value = if is_long { key.clone() } else { value };
-                    places.push(Place { name, key, value, is_twice, inner });
+                    places.push(KeySpan { name, key, value, is_twice, inner });
                 }
             }
         }
@@ -225,7 +229,7 @@ impl Scan<'_> {
         Some(places)
     }
 
-    fn elements(&mut self) -> Option<Vec<Place>> {
+    fn elements(&mut self) -> Option<Vec<KeySpan>> {
         self.at += 1;
         let (mut index, mut places) = (0, Vec::new());
         loop {
@@ -238,7 +242,7 @@ impl Scan<'_> {
                 _ => {
                     let (value, inner) = self.value()?;
                     let name = format!("[{index}]");
-                    places.push(Place { name, key: value.clone(), value, is_twice: false, inner });
+                    places.push(KeySpan { name, key: value.clone(), value, is_twice: false, inner });
                 }
             }
         }
@@ -268,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_those_of_the_text() {
+    fn spans_match_the_source_text() {
         let text = r#"{ "a" : {"b": [1, {"c": -2.5e1}], "d\"x": "]}" }, "e":null }"#;
         let document = parse("f", text).unwrap();
         let value = |path: &str| document.value(path).map(|span| &text[span]);
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_only_python_writes_are_strings() {
+    fn python_only_numbers_become_strings() {
         let text = r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "NaN": "Infinity \" NaN", "d": 1e3}"#;
         let document = parse("f", text).unwrap();
         let expected = serde_json::json!({
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_refused() {
+    fn rejects_duplicate_keys() {
         let faults = parse("f", r#"{"a": {"b": 1, "b": 2}, "b": 3}"#).unwrap_err();
         assert_eq!(faults.len(), 1);
         assert_eq!(faults[0].place.as_ref().unwrap().span, 15..18);
@@ -300,18 +304,18 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused(text in ".{0,60}") {
+        fn any_text_is_parsed_or_rejected(text in ".{0,60}") {
             let _ = parse("f", &text);
-            Scan { text: &text, at: 0 }.value();
+            Scanner { text: &text, at: 0 }.value();
         }
 
         #[test]
-        fn text_made_of_json_pieces_is_parsed_or_refused(
+        fn json_fragments_are_parsed_or_rejected(
             pieces in proptest::collection::vec(r#"[\[\]{},:"]|\\u00|"a"|null|1e|\PC"#, 0..40)
         ) {
             let text = pieces.concat();
             let _ = parse("f", &text);
-            Scan { text: &text, at: 0 }.value();
+            Scanner { text: &text, at: 0 }.value();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Converts a Hugging Face checkpoint or a GGUF file into a graph.
 //!
-//! [`read_model`] takes a [`Checkpoint`], opened by the caller, and returns an [`Opened`] model: the
+//! [`read_model`] takes a [`Checkpoint`], opened by the caller, and returns a [`LoadedCheckpoint`]: the
 //! validated graph and the locations of its tensors. Everything that affects the output is used or rejected.
 //! These are errors, all reported at once, each with the nearest known name and a fix:
 //!
@@ -50,10 +50,10 @@ mod suggest;
 mod tokenizer;
 
 pub use crate::architecture_info::{Family, families};
-pub use crate::checkpoint::files::{Checkpoint, Memory};
+pub use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint};
 pub use crate::checkpoint::safetensors_header::Tensor;
 pub use crate::checkpoint::tensors::Tensors;
 pub use crate::config::file::Keys;
 pub use crate::dummy_weights::DummyWeights;
 pub use crate::options::Options;
-pub use crate::read::{Opened, read_model};
+pub use crate::read::{LoadedCheckpoint, read_model};

@@ -16,17 +16,17 @@ impl Decoder {
     /// Adjusts the description to the tensors: name prefixes, head, and layout of convolution taps. Returns
     /// notes for the user.
     pub(crate) fn find(&mut self, tensors: &Tensors) -> Vec<String> {
-        let is_there = |place: &Place| tensors.get(&format!("{}embed_tokens.weight", place.scope)).is_some();
-        let converted = self.converted.filter(is_there);
+        let exists = |place: &Place| tensors.get(&format!("{}embed_tokens.weight", place.scope)).is_some();
+        let converted = self.converted.filter(exists);
         self.place = converted.unwrap_or(self.place);
-        if !is_there(&self.place) && self.place.scope == Place::ALONE.scope && is_there(&Place::BASE) {
+        if !exists(&self.place) && self.place.scope == Place::ALONE.scope && exists(&Place::BASE) {
             self.place.scope = Place::BASE.scope;
         }
-        if let Some(nested) = self.nested.filter(is_there).filter(|_| !is_there(&self.place)) {
+        if let Some(nested) = self.nested.filter(exists).filter(|_| !exists(&self.place)) {
             self.place = nested;
         }
         let notes = self.find_head(tensors);
-        self.find_turned(tensors, converted.is_some());
+        self.find_transposed(tensors, converted.is_some());
         notes
     }
 
@@ -55,7 +55,7 @@ impl Decoder {
     }
 
     /// Finds the layout of convolution taps, and how gains are stored as a consequence.
-    fn find_turned(&mut self, tensors: &Tensors, is_converted: bool) {
+    fn find_transposed(&mut self, tensors: &Tensors, is_converted: bool) {
         let Some((block, marked)) = &mut self.linear else { return };
         let first = marked.iter().position(|is_linear| *is_linear).unwrap_or(0);
         let layer = format!("{}layers.{first}", self.place.scope);
@@ -64,7 +64,7 @@ impl Decoder {
         // Binding checks later that all taps have this layout.
         block.turned = match self.converted {
             Some(_) => is_converted,
-            None => stack.is_some() || taps.is_some_and(lies_turned),
+            None => stack.is_some() || taps.is_some_and(is_transposed),
         };
         if block.turned {
             let head_norm = self.attention.head_norm.as_mut().map(|norm| &mut norm.norm);
@@ -74,6 +74,6 @@ impl Decoder {
 }
 
 /// Whether the last axis of the taps is the single input channel, as in a transposed layout.
-fn lies_turned(taps: &Tensor) -> bool {
+fn is_transposed(taps: &Tensor) -> bool {
     taps.shape.last() == Some(&1)
 }

@@ -16,13 +16,13 @@ pub(crate) fn read<T>(
         return read(config);
     };
     let why = format!("expected the text model of {wrapper}");
-    text.only("model_type", family, &why);
+    text.allow_only("model_type", family, &why);
     text.configures(family);
     let mut model = read(&text);
     place(&text, &mut model);
     for key in ["bos_token_id", "eos_token_id"] {
         // Duplicated outside text_config and in generation_config.json.
-        text.pass_over(key);
+        text.mark_inert(key);
     }
     ignored_keys::check(&text, family);
     model

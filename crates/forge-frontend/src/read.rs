@@ -1,11 +1,11 @@
 //! Reads a checkpoint into a validated graph.
 
-use crate::checkpoint::files::{Checkpoint, Memory};
+use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint};
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tied_copies;
 use crate::config::conventions::Conventions;
 use crate::config::file::Keys;
-use crate::description::{Described, describe};
+use crate::description::{Description, describe};
 use crate::gguf;
 use crate::graph::builder::Builder;
 use crate::options::Options;
@@ -14,7 +14,7 @@ use forge_ir::{Diagnostic, Draft, Graph};
 
 /// A checkpoint that has been read.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct LoadedCheckpoint {
     /// The computation graph.
     pub graph: Graph,
     /// Locations of the weights. [`Tensors::read`] reads them by the names in the graph.
@@ -23,7 +23,7 @@ pub struct Opened {
     pub ignored: Vec<String>,
     /// Text files that are not in the checkpoint, by their Hugging Face names. For a GGUF file:
     /// configuration, tokenizer and chat template. For a directory: files converted from other formats.
-    pub texts: Memory,
+    pub texts: MemoryCheckpoint,
     /// Files that are ignored because they are not JSON, as transformers does.
     pub unusable: Vec<String>,
     /// The keys of its configuration.
@@ -36,7 +36,10 @@ pub struct Opened {
 ///
 /// # Errors
 /// All problems found, in the order of the stages: checkpoint, configuration, tensors.
-pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
+pub fn read_model(
+    checkpoint: &dyn Checkpoint,
+    options: &Options,
+) -> Result<LoadedCheckpoint, Vec<Diagnostic>> {
     let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
     let mut options = options.clone();
     let mut ignored_keys = Vec::new();
@@ -48,7 +51,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             options.allow_unknown.retain(|key| !translated.keys.contains(key));
             (translated.texts, Ok(translated.tensors), translated.conventions)
         }
-        None => (Memory::default(), Tensors::of_folder(checkpoint), Conventions::default()),
+        None => (MemoryCheckpoint::default(), Tensors::open_directory(checkpoint), Conventions::default()),
     };
     let described = describe(if texts.0.is_empty() { checkpoint } else { &texts }, conventions, &options);
     let (described, tensors) = match (described, tensors) {
@@ -59,7 +62,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
+    let Description { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
         described;
 
     let mut builder = Builder::new(Some(&tensors));
@@ -100,5 +103,5 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
+    Ok(LoadedCheckpoint { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
 }

@@ -17,7 +17,7 @@ mod tests {
     use super::nearest;
 
     #[test]
-    fn slips_are_found_and_strangers_are_not() {
+    fn suggests_names_for_typos_only() {
         let known = ["rms_norm_eps", "rope_theta", "rope_scaling", "head_dim"];
         let cases = [
             ("rms_norm_epsilon", Some("rms_norm_eps")),

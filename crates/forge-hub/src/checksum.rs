@@ -34,34 +34,34 @@ impl Digest {
     }
 
     /// A hasher for a content of `size` bytes.
-    pub(crate) fn sum(&self, size: u64) -> Sum {
+    pub(crate) fn sum(&self, size: u64) -> Hasher {
         match self {
-            Digest::GitBlob(_) => Sum::GitBlob(Sha1::new_with_prefix(format!("blob {size}\0"))),
-            Digest::Sha256(_) => Sum::Sha256(Sha256::new()),
+            Digest::GitBlob(_) => Hasher::GitBlob(Sha1::new_with_prefix(format!("blob {size}\0"))),
+            Digest::Sha256(_) => Hasher::Sha256(Sha256::new()),
         }
     }
 }
 
 /// A hasher for a digest.
 #[derive(Clone)]
-pub(crate) enum Sum {
+pub(crate) enum Hasher {
     GitBlob(Sha1),
     Sha256(Sha256),
 }
 
-impl Sum {
+impl Hasher {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         match self {
-            Sum::GitBlob(sum) => sum.update(bytes),
-            Sum::Sha256(sum) => sum.update(bytes),
+            Hasher::GitBlob(sum) => sum.update(bytes),
+            Hasher::Sha256(sum) => sum.update(bytes),
         }
     }
 
     /// The hexadecimal digits.
     pub(crate) fn finish(self) -> String {
         match self {
-            Sum::GitBlob(sum) => digits(&sum.finalize()),
-            Sum::Sha256(sum) => digits(&sum.finalize()),
+            Hasher::GitBlob(sum) => digits(&sum.finalize()),
+            Hasher::Sha256(sum) => digits(&sum.finalize()),
         }
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_have_the_names_that_git_and_sha256sum_give_them() {
+    fn checksums_match_git_and_sha256sum() {
         let cases = [
             // printf 'hello\n' | git hash-object --stdin
             ("ce013625030ba8dba906f756967f9e9ca394464a", "hello\n"),

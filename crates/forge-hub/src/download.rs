@@ -4,9 +4,9 @@
 //! by a later process. A content with a wrong checksum is discarded.
 
 use crate::cache::Cache;
-use crate::checksum::{Digest, Sum};
+use crate::checksum::{Digest, Hasher};
 use crate::error::Error;
-use crate::event::{Event, Watch};
+use crate::event::{Event, ProgressFn};
 use crate::retry::{RetryPolicy, TransferError};
 use crate::transport::{HttpResponse, TransportError};
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ const STEP: u64 = 1 << 20;
 
 /// A file of the repository and its checksum.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RemoteFile {
     pub(crate) path: String,
     pub(crate) digest: Digest,
     pub(crate) size: u64,
@@ -29,31 +29,33 @@ pub(crate) struct Wanted {
 
 /// Downloads a blob unless it exists. `ask` requests its bytes from an offset on.
 pub(crate) fn download(
-    wanted: &Wanted,
+    wanted: &RemoteFile,
     cache: &Cache,
-    patience: &RetryPolicy,
+    retry: &RetryPolicy,
     ask: &dyn Fn(u64) -> Result<HttpResponse, TransferError>,
-    watch: &mut Watch<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<(), Error> {
     let name = &wanted.path;
     let _lock = cache.lock(&wanted.digest, || {
-        watch(Event::Note(&format!("waiting for another process that is downloading {name}")));
+        progress(Event::Note(&format!("waiting for another process that is downloading {name}")));
     })?;
     if cache.has(&wanted.digest, wanted.size) {
         return Ok(());
     }
     let mut partial = Partial::open(wanted, cache.partial(&wanted.digest))?;
     let mut resumed = partial.length > 0;
-    watch(Event::Begin { file: name, done: partial.length, size: wanted.size });
+    progress(Event::Begin { file: name, done: partial.length, size: wanted.size });
     let found = loop {
-        let filled = patience.persist(watch, |watch, got_on| {
+        let filled = retry.run(progress, |progress, made_progress| {
             let before = partial.length;
-            let outcome = partial.fill(ask, watch);
-            *got_on = partial.length >= before + STEP;
+            let outcome = partial.fill(ask, progress);
+            *made_progress = partial.length >= before + STEP;
             outcome
         });
         filled.map_err(|error| match error {
-            Error::GaveUp(what) => Error::GaveUp(format!("{name}: {what}; run again to resume the download")),
+            Error::RetriesExhausted(what) => {
+                Error::RetriesExhausted(format!("{name}: {what}; run again to resume the download"))
+            }
             error => error,
         })?;
         let found = partial.sum.clone().finish();
@@ -61,7 +63,7 @@ pub(crate) fn download(
             break found;
         }
         // The bytes left by an earlier process may be wrong.
-        watch(Event::Note(&format!("{name}: the partial file was corrupt; restarting the download")));
+        progress(Event::Note(&format!("{name}: the partial file was corrupt; restarting the download")));
         resumed = false;
         partial.clear()?;
     };
@@ -70,12 +72,12 @@ pub(crate) fn download(
         return Err(Error::Checksum { file: name.clone(), expected: wanted.digest.to_string(), found });
     }
     partial.finish(cache.blob(&wanted.digest))?;
-    watch(Event::End);
+    progress(Event::End);
     Ok(())
 }
 
 /// Bytes of a blob that are still missing.
-pub(crate) fn missing(wanted: &Wanted, cache: &Cache) -> u64 {
+pub(crate) fn missing(wanted: &RemoteFile, cache: &Cache) -> u64 {
     if cache.has(&wanted.digest, wanted.size) {
         return 0;
     }
@@ -89,13 +91,13 @@ struct Partial {
     file: File,
     length: u64,
     size: u64,
-    sum: Sum,
-    empty: Sum,
+    sum: Hasher,
+    empty: Hasher,
 }
 
 impl Partial {
     /// Opens and hashes an existing partial file.
-    fn open(wanted: &Wanted, path: PathBuf) -> Result<Partial, Error> {
+    fn open(wanted: &RemoteFile, path: PathBuf) -> Result<Partial, Error> {
         let file = File::options().create(true).read(true).append(true).open(&path);
         let file = file.map_err(|error| Error::cache(&path, error))?;
         let empty = wanted.digest.sum(wanted.size);
@@ -128,48 +130,48 @@ impl Partial {
     fn fill(
         &mut self,
         ask: &dyn Fn(u64) -> Result<HttpResponse, TransferError>,
-        watch: &mut Watch<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> Result<(), TransferError> {
         if self.length == self.size {
             return Ok(());
         }
-        let mut answer = ask(self.length)?;
-        let first = match (answer.status, answer.header("content-range")) {
+        let mut response = ask(self.length)?;
+        let first = match (response.status, response.header("content-range")) {
             (206, Some(range)) => first_of(range),
             // The server does not support ranges and sends the whole file.
             (200, _) => Some(0),
             // The server has no such range, so its file is not the one that was begun.
             (416, _) => None,
             (status, _) => {
-                return Err(TransferError::passing(format!("the server returned status {status}")));
+                return Err(TransferError::transient(format!("the server returned status {status}")));
             }
         };
         if first != Some(self.length) {
             self.clear()?;
-            watch(Event::Progress(0));
+            progress(Event::Progress(0));
         }
         if first != Some(self.length) {
-            return Err(TransferError::passing("the server sent a wrong range"));
+            return Err(TransferError::transient("the server sent a wrong range"));
         }
-        self.take(answer.body(), watch)
+        self.append(response.body(), progress)
     }
 
     /// Appends received bytes up to the file's size.
-    fn take(&mut self, body: &mut impl Read, watch: &mut Watch<'_>) -> Result<(), TransferError> {
+    fn append(&mut self, body: &mut impl Read, progress: &mut ProgressFn<'_>) -> Result<(), TransferError> {
         let mut piece = vec![0; PIECE];
         while self.length < self.size {
             let most = (self.size - self.length).min(PIECE as u64) as usize;
             let count = match body.read(&mut piece[..most]) {
-                Ok(0) => return Err(TransferError::passing("the connection ended early")),
+                Ok(0) => return Err(TransferError::transient("the connection ended early")),
                 Ok(count) => count,
                 Err(error) => {
-                    return Err(TransferError::passing(format!("the connection was lost ({error})")));
+                    return Err(TransferError::transient(format!("the connection was lost ({error})")));
                 }
             };
             self.file.write_all(&piece[..count]).map_err(|error| Error::cache(&self.path, error))?;
             self.sum.add(&piece[..count]);
             self.length += count as u64;
-            watch(Event::Progress(self.length));
+            progress(Event::Progress(self.length));
         }
         Ok(())
     }
@@ -187,12 +189,12 @@ fn first_of(range: &str) -> Option<u64> {
 }
 
 /// Converts a transport error.
-pub(crate) fn trouble(
-    unanswered: TransportError,
-    explain: impl FnOnce(crate::error::Refusal) -> Error,
+pub(crate) fn transport_failure(
+    error: TransportError,
+    explain: impl FnOnce(crate::error::HttpError) -> Error,
 ) -> TransferError {
-    match unanswered {
-        TransportError::Refused(refusal) => TransferError::Lasting(explain(refusal)),
-        TransportError::Trouble(trouble) => trouble,
+    match error {
+        TransportError::Http(error) => TransferError::Permanent(explain(error)),
+        TransportError::Transfer(transport_failure) => transport_failure,
     }
 }

@@ -35,10 +35,10 @@ pub enum Error {
     },
     /// The retry limit was reached.
     #[error("{0}")]
-    GaveUp(String),
+    RetriesExhausted(String),
     /// The server sent an invalid response.
     #[error("{0}")]
-    Answer(String),
+    InvalidResponse(String),
     /// The network is disabled and the cache does not contain the file.
     #[error("{0}")]
     Offline(String),
@@ -69,7 +69,7 @@ impl Error {
 }
 
 /// An error response of the hub.
-pub(crate) struct Refusal {
+pub(crate) struct HttpError {
     /// HTTP status.
     pub(crate) status: u16,
     /// `X-Error-Code`, if present.
@@ -80,7 +80,7 @@ pub(crate) struct Refusal {
     pub(crate) url: String,
 }
 
-impl Refusal {
+impl HttpError {
     /// The error that it means for a request.
     pub(crate) fn explain(self, request: &Request, settings: &Settings) -> Error {
         let Request { repository, revision, .. } = request;
@@ -114,14 +114,14 @@ impl Refusal {
                 "access to {repository} denied: accept its conditions at {endpoint}/{repository}, if \
                  it has any; {log_in}"
             )),
-            ("EntryNotFound", _) => Error::Answer(format!("{}: file not found", self.url)),
+            ("EntryNotFound", _) => Error::InvalidResponse(format!("{}: file not found", self.url)),
             (_, 404) => Error::Repository(format!(
                 "repository {repository} or its revision {revision} not found on {endpoint}"
             )),
             (_, status) => {
                 let message =
                     if self.message.is_empty() { String::new() } else { format!(" ({})", self.message) };
-                Error::Answer(format!("{}: the server returned status {status}{message}", self.url))
+                Error::InvalidResponse(format!("{}: the server returned status {status}{message}", self.url))
             }
         }
     }

@@ -28,4 +28,4 @@ pub enum Event<'a> {
 }
 
 /// A callback for events.
-pub type Watch<'a> = dyn FnMut(Event<'_>) + 'a;
+pub type ProgressFn<'a> = dyn FnMut(Event<'_>) + 'a;

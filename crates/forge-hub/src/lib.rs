@@ -19,7 +19,7 @@ mod settings;
 mod transport;
 
 pub use crate::error::Error;
-pub use crate::event::{Event, Watch};
+pub use crate::event::{Event, ProgressFn};
 pub use crate::request::Request;
 pub use crate::retry::RetryPolicy;
 pub use crate::select_files::part_of;
@@ -27,8 +27,8 @@ pub use crate::settings::{Settings, Token};
 
 use crate::cache::Cache;
 use crate::checksum::Digest;
-use crate::download::{Wanted, download, missing, trouble};
-use crate::listing::{Listed, Listing, is_commit};
+use crate::download::{RemoteFile, download, missing, transport_failure};
+use crate::listing::{ListedFile, Listing, is_commit};
 use crate::retry::TransferError;
 use crate::select_files::Choice;
 use crate::transport::{HttpResponse, Transport};
@@ -50,7 +50,11 @@ pub struct Fetched {
 ///
 /// # Errors
 /// See [`Error`]. Existing contents of the cache are never lost.
-pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> Result<Fetched, Error> {
+pub fn fetch(
+    request: &Request,
+    settings: &Settings,
+    progress: &mut ProgressFn<'_>,
+) -> Result<Fetched, Error> {
     let cache = Cache::of(&settings.cache, &request.repository);
     let found = cache.find(request);
     let of_cache = |(commit, file): (String, _)| Fetched { snapshot: cache.snapshot(&commit), commit, file };
@@ -67,11 +71,11 @@ pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> R
         )));
     }
     let hub = Hub { request, settings, cache: &cache, transport: Transport::new(settings)? };
-    let listing = match (hub.list(found.is_some(), watch), found) {
+    let listing = match (hub.list(found.is_some(), progress), found) {
         (Ok(listing), _) => listing,
         (Err(error), Some(found)) => {
             let commit = &found.0[..found.0.len().min(8)];
-            watch(Event::Note(&format!("{error}\nusing the cached commit {commit}")));
+            progress(Event::Note(&format!("{error}\nusing the cached commit {commit}")));
             return Ok(of_cache(found));
         }
         (Err(Error::Repository(message)), None) => {
@@ -79,7 +83,7 @@ pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> R
         }
         (Err(error), None) => return Err(error),
     };
-    let file = hub.take(&listing, watch)?;
+    let file = hub.download_selection(&listing, progress)?;
     cache.point(&request.revision, &listing.commit)?;
     Ok(of_cache((listing.commit, file)))
 }
@@ -104,51 +108,60 @@ struct Hub<'a> {
 
 impl Hub<'_> {
     /// Requests the list of files; with only one attempt if there is a cached alternative.
-    fn list(&self, once: bool, watch: &mut Watch<'_>) -> Result<Listing, Error> {
-        let Settings { endpoint, patience, .. } = self.settings;
+    fn list(&self, once: bool, progress: &mut ProgressFn<'_>) -> Result<Listing, Error> {
+        let Settings { endpoint, retry, .. } = self.settings;
         let Request { repository, revision, .. } = self.request;
         let url =
             format!("{endpoint}/api/models/{repository}/revision/{}?blobs=true", escaped(revision, false));
         // Fail quickly when offline.
-        let patience =
-            RetryPolicy { tries: patience.tries.min(if once { 1 } else { 3 }), ..patience.clone() };
-        let bytes = patience.persist(watch, |_, _| self.get(&url, 0)?.bytes(&url))?;
+        let retry = RetryPolicy { tries: retry.tries.min(if once { 1 } else { 3 }), ..retry.clone() };
+        let bytes = retry.run(progress, |_, _| self.get(&url, 0)?.bytes(&url))?;
         Listing::parse(&bytes)
     }
 
     /// Downloads the selected files of a listing. Returns the selected file, if any.
-    fn take(&self, listing: &Listing, watch: &mut Watch<'_>) -> Result<Option<String>, Error> {
+    fn download_selection(
+        &self,
+        listing: &Listing,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Option<String>, Error> {
         let names = listing.names();
         let choice = Choice::of(self.request, &names)?;
         self.cache.prepare()?;
         match choice {
-            Choice::Files(files) => self.take_files(listing, &files, watch).map(|()| None),
+            Choice::Files(files) => self.download_files(listing, &files, progress).map(|()| None),
             Choice::Gguf(files) => {
-                self.take_files(listing, &files, watch)?;
+                self.download_files(listing, &files, progress)?;
                 Ok(files.into_iter().next())
             }
             Choice::Sharded(files) => {
-                self.take_files(listing, &files, watch)?;
+                self.download_files(listing, &files, progress)?;
                 let path = self.cache.snapshot(&listing.commit).join(crate::select_files::INDEX);
                 let index = std::fs::read(&path).map_err(|error| Error::cache(&path, error))?;
-                self.take_files(listing, &crate::select_files::shards(&index, &names)?, watch).map(|()| None)
+                self.download_files(listing, &crate::select_files::shards(&index, &names)?, progress)
+                    .map(|()| None)
             }
         }
     }
 
-    fn take_files(&self, listing: &Listing, files: &[String], watch: &mut Watch<'_>) -> Result<(), Error> {
+    fn download_files(
+        &self,
+        listing: &Listing,
+        files: &[String],
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<(), Error> {
         let listed = listing.files.iter().filter(|file| files.contains(&file.path));
-        let wanted: Vec<Wanted> =
-            listed.map(|file| self.identify(listing, file, watch)).collect::<Result<_, _>>()?;
+        let wanted: Vec<RemoteFile> =
+            listed.map(|file| self.identify(listing, file, progress)).collect::<Result<_, _>>()?;
         let sizes: Vec<u64> = wanted.iter().map(|wanted| missing(wanted, self.cache)).collect();
         let bytes = sizes.iter().sum();
         self.cache.reserve(bytes)?;
         if bytes > 0 {
-            watch(Event::Total { files: sizes.iter().filter(|size| **size > 0).count(), bytes });
+            progress(Event::Total { files: sizes.iter().filter(|size| **size > 0).count(), bytes });
         }
         for wanted in &wanted {
             let url = self.address(listing, &wanted.path);
-            download(wanted, self.cache, &self.settings.patience, &|from| self.get(&url, from), watch)?;
+            download(wanted, self.cache, &self.settings.retry, &|from| self.get(&url, from), progress)?;
             self.cache.link(&listing.commit, &wanted.path, &wanted.digest)?;
         }
         Ok(())
@@ -156,36 +169,37 @@ impl Hub<'_> {
 
     /// The checksum and size of a file, from the listing or, for mirrors whose listing lacks them, from a
     /// HEAD request.
-    fn identify(&self, listing: &Listing, file: &Listed, watch: &mut Watch<'_>) -> Result<Wanted, Error> {
+    fn identify(
+        &self,
+        listing: &Listing,
+        file: &ListedFile,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<RemoteFile, Error> {
         let path = file.path.clone();
         if let Some((digest, size)) = file.content.clone() {
-            return Ok(Wanted { path, digest, size });
+            return Ok(RemoteFile { path, digest, size });
         }
         let url = self.address(listing, &path);
-        let answer = self.settings.patience.persist(watch, |_, _| {
-            self.transport
-                .head(&url)
-                .map_err(|unanswered| trouble(unanswered, |refusal| self.explain(refusal)))
+        let response = self.settings.retry.run(progress, |_, _| {
+            self.transport.head(&url).map_err(|error| transport_failure(error, |error| self.explain(error)))
         })?;
-        let either = |first, second| answer.header(first).or_else(|| answer.header(second));
+        let either = |first, second| response.header(first).or_else(|| response.header(second));
         let digest = either("x-linked-etag", "etag").and_then(Digest::parse);
         let size = either("x-linked-size", "content-length").and_then(|size| size.parse().ok());
         let (Some(digest), Some(size)) = (digest, size) else {
             let message =
                 format!("{url}: the server sends no checksum or size, so the file cannot be verified");
-            return Err(Error::Answer(message));
+            return Err(Error::InvalidResponse(message));
         };
-        Ok(Wanted { path, digest, size })
+        Ok(RemoteFile { path, digest, size })
     }
 
     fn get(&self, url: &str, from: u64) -> Result<HttpResponse, TransferError> {
-        self.transport
-            .get(url, from)
-            .map_err(|unanswered| trouble(unanswered, |refusal| self.explain(refusal)))
+        self.transport.get(url, from).map_err(|error| transport_failure(error, |error| self.explain(error)))
     }
 
-    fn explain(&self, refusal: crate::error::Refusal) -> Error {
-        refusal.explain(self.request, self.settings)
+    fn explain(&self, error: crate::error::HttpError) -> Error {
+        error.explain(self.request, self.settings)
     }
 
     fn address(&self, listing: &Listing, path: &str) -> String {

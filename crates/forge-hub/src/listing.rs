@@ -2,7 +2,7 @@
 
 use crate::checksum::Digest;
 use crate::error::Error;
-use crate::request::stays_inside;
+use crate::request::is_inside;
 use serde::Deserialize;
 
 /// A repository's files at a commit.
@@ -11,18 +11,18 @@ pub(crate) struct Listing {
     /// The commit of the revision.
     pub(crate) commit: String,
     /// Its files.
-    pub(crate) files: Vec<Listed>,
+    pub(crate) files: Vec<ListedFile>,
 }
 
 /// A file of the listing. Mirrors may provide only its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedFile {
     pub(crate) path: String,
     pub(crate) content: Option<(Digest, u64)>,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct ListResponse {
     sha: String,
     siblings: Vec<Sibling>,
 }
@@ -33,11 +33,11 @@ struct Sibling {
     rfilename: String,
     size: Option<u64>,
     blob_id: Option<String>,
-    lfs: Option<Stored>,
+    lfs: Option<LfsInfo>,
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct LfsInfo {
     sha256: String,
     size: Option<u64>,
 }
@@ -45,22 +45,26 @@ struct Stored {
 impl Listing {
     /// Parses the hub's response. Rejects it if any name points outside the repository.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Listing, Error> {
-        let answer: Answer = serde_json::from_slice(bytes)
-            .map_err(|error| Error::Answer(format!("cannot parse the hub's list of files: {error}")))?;
-        if !is_commit(&answer.sha) {
-            return Err(Error::Answer(format!("the hub returned the invalid commit {:?}", answer.sha)));
+        let response: ListResponse = serde_json::from_slice(bytes).map_err(|error| {
+            Error::InvalidResponse(format!("cannot parse the hub's list of files: {error}"))
+        })?;
+        if !is_commit(&response.sha) {
+            return Err(Error::InvalidResponse(format!(
+                "the hub returned the invalid commit {:?}",
+                response.sha
+            )));
         }
-        if let Some(file) = answer.siblings.iter().find(|file| !stays_inside(&file.rfilename)) {
+        if let Some(file) = response.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
             return Err(Error::UnsafeName(file.rfilename.clone()));
         }
-        let files = answer.siblings.into_iter().map(|file| {
+        let files = response.siblings.into_iter().map(|file| {
             let (name, size) = match &file.lfs {
                 Some(stored) => (Some(&stored.sha256), stored.size.or(file.size)),
                 None => (file.blob_id.as_ref(), file.size),
             };
-            Listed { content: name.and_then(|name| Digest::parse(name)).zip(size), path: file.rfilename }
+            ListedFile { content: name.and_then(|name| Digest::parse(name)).zip(size), path: file.rfilename }
         });
-        Ok(Listing { commit: answer.sha, files: files.collect() })
+        Ok(Listing { commit: response.sha, files: files.collect() })
     }
 
     /// Names of all files.
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_say_what_contents_are_called() {
+    fn listing_has_checksums() {
         let (git, large) = ("a".repeat(40), "b".repeat(64));
         let text = format!(
             r#"{{"sha": "{git}", "private": false, "siblings": [
@@ -97,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_out_are_refused() {
+    fn rejects_paths_outside_the_repository() {
         let commit = "a".repeat(40);
         for name in ["../x", "/etc/passwd", "a/../../x", "a//b", "..", "", "a\\b", "a\nb"] {
             let text = serde_json::json!({"sha": commit, "siblings": [{"rfilename": name}]}).to_string();
@@ -106,7 +110,7 @@ mod tests {
         }
         for commit in ["../../x", "main", ""] {
             let text = serde_json::json!({"sha": commit, "siblings": []}).to_string();
-            assert!(matches!(Listing::parse(text.as_bytes()), Err(Error::Answer(_))), "{commit}");
+            assert!(matches!(Listing::parse(text.as_bytes()), Err(Error::InvalidResponse(_))), "{commit}");
         }
     }
 }

@@ -22,10 +22,10 @@ impl Request {
         };
         let (repository, revision) = text.split_once('@').unwrap_or((text, "main"));
         let (owner, name) = repository.split_once('/')?;
-        let sound = is_plain(owner)
-            && is_plain(name)
-            && stays_inside(revision)
-            && pick.as_deref().is_none_or(stays_inside);
+        let sound = is_valid_name(owner)
+            && is_valid_name(name)
+            && is_inside(revision)
+            && pick.as_deref().is_none_or(is_inside);
         sound.then(|| Request { repository: repository.to_owned(), revision: revision.to_owned(), pick })
     }
 
@@ -38,13 +38,13 @@ impl Request {
 }
 
 /// Whether the hub allows the text as an owner or a name.
-fn is_plain(part: &str) -> bool {
+fn is_valid_name(part: &str) -> bool {
     part.starts_with(|c: char| c.is_ascii_alphanumeric())
         && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 /// Whether a path or revision stays inside the directory that it is joined to.
-pub(crate) fn stays_inside(path: &str) -> bool {
+pub(crate) fn is_inside(path: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     path.split('/').all(plain) && !path.contains(|c: char| c == '\\' || c.is_control())
 }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_hub() {
+    fn parses_repository_names() {
         let cases = [
             ("a/b", Some(("a/b", "main", None, "b"))),
             ("meta-llama/Llama-3.2-1B@v1", Some(("meta-llama/Llama-3.2-1B", "v1", None, "Llama-3.2-1B"))),

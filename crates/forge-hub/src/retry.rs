@@ -1,31 +1,31 @@
 //! Retry policy for failed transfers.
 
 use crate::error::Error;
-use crate::event::{Event, Watch};
+use crate::event::{Event, ProgressFn};
 use std::time::{Duration, SystemTime};
 
 /// A failed transfer, by whether a retry can help.
 pub(crate) enum TransferError {
     /// A transient failure, such as a lost connection or a busy server.
-    Passing {
+    Transient {
         /// What happened.
         what: String,
         /// `Retry-After`, if sent.
         wait: Option<Duration>,
     },
     /// A permanent failure.
-    Lasting(Error),
+    Permanent(Error),
 }
 
 impl TransferError {
-    pub(crate) fn passing(what: impl Into<String>) -> TransferError {
-        TransferError::Passing { what: what.into(), wait: None }
+    pub(crate) fn transient(what: impl Into<String>) -> TransferError {
+        TransferError::Transient { what: what.into(), wait: None }
     }
 }
 
 impl From<Error> for TransferError {
     fn from(error: Error) -> TransferError {
-        TransferError::Lasting(error)
+        TransferError::Permanent(error)
     }
 }
 
@@ -49,33 +49,35 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// Repeats an operation until it succeeds, fails permanently, or reaches the limit. The operation sets
     /// its argument if it made progress, which resets the count of failures.
-    pub(crate) fn persist<T>(
+    pub(crate) fn run<T>(
         &self,
-        watch: &mut Watch<'_>,
-        mut attempt: impl FnMut(&mut Watch<'_>, &mut bool) -> Result<T, TransferError>,
+        progress: &mut ProgressFn<'_>,
+        mut attempt: impl FnMut(&mut ProgressFn<'_>, &mut bool) -> Result<T, TransferError>,
     ) -> Result<T, Error> {
         let mut failures = 0;
         loop {
-            let mut got_on = false;
-            let (what, wait) = match attempt(watch, &mut got_on) {
+            let mut made_progress = false;
+            let (what, wait) = match attempt(progress, &mut made_progress) {
                 Ok(done) => return Ok(done),
-                Err(TransferError::Lasting(error)) => return Err(error),
-                Err(TransferError::Passing { what, wait }) => (what, wait),
+                Err(TransferError::Permanent(error)) => return Err(error),
+                Err(TransferError::Transient { what, wait }) => (what, wait),
             };
-            failures = if got_on { 1 } else { failures + 1 };
+            failures = if made_progress { 1 } else { failures + 1 };
             if let Some(wait) = wait.filter(|wait| *wait > self.longest) {
                 let seconds = wait.as_secs();
-                return Err(Error::GaveUp(format!("{what}; the server requested a wait of {seconds} s")));
+                return Err(Error::RetriesExhausted(format!(
+                    "{what}; the server requested a wait of {seconds} s"
+                )));
             }
             if failures >= self.tries {
                 let times =
                     if failures == 1 { String::new() } else { format!(", {failures} times in a row") };
-                return Err(Error::GaveUp(what + &times));
+                return Err(Error::RetriesExhausted(what + &times));
             }
             let pause =
                 wait.unwrap_or_else(|| (self.first * 2_u32.pow((failures - 1).min(16))).min(self.longest));
             if pause >= Duration::from_secs(1) {
-                watch(Event::Note(&format!("{what}; retrying in {} s", pause.as_secs())));
+                progress(Event::Note(&format!("{what}; retrying in {} s", pause.as_secs())));
             }
             std::thread::sleep(pause);
         }
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_say_when_to_come_back() {
+    fn parses_retry_after() {
         assert_eq!(retry_after("7"), Some(Duration::from_secs(7)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(60));
@@ -108,16 +110,16 @@ mod tests {
     }
 
     #[test]
-    fn progress_renews_patience_and_nothing_else_does() {
-        let patience = RetryPolicy { tries: 3, first: Duration::ZERO, longest: Duration::ZERO };
-        let tried = |gets_on: &dyn Fn(u32) -> bool| {
+    fn only_progress_resets_the_retry_count() {
+        let retry = RetryPolicy { tries: 3, first: Duration::ZERO, longest: Duration::ZERO };
+        let tried = |makes_progress: &dyn Fn(u32) -> bool| {
             let mut tries = 0;
-            let outcome: Result<(), Error> = patience.persist(&mut |_| {}, |_, got_on| {
+            let outcome: Result<(), Error> = retry.run(&mut |_| {}, |_, made_progress| {
                 tries += 1;
-                *got_on = gets_on(tries);
-                Err(TransferError::passing("cut off"))
+                *made_progress = makes_progress(tries);
+                Err(TransferError::transient("cut off"))
             });
-            assert!(matches!(outcome, Err(Error::GaveUp(_))));
+            assert!(matches!(outcome, Err(Error::RetriesExhausted(_))));
             tries
         };
         assert_eq!(tried(&|_| false), 3);

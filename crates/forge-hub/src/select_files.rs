@@ -81,7 +81,7 @@ impl Choice {
 
 /// Names of the shards in an index. Each must be in the repository.
 pub(crate) fn shards(index: &[u8], names: &[&str]) -> Result<Vec<String>, Error> {
-    let wrong = |what: &str| Error::Answer(format!("{INDEX} {what}"));
+    let wrong = |what: &str| Error::InvalidResponse(format!("{INDEX} {what}"));
     let index: serde_json::Value = serde_json::from_slice(index).map_err(|_| wrong("is not JSON"))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("has no object weight_map"))?;
     let shards: BTreeSet<&str> = map.values().filter_map(serde_json::Value::as_str).collect();
@@ -96,7 +96,7 @@ fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Err
     let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(GGUF)).collect();
     let wanted = pick.to_lowercase();
     let is_of = |name: &&&str| {
-        let stem = whole_of(name).to_lowercase();
+        let stem = without_part(name).to_lowercase();
         let before = stem.strip_suffix(&wanted);
         // Multimodal projectors have model-like names.
         !stem.rsplit('/').next().is_some_and(|file| file.starts_with("mmproj"))
@@ -104,7 +104,7 @@ fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Err
     };
     let is_meant = |name: &&&str| match files.contains(&pick) {
         true => {
-            whole_of(name) == whole_of(pick)
+            without_part(name) == without_part(pick)
                 && part_of(name).map(|part| part.1) == part_of(pick).map(|part| part.1)
         }
         false => is_of(name),
@@ -146,7 +146,7 @@ pub fn part_of(file: &str) -> Option<(&str, usize)> {
 }
 
 /// Name of a GGUF file without extension and part number.
-fn whole_of(file: &str) -> &str {
+fn without_part(file: &str) -> &str {
     part_of(file).map_or_else(|| file.trim_end_matches(GGUF), |(stem, _)| stem)
 }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_fetched_once_and_nothing_beside_them() {
+    fn selects_one_set_of_weights() {
         let beside = [
             ".gitattributes",
             "README.md",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn tekken_json_is_fetched_without_tokenizer_json_alone() {
+    fn selects_tekken_json_only_without_tokenizer_json() {
         for (tokenizers, fetched) in [(&[TEKKEN][..], TEKKEN), (&[TEKKEN, TOKENIZER], TOKENIZER)] {
             let names = [&["config.json", SINGLE], tokenizers].concat();
             assert_eq!(choose("a/b", &names), Ok(Choice::Files(owned(&["config.json", fetched, SINGLE]))));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gguf_file_is_picked_by_name_or_quantisation() {
+    fn selects_one_gguf_file_by_name_or_quantization() {
         let names = ["m-IQ4_NL.gguf", "m-Q4_K_M.gguf", "m.q8_0.gguf", "deep/m-F16.gguf", "mmproj-F16.gguf"];
         let picked = |pick: &str| choose(&format!("a/b:{pick}"), &names).ok();
         let gguf = |name: &str| Some(Choice::Gguf(owned(&[name])));
@@ -215,19 +215,19 @@ mod tests {
     }
 
     #[test]
-    fn a_gguf_file_that_is_split_is_all_of_its_parts() {
+    fn selects_all_parts_of_split_gguf_files() {
         let parts = ["deep/m-Q8_0-00001-of-00002.gguf", "deep/m-Q8_0-00002-of-00002.gguf"];
         let names = [parts[1], "m-Q4_0.gguf", parts[0]];
         for pick in ["Q8_0", parts[0], parts[1]] {
             assert_eq!(choose(&format!("a/b:{pick}"), &names), Ok(Choice::Gguf(owned(&parts))), "{pick}");
         }
-        let refused = [
+        let rejected = [
             choose("a/b:Q8_0", &parts[1..]).unwrap_err(),
             choose(&format!("a/b:{}", parts[0]), &parts[..1]).unwrap_err(),
             choose("a/b:Q8_0", &[parts[0], parts[1], "m-Q8_0.gguf"]).unwrap_err(),
         ];
         assert_eq!(
-            refused.join("\n"),
+            rejected.join("\n"),
             "a/b: missing deep/m-Q8_0-00001-of-00002.gguf, one of 2 parts
 a/b: missing deep/m-Q8_0-00002-of-00002.gguf, one of 2 parts
 a/b:Q8_0 is ambiguous; expected one of
@@ -244,8 +244,8 @@ a/b:Q8_0 is ambiguous; expected one of
     }
 
     #[test]
-    fn what_cannot_be_chosen_is_told_with_the_way_out() {
-        let refused = [
+    fn selection_errors_list_the_choices() {
+        let rejected = [
             choose("a/b", &["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]).unwrap_err(),
             choose("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err(),
             choose("a/b", &["README.md"]).unwrap_err(),
@@ -253,7 +253,7 @@ a/b:Q8_0 is ambiguous; expected one of
             choose("a/b:Q5_0", &["m-Q4_K_M.gguf"]).unwrap_err(),
         ];
         assert_eq!(
-            refused.join("\n"),
+            rejected.join("\n"),
             "a/b contains GGUF files; select one, such as a/b:m-Q4_K_M.gguf, or a quantization such as Q4_K_M:
     m-Q4_K_M.gguf
     m-Q8_0.gguf
@@ -269,7 +269,7 @@ a/b has no GGUF file or quantization Q5_0; expected one of
     }
 
     #[test]
-    fn shards_are_files_of_the_repository() {
+    fn rejects_shards_outside_the_repository() {
         let names = ["a.safetensors", "b.safetensors"];
         let of = |index: &str| shards(index.as_bytes(), &names).map_err(|error| error.to_string());
         let sound = r#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;

@@ -19,7 +19,7 @@ pub struct Settings {
     /// Whether the network is disabled.
     pub offline: bool,
     /// Retry policy.
-    pub patience: RetryPolicy,
+    pub retry: RetryPolicy,
     /// Timeout for a silent server.
     pub silence: Duration,
 }
@@ -81,7 +81,7 @@ impl Settings {
             token,
             cache,
             offline: is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"),
-            patience: RetryPolicy::default(),
+            retry: RetryPolicy::default(),
             silence: Duration::from_secs(30),
         })
     }
@@ -93,7 +93,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn variables_are_those_of_the_hubs_other_tools() {
+    fn reads_the_environment_variables_of_huggingface_hub() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("token"), "from a file\n").unwrap();
         let folder = folder.path().to_str().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Redirections are followed here, one by one, because the access token is sent only to the hub itself.
 
-use crate::error::{Error, Refusal};
+use crate::error::{Error, HttpError};
 use crate::retry::{TransferError, retry_after};
 use crate::settings::Settings;
 use std::io::{Read, Take};
@@ -35,9 +35,9 @@ pub(crate) struct HttpResponse {
 /// A failed request.
 pub(crate) enum TransportError {
     /// An error response.
-    Refused(Refusal),
+    Http(HttpError),
     /// Any other failure.
-    Trouble(TransferError),
+    Transfer(TransferError),
 }
 
 /// Scheme, host and port of a server.
@@ -49,7 +49,7 @@ impl Transport {
     pub(crate) fn new(settings: &Settings) -> Result<Transport, Error> {
         let uri: Option<Uri> = settings.endpoint.parse().ok();
         let home = uri.as_ref().and_then(Origin::of).ok_or_else(|| {
-            Error::Answer(format!("invalid HF_ENDPOINT {:?}: expected a URL", settings.endpoint))
+            Error::InvalidResponse(format!("invalid HF_ENDPOINT {:?}: expected a URL", settings.endpoint))
         })?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
@@ -64,7 +64,7 @@ impl Transport {
         if ["localhost", "127.0.0.1", "[::1]"].contains(&&*home.1) {
             config = config.proxy(None);
         }
-        if let Some(roots) = own_roots()? {
+        if let Some(roots) = extra_root_certs()? {
             config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
         }
         let token = settings.token.as_ref().map(|token| token.text.clone());
@@ -73,18 +73,18 @@ impl Transport {
 
     /// Requests a file from byte `from` on.
     pub(crate) fn get(&self, url: &str, from: u64) -> Result<HttpResponse, TransportError> {
-        self.ask(url, from, true)
+        self.send(url, from, true)
     }
 
     /// Requests the hub's headers for a file.
     pub(crate) fn head(&self, url: &str) -> Result<HttpResponse, TransportError> {
-        self.ask(url, 0, false)
+        self.send(url, 0, false)
     }
 
-    fn ask(&self, url: &str, from: u64, whole: bool) -> Result<HttpResponse, TransportError> {
+    fn send(&self, url: &str, from: u64, whole: bool) -> Result<HttpResponse, TransportError> {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTIONS {
-            let bad = || TransportError::from(Error::Answer(format!("invalid URL {url:?}")));
+            let bad = || TransportError::from(Error::InvalidResponse(format!("invalid URL {url:?}")));
             let origin = url.parse().ok().as_ref().and_then(Origin::of).ok_or_else(bad)?;
             let mut request = if whole { self.agent.get(&url) } else { self.agent.head(&url) };
             if from > 0 {
@@ -95,23 +95,23 @@ impl Transport {
             }
             let response = request.call().map_err(|error| failed(&url, error))?;
             let (parts, body) = response.into_parts();
-            let answer = HttpResponse {
+            let response = HttpResponse {
                 status: parts.status.as_u16(),
                 headers: parts.headers,
                 body: body.into_reader(),
             };
-            let target = answer.header("location").and_then(|location| origin.join(location));
+            let target = response.header("location").and_then(|location| origin.join(location));
             match target {
                 // Other servers do not have the hub's headers, so HEAD requests are redirected only within
                 // the hub.
-                Some(target) if answer.is_redirection() && (whole || self.is_home(&target)) => url = target,
-                _ => return answer.or_refused(&url),
+                Some(target) if response.is_redirection() && (whole || self.is_hub(&target)) => url = target,
+                _ => return response.into_result(&url),
             }
         }
-        Err(Error::Answer(format!("{url}: too many redirections (more than {REDIRECTIONS})")).into())
+        Err(Error::InvalidResponse(format!("{url}: too many redirections (more than {REDIRECTIONS})")).into())
     }
 
-    fn is_home(&self, url: &str) -> bool {
+    fn is_hub(&self, url: &str) -> bool {
         url.parse().ok().as_ref().and_then(Origin::of).is_some_and(|origin| origin == self.home)
     }
 }
@@ -131,7 +131,7 @@ impl HttpResponse {
         let mut bytes = Vec::new();
         let mut body: Take<_> = self.body.take(LONGEST_TEXT);
         body.read_to_end(&mut bytes).map_err(|error| {
-            TransferError::passing(format!("{url}: the response was truncated ({error})"))
+            TransferError::transient(format!("{url}: the response was truncated ({error})"))
         })?;
         Ok(bytes)
     }
@@ -140,16 +140,16 @@ impl HttpResponse {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 
-    fn or_refused(self, url: &str) -> Result<HttpResponse, TransportError> {
+    fn into_result(self, url: &str) -> Result<HttpResponse, TransportError> {
         let text = |name| self.header(name).unwrap_or_default().to_owned();
         match self.status {
             // 416 is handled by the caller.
             200..=399 | 416 => Ok(self),
-            408 | 425 | 429 | 500 | 502..=504 => Err(TransportError::Trouble(TransferError::Passing {
+            408 | 425 | 429 | 500 | 502..=504 => Err(TransportError::Transfer(TransferError::Transient {
                 what: format!("{url}: the server returned status {}", self.status),
                 wait: self.header("retry-after").and_then(retry_after),
             })),
-            status => Err(TransportError::Refused(Refusal {
+            status => Err(TransportError::Http(HttpError {
                 status,
                 code: text("x-error-code"),
                 message: text("x-error-message"),
@@ -181,12 +181,12 @@ impl Origin {
 
 impl From<Error> for TransportError {
     fn from(error: Error) -> TransportError {
-        TransportError::Trouble(TransferError::Lasting(error))
+        TransportError::Transfer(TransferError::Permanent(error))
     }
 }
 
 /// Root certificates for a proxy, from the environment; otherwise Mozilla's are used.
-fn own_roots() -> Result<Option<RootCerts>, Error> {
+fn extra_root_certs() -> Result<Option<RootCerts>, Error> {
     let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) else {
         return Ok(None);
     };
@@ -204,12 +204,12 @@ fn own_roots() -> Result<Option<RootCerts>, Error> {
 fn failed(url: &str, error: ureq::Error) -> TransportError {
     match error {
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
-            Error::Answer(format!("{url}: {error}")).into()
+            Error::InvalidResponse(format!("{url}: {error}")).into()
         }
         ureq::Error::HostNotFound => {
-            TransportError::Trouble(TransferError::passing(format!("{url}: host not found")))
+            TransportError::Transfer(TransferError::transient(format!("{url}: host not found")))
         }
-        error => TransportError::Trouble(TransferError::passing(format!("{url}: {error}"))),
+        error => TransportError::Transfer(TransferError::transient(format!("{url}: {error}"))),
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_a_redirection_leads_to() {
+    fn token_is_sent_to_the_same_origin_only() {
         let origin = |url: &str| url.parse().ok().as_ref().and_then(Origin::of);
         let home = origin("https://hub.example").unwrap();
         for (location, same) in [

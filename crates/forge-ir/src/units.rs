@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn formats_numbers_for_display() {
         let sizes =
             [(512, "512 B"), (1_190_000_000, "1.19 GB"), (375_100_000, "375 MB"), (22_900, "22.9 KB")];
         assert_eq!(sizes.map(|(bytes, _)| size(bytes)), sizes.map(|(_, text)| text.to_owned()));

@@ -116,7 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn pairs_turn_and_what_is_past_them_does_not() {
+    fn rope_rotates_pairs_and_leaves_the_rest() {
         let quarter = std::f32::consts::FRAC_PI_2;
         let x = Values { width: 12, numbers: (0..24).map(|x| x as f32).collect() };
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_see_their_own_slot_up_to_themselves() {
+    fn attention_is_causal_within_a_slot() {
         let heads = Heads {
             queries: 2,
             keys: 1,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_ends_at_the_row_itself() {
+    fn sliding_window_includes_the_current_position() {
         let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
         let query = Values { width: 1, numbers: vec![1.0; 5] };
         let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_takes_its_share_and_gives_nothing() {
+    fn attention_sink_adds_to_the_denominator_only() {
         let sinks = Some(vec![0.0, 3_f32.ln()]);
         let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0, window: 9, softcap: Some(0.1), sinks };
         let (query, values) = (vec![1.0; 4], vec![6.0, 12.0]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_bend_what_is_near_them() {
+    fn softcap_bends_values_near_the_cap() {
         for (x, expected) in [(0.0, 0.0), (50.0, 50.0 * 1_f64.tanh()), (-1e9, -50.0), (0.5, 0.499_983)] {
             assert!((capped(x, 50.0) - expected).abs() < 1e-6, "{x}");
         }
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wide_windows_and_high_caps_change_nothing(
+        fn wide_windows_and_high_softcaps_have_no_effect(
             numbers in prop::collection::vec(-3_f32..3.0, 8 * 8),
             split in 1_usize..8,
             beyond in 0_usize..3,

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn activations_are_their_definitions() {
+    fn activations_match_their_definitions() {
         let near = |activation, x: f64, y: f64| {
             let found = activate(activation, x);
             assert!((found - y).abs() < 1e-6, "{activation:?} of {x} is {found}");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_and_ups_are_clamped() {
+    fn clamps_gate_and_up() {
         let clamped = |gate, up| gated(Gating::Clamped { limit: 2.0, sharpness: 1.5 }, gate, up);
         let open = |gate: f64| gate / (1.0 + (-1.5 * gate).exp());
         for (gate, up, expected) in [
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn layer_norms_take_the_mean_off() {
+    fn layer_norm_subtracts_the_mean() {
         let x = Values { width: 4, numbers: vec![1., 2., 3., 6., 5., 5., 5., 5.] };
         let scale = 1.0 / (3.5_f64 + 0.25).sqrt();
         let first = [-2., -1., 0., 3.].map(|d| d * scale);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_normed_each_by_itself() {
+    fn rms_norm_normalizes_each_part_separately() {
         let x = Values { width: 4, numbers: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
         let norm = |parts: usize| {
             let gain: Vec<f32> = (1..=4 / parts).map(|gain| gain as f32).collect();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_scores_or_shares_times_factor_and_scale() {
+    fn routing_weights_are_scores_or_softmax_times_factor_and_scale() {
         let logits = [0.0, 2_f32.ln(), 5_f32.ln(), -1e9];
         assert_eq!(routed(&logits, &PLAIN, Vectors::default()), [0.0, 0.25, 0.625, 0.0]);
         let shares = Routing { shares: true, factor: 7.0, ..PLAIN };
@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_chooses_and_does_not_weigh() {
+    fn correction_bias_affects_selection_only() {
         let sigmoid = Routing { scores: Scores::Sigmoid, chosen: 1, ..PLAIN };
         let correction = Vectors { correction: Some(&[0.0, 0.0, 0.6]), ..Vectors::default() };
         assert_eq!(routed(&[0.0, 1.0, 0.0], &sigmoid, correction), [0.0, 0.0, 0.5]);
     }
 
     #[test]
-    fn of_equals_the_lowest_are_chosen() {
+    fn ties_select_the_lowest_expert() {
         let three = Routing { chosen: 3, ..PLAIN };
         assert_eq!(selected(&[1.0, 2.0, 1.0, 2.0, 1.0, 1.0], &three, Vectors::default()), [0, 1, 3]);
         assert_eq!(selected(&[0.0, -0.0, 0.0, -0.0], &three, Vectors::default()), [0, 1, 2]);
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn all_may_be_chosen() {
+    fn can_select_all_experts() {
         let all = Routing { chosen: 4, shares: true, ..PLAIN };
         assert_eq!(routed(&[1.0; 4], &all, Vectors::default()), [0.25; 4]);
     }
 
     #[test]
-    fn what_is_not_a_number_is_chosen_and_shows() {
+    fn nan_scores_are_selected_and_propagate() {
         let nan = f32::NAN;
         let sigmoid = Routing { scores: Scores::Sigmoid, ..PLAIN };
         let weights = routed(&[1.0, nan, 2.0, 0.0], &sigmoid, Vectors::default());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_of_groups_that_are_not_kept_are_out_of_the_question() {
+    fn experts_outside_the_selected_groups_are_never_selected() {
         let groups = |kept, best| Routing {
             scores: Scores::Sigmoid,
             groups: Some(Groups { count: 3, kept, best }),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_nothing_are_nothing() {
+    fn weights_with_zero_sum_are_zero() {
         let sigmoid = Routing { scores: Scores::Sigmoid, shares: true, ..PLAIN };
         assert_eq!(routed(&[-1e4; 3], &sigmoid, Vectors::default()), [0.0; 3]);
     }

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_whole_steps_and_no_more_than_half_a_step_off() {
+    fn q8_0_rounding_error_is_at_most_half_a_step() {
         let numbers: Vec<f32> =
             (0..96).map(|i| ((i * i * 37 % 101) as f32 - 50.0) * 10_f32.powi(i / 32 - 2)).collect();
         let x = Values { width: 96, numbers };

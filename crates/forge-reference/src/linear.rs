@@ -157,7 +157,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn a_product_is_its_definition(rows in 1_usize..10, width in 1_usize..1200, outputs in 1_usize..150, first in 0_usize..99, bias: bool) {
+        fn linear_matches_its_definition(rows in 1_usize..10, width in 1_usize..1200, outputs in 1_usize..150, first in 0_usize..99, bias: bool) {
             let numbers: Vec<f32> = (0..rows * width).map(|index| (index as f32 * 0.11).cos()).collect();
             let bias = bias.then(|| (0..outputs).map(|output| output as f32 * 0.5).collect::<Vec<f32>>());
             let x = Values { width, numbers };

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_head_has_its_own_matrix() {
+    fn each_mla_head_has_its_own_matrix() {
         // [[0, 1, 2], [3, 4, 5]] and [[6, 7, 8], [9, 10, 11]].
         let x = Values { width: 6, numbers: vec![1., 0., 0., 0., 1., 0., 1., 1., 1., 0., 0., 2.] };
         let y = each_head(&Counted, WeightId(0), [4, 3], (2, false), &x).unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_see_their_own_slot_up_to_themselves() {
+    fn attention_is_causal_within_a_slot() {
         let row = |slot, position| Row { id: 0, slot, position };
         let rows = [row(0, 0), row(1, 0), row(0, 1)];
         let values = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };

@@ -58,7 +58,7 @@ pub(crate) fn delta_rule(
     let group = heads / (k.width / keys);
     let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
     let of_heads = share(heads, rows.len() * keys * values * 6, |range| {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         for head in range {
             let part = |x: &Values, row: usize, index: usize, width: usize| -> Vec<f64> {
                 x.row(row)[index * width..(index + 1) * width].iter().map(|x| f64::from(*x)).collect()
@@ -86,10 +86,10 @@ pub(crate) fn delta_rule(
                         *s += key * strength * (v - known);
                     }
                 }
-                said.extend(ask(memory, &q).into_iter().map(|x| (x * f64::from(scale)) as f32));
+                output.extend(ask(memory, &q).into_iter().map(|x| (x * f64::from(scale)) as f32));
             }
         }
-        said
+        output
     });
     // Ordered by head and row; the result is ordered by row and head.
     let by_head = of_heads.concat();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_convolution_sees_the_last_rows_of_its_slot_and_its_own() {
+    fn convolution_reads_the_previous_rows_of_its_slot() {
         let x = Values { width: 2, numbers: vec![1., 10., 5., 50., 2., 20., 6., 60., 3., 30.] };
         // The first channel weighs its own value once and the previous one 100 times; the second uses the
         // value three rows back.
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decays_is_left_by_a_share() {
+    fn decay_is_a_factor_between_0_and_1() {
         let x = Values { width: 2, numbers: vec![0.0, 1.0, -1000.0, 1000.0] };
         let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).numbers;
         let near =
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn memories_learn_what_they_do_not_know_and_forget_by_decay() {
+    fn delta_rule_stores_the_difference_and_decays() {
         // One head of two key channels and one value channel. Keys are normalized: lengths 3 and 1 have one
         // direction.
         let memory = RecurrentState { heads: 1, keys: 2, values: 1 };
@@ -143,17 +143,17 @@ mod tests {
         let keys = of(2, &[3., 0., 1., 0., 0., 2., 1., 0.]);
         let queries = of(2, &[1., 0., 1., 0., 1., 0., 1., 0.]);
         let values = of(1, &[8., 8., 4., 0.]);
-        let said = |decay: [f32; 4], strength: [f32; 4]| {
+        let output_with = |decay: [f32; 4], strength: [f32; 4]| {
             let inputs = [&queries, &keys, &values, &of(1, &decay), &of(1, &strength)];
             delta_rule(&memory, [1.0, 1e-30], &rows, inputs).numbers
         };
-        assert_eq!(said([1.0; 4], [1.0; 4]), [8., 8., 8., 0.], "what is known is not learnt twice");
-        assert_eq!(said([1.0; 4], [0.5; 4]), [4., 6., 6., 3.]);
-        assert_eq!(said([0.5; 4], [1., 0., 1., 0.]), [8., 4., 2., 1.]);
+        assert_eq!(output_with([1.0; 4], [1.0; 4]), [8., 8., 8., 0.], "what is known is not learnt twice");
+        assert_eq!(output_with([1.0; 4], [0.5; 4]), [4., 6., 6., 3.]);
+        assert_eq!(output_with([0.5; 4], [1., 0., 1., 0.]), [8., 4., 2., 1.]);
     }
 
     #[test]
-    fn slots_and_heads_remember_by_themselves() {
+    fn slots_and_heads_have_separate_states() {
         let memory = RecurrentState { heads: 2, keys: 1, values: 2 };
         let rows = turns();
         let ones = Values { width: 1, numbers: vec![1.0; 5] };
@@ -161,13 +161,13 @@ mod tests {
         let numbers = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();
         let values = Values { width: 4, numbers };
         let inputs = [&ones, &ones, &values, &always, &Values { width: 2, numbers: vec![0.5; 10] }];
-        let said = delta_rule(&memory, [2.0, 1e-30], &rows, inputs);
+        let output = delta_rule(&memory, [2.0, 1e-30], &rows, inputs);
         // Each update applies half of the difference, twice for slot 0; its third row applies half of the
         // remainder.
-        assert_eq!(said.row(0), [1., 2., 3., 4.]);
-        assert_eq!(said.row(1), [10., 20., 30., 40.]);
-        assert_eq!(said.row(2), [100.5, 201., 301.5, 402.]);
-        assert_eq!(said.row(3), [1005., 2010., 3015., 4020.]);
-        assert_eq!(said.row(4), [10050.25, 20100.5, 30150.75, 40201.]);
+        assert_eq!(output.row(0), [1., 2., 3., 4.]);
+        assert_eq!(output.row(1), [10., 20., 30., 40.]);
+        assert_eq!(output.row(2), [100.5, 201., 301.5, 402.]);
+        assert_eq!(output.row(3), [1005., 2010., 3015., 4020.]);
+        assert_eq!(output.row(4), [10050.25, 20100.5, 30150.75, 40201.]);
     }
 }

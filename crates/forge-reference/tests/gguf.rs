@@ -3,7 +3,7 @@
 //! The files and the script that makes them are in `tests/gguf`. `FORGE_GGUF=folder` also checks the files of
 //! another directory, because all architectures in all types are too large to commit.
 
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::Diagnostic;
 use forge_reference::{Want, evaluate};
 use forge_weights::CheckpointWeights;
@@ -26,12 +26,12 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-fn memory(file: &Path) -> Memory {
+fn memory(file: &Path) -> MemoryCheckpoint {
     let bytes = std::fs::read(file).expect("it can be read");
-    Memory(BTreeMap::from([("model.gguf".to_owned(), bytes)]))
+    MemoryCheckpoint(BTreeMap::from([("model.gguf".to_owned(), bytes)]))
 }
 
-fn open(memory: &Memory) -> Result<Opened, Vec<Diagnostic>> {
+fn open(memory: &MemoryCheckpoint) -> Result<LoadedCheckpoint, Vec<Diagnostic>> {
     read_model(memory, &Options { name: "test".to_owned(), ..Options::default() })
 }
 
@@ -72,7 +72,7 @@ fn distance(file: &Path) -> f64 {
 }
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn gguf_logits_match_transformers() {
     let mut wrong = Vec::new();
     for file in files() {
         let distance = distance(&file);

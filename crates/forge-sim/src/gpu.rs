@@ -1,7 +1,7 @@
 //! Runs the kernel tests on an NVIDIA GPU instead of the kernel checker.
 //!
-//! The machine with the GPU needs no compiler: the PTX is generated before. If `FORGE_CARD_TEXTS` names a directory, each
-//! compiled source is translated into it, once per target. With `FORGE_CARD=90` in addition, the PTX for compute capability
+//! The machine with the GPU needs no compiler: the PTX is generated before. If `FORGE_GPU_PTX` names a directory, each
+//! compiled source is translated into it, once per target. With `FORGE_GPU=90` in addition, the PTX for compute capability
 //! 9.0 runs on the first GPU; a source without PTX is an error.
 //!
 //! Buffers are copied to the GPU before each dispatch and back after it. Guard bytes around each buffer must not change, nor
@@ -34,25 +34,25 @@ const GUARDED: u8 = 0xa5;
 
 /// The PTX of one source, loaded on the GPU.
 pub(crate) struct Module {
-    card: &'static Card,
+    gpu: &'static Gpu,
     module: Handle,
     kernels: Vec<KernelDecl>,
 }
 
 /// The driver and the context that all dispatches share.
-struct Card {
+struct Gpu {
     driver: Driver,
     context: Handle,
 }
 
 // SAFETY: the driver's functions may be called from any thread on which the context is current.
-unsafe impl Send for Card {}
+unsafe impl Send for Gpu {}
 // SAFETY: as above.
-unsafe impl Sync for Card {}
+unsafe impl Sync for Gpu {}
 
-impl Card {
-    fn first() -> Result<&'static Card, String> {
-        static FIRST: OnceLock<Result<Card, String>> = OnceLock::new();
+impl Gpu {
+    fn first() -> Result<&'static Gpu, String> {
+        static FIRST: OnceLock<Result<Gpu, String>> = OnceLock::new();
         let open = || {
             let driver = Driver::load()?;
             let (mut device, mut context) = (0, null_mut());
@@ -61,14 +61,14 @@ impl Card {
                 call!(driver, cuDeviceGet, &mut device, 0)?;
                 call!(driver, cuDevicePrimaryCtxRetain, &mut context, device)?;
             }
-            Ok(Card { driver, context })
+            Ok(Gpu { driver, context })
         };
         FIRST.get_or_init(open).as_ref().map_err(String::clone)
     }
 }
 
 /// A buffer on the GPU, with its guards.
-struct Place<'c> {
+struct DeviceBuffer<'c> {
     driver: &'c Driver,
     address: Address,
     /// The contents before the dispatch, guards included.
@@ -76,16 +76,17 @@ struct Place<'c> {
     written: bool,
 }
 
-impl Place<'_> {
-    fn new<'c>(driver: &'c Driver, contents: &[u8], written: bool) -> Result<Place<'c>, String> {
+impl DeviceBuffer<'_> {
+    fn new<'c>(driver: &'c Driver, contents: &[u8], written: bool) -> Result<DeviceBuffer<'c>, String> {
         let guard = [GUARDED; GUARD];
-        let mut place = Place { driver, address: 0, image: [&guard[..], contents, &guard].concat(), written };
+        let mut buffer =
+            DeviceBuffer { driver, address: 0, image: [&guard[..], contents, &guard].concat(), written };
         // SAFETY: as many bytes are allocated as are copied.
         unsafe {
-            call!(driver, cuMemAlloc_v2, &mut place.address, place.image.len())?;
-            call!(driver, cuMemcpyHtoD_v2, place.address, place.image.as_ptr().cast(), place.image.len())?;
+            call!(driver, cuMemAlloc_v2, &mut buffer.address, buffer.image.len())?;
+            call!(driver, cuMemcpyHtoD_v2, buffer.address, buffer.image.as_ptr().cast(), buffer.image.len())?;
         }
-        Ok(place)
+        Ok(buffer)
     }
 
     /// The contents after the dispatch; an error if it wrote guards or a read-only buffer.
@@ -111,7 +112,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for DeviceBuffer<'_> {
     fn drop(&mut self) {
         // SAFETY: the dispatch has ended, so the memory is unused.
         unsafe { (self.driver.cuMemFree_v2)(self.address) };
@@ -120,35 +121,34 @@ impl Drop for Place<'_> {
 
 impl Module {
     /// The PTX of a source, loaded on the GPU; `None` if no GPU is selected.
-    pub(crate) fn of(text: &str) -> Result<Option<Module>, CompileError> {
-        let (folder, capability) = match (env::var_os("FORGE_CARD_TEXTS"), capability()) {
+    pub(crate) fn of(source: &str) -> Result<Option<Module>, CompileError> {
+        let (folder, capability) = match (env::var_os("FORGE_GPU_PTX"), capability()) {
             (None, None) => return Ok(None),
-            (Some(folder), None) => return keep(Path::new(&folder), text).map(|()| None),
+            (Some(folder), None) => return write_ptx(Path::new(&folder), source).map(|()| None),
             // Otherwise the checker would run with the tolerances of a GPU.
             (None, Some(_)) => {
-                return Err(CompileError::Refused(
-                    "FORGE_CARD is set without FORGE_CARD_TEXTS: set it to the directory of PTX texts"
-                        .to_owned(),
+                return Err(CompileError::Rejected(
+                    "FORGE_GPU is set without FORGE_GPU_PTX: set it to the directory of the PTX".to_owned(),
                 ));
             }
             (Some(folder), Some(capability)) => (folder, capability),
         };
-        let file = Path::new(&folder).join(name(text, capability));
+        let file = Path::new(&folder).join(file_name(source, capability));
         let ptx = fs::read(&file).map_err(|source| io_error(&file, source))?;
-        let module = Module::load(ptx, text);
+        let module = Module::load(ptx, source);
         module.map(Some).map_err(|message| CompileError::Load { path: file, message })
     }
 
-    fn load(ptx: Vec<u8>, text: &str) -> Result<Module, String> {
-        let card = Card::first()?;
-        let kernels = KernelDecl::parse_all(text).map_err(|error| error.to_string())?;
+    fn load(ptx: Vec<u8>, source: &str) -> Result<Module, String> {
+        let gpu = Gpu::first()?;
+        let kernels = KernelDecl::parse_all(source).map_err(|error| error.to_string())?;
         let ptx = CString::new(ptx).map_err(|error| error.to_string())?;
         let mut module = null_mut();
-        // SAFETY: the text ends with a zero, and the driver writes a handle there.
+        // SAFETY: the source ends with a zero, and the driver writes a handle there.
         unsafe {
-            call!(card.driver, cuCtxSetCurrent, card.context)?;
+            call!(gpu.driver, cuCtxSetCurrent, gpu.context)?;
             call!(
-                card.driver,
+                gpu.driver,
                 cuModuleLoadDataEx,
                 &mut module,
                 ptx.as_ptr().cast(),
@@ -157,7 +157,7 @@ impl Module {
                 null_mut()
             )?;
         }
-        Ok(Module { card, module, kernels })
+        Ok(Module { gpu, module, kernels })
     }
 
     /// Size of a kernel's scalar struct in bytes. All scalars are u32.
@@ -176,12 +176,12 @@ impl Module {
         groups: [u32; 3],
         threads: u32,
     ) -> Result<(), String> {
-        let driver = &self.card.driver;
+        let driver = &self.gpu.driver;
         let name = CString::new(signature.name.as_str()).map_err(|error| error.to_string())?;
         let mut function = null_mut();
         // SAFETY: the context and the module stay, and the driver writes a handle there.
         unsafe {
-            call!(driver, cuCtxSetCurrent, self.card.context)?;
+            call!(driver, cuCtxSetCurrent, self.gpu.context)?;
             call!(driver, cuModuleGetFunction, &mut function, self.module, name.as_ptr())?;
         }
         // Two bindings may refer to the same buffer.
@@ -190,11 +190,11 @@ impl Module {
             let entry = written.entry(bound.buffer.index()).or_insert((bound.buffer, false));
             entry.1 |= bound.written && parameter.written;
         }
-        let mut places = BTreeMap::new();
+        let mut buffers = BTreeMap::new();
         for (index, (buffer, written)) in &written {
-            places.insert(*index, Place::new(driver, memory.contents(*buffer), *written)?);
+            buffers.insert(*index, DeviceBuffer::new(driver, memory.contents(*buffer), *written)?);
         }
-        let address = |bound: &Bound| places[&bound.buffer.index()].address + (GUARD + bound.offset) as u64;
+        let address = |bound: &Bound| buffers[&bound.buffer.index()].address + (GUARD + bound.offset) as u64;
         // The parameters are the buffers in slot order, then the scalar struct.
         let mut addresses: Vec<Address> = bindings.iter().map(address).collect();
         let mut scalars = scalars.to_vec();
@@ -225,7 +225,7 @@ impl Module {
             call!(driver, cuStreamSynchronize, null_mut())?;
         }
         for (index, (buffer, written)) in &written {
-            let left = places[index].left()?;
+            let left = buffers[index].left()?;
             if *written {
                 memory.write(*buffer, 0, &left);
             }
@@ -234,25 +234,25 @@ impl Module {
     }
 }
 
-/// The compute capability given by `FORGE_CARD`, if it is set.
+/// The compute capability given by `FORGE_GPU`, if it is set.
 pub(crate) fn capability() -> Option<u32> {
-    let named = env::var("FORGE_CARD").ok()?;
+    let named = env::var("FORGE_GPU").ok()?;
     Some(
         named.parse().unwrap_or_else(|_| {
-            panic!("FORGE_CARD={named}: expected a compute capability, such as 90 for 9.0")
+            panic!("FORGE_GPU={named}: expected a compute capability, such as 90 for 9.0")
         }),
     )
 }
 
 /// Translates a source to PTX for every target, unless the files exist.
-fn keep(folder: &Path, text: &str) -> Result<(), CompileError> {
+fn write_ptx(folder: &Path, source: &str) -> Result<(), CompileError> {
     let clang = find_clang().ok_or(CompileError::NoClang)?;
     fs::create_dir_all(folder).map_err(|source| io_error(folder, source))?;
     for target in TARGETS {
-        let file = folder.join(name(text, target.capability));
+        let file = folder.join(file_name(source, target.capability));
         if !file.is_file() {
-            let ptx =
-                translate(&clang, text, target).map_err(|error| CompileError::Refused(error.to_string()))?;
+            let ptx = translate(&clang, source, target)
+                .map_err(|error| CompileError::Rejected(error.to_string()))?;
             fs::write(&file, ptx).map_err(|source| io_error(&file, source))?;
         }
     }
@@ -260,9 +260,9 @@ fn keep(folder: &Path, text: &str) -> Result<(), CompileError> {
 }
 
 /// The file name of a source's PTX for a compute capability.
-fn name(text: &str, capability: u32) -> String {
+fn file_name(source: &str, capability: u32) -> String {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    source.hash(&mut hasher);
     format!("{:016x}_{capability}.ptx", hasher.finish())
 }
 

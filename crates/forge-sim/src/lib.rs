@@ -58,7 +58,7 @@
 mod check;
 mod compile;
 mod execute;
-#[cfg(feature = "card")]
+#[cfg(feature = "gpu")]
 mod gpu;
 mod memory;
 pub mod mutants;
@@ -69,14 +69,14 @@ mod sample;
 mod sim;
 
 pub use crate::check::checker::Counters;
-pub use crate::check::fault::{Fault, Kind};
+pub use crate::check::fault::{Fault, FaultKind};
 pub use crate::check::traffic::Traffic;
 pub use crate::compile::clang::{Clang, CompileError, clang};
 pub use crate::compile::program::{Kernel, Options, Program};
 pub use crate::compile::signature::{Malformed, Parameter, Signature, Source, Space, kernels};
 pub use crate::memory::buffers::{Bound, BufferId, Memory};
-pub use crate::precision::Exactness;
-pub use crate::recording::{Command, Dispatch, Pass, Read, Recording, What};
-pub use crate::replay::{Replay, Report, Values, Wait, Weights};
+pub use crate::precision::Precision;
+pub use crate::recording::{Command, Dispatch, Pass, Read, ReadKind, Recording};
+pub use crate::replay::{Replay, ReplayedBarrier, Report, Values, Weights};
 pub use crate::sample::{Outcome, Sample, Samples};
 pub use crate::sim::Sim;

@@ -33,7 +33,7 @@ pub struct Mutant {
     pub kernel: String,
     /// Line of the mutation.
     pub line: usize,
-    /// Kind of the mutation.
+    /// FaultKind of the mutation.
     pub plant: Mutation,
     /// The replaced source and its replacement.
     pub change: String,
@@ -51,7 +51,7 @@ pub enum MutantOutcome {
     /// No difference on these dispatches: the bound is never reached.
     Same,
     /// The mutant does not compile.
-    Refused(String),
+    Rejected(String),
     /// No sample of this kernel exists.
     NotRun,
 }
@@ -255,7 +255,7 @@ fn run_mutant(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::pa
     let program = match Program::compile_with(&mutant.text, Options { only: Some(&only), cache: Some(cache) })
     {
         Ok(program) => program,
-        Err(error) => return MutantOutcome::Refused(error.to_string()),
+        Err(error) => return MutantOutcome::Rejected(error.to_string()),
     };
     let mut result = MutantOutcome::Same;
     for trial in trials {
@@ -265,7 +265,7 @@ fn run_mutant(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::pa
             }
             Ok(outcome) if outcome.left != trial.right => result = MutantOutcome::Different,
             Ok(_) => {}
-            Err(error) => return MutantOutcome::Refused(error.to_string()),
+            Err(error) => return MutantOutcome::Rejected(error.to_string()),
         }
     }
     result

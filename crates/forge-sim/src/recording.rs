@@ -100,15 +100,15 @@ pub struct Read {
     pub bytes: usize,
     /// Meaning of the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub what: Option<What>,
+    pub what: Option<ReadKind>,
 }
 
 /// The meaning of bytes that the host reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum ReadKind {
     /// Logits of one position of a sequence.
-    Logits(Place),
+    Logits(TokenPosition),
     /// Any other data, by name.
     #[serde(untagged)]
     Other(serde_json::Value),
@@ -116,7 +116,7 @@ pub enum What {
 
 /// The sequence and position of a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct TokenPosition {
     /// Index of the sequence.
     pub sequence: usize,
     /// Position in the sequence.

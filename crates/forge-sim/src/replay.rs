@@ -5,7 +5,7 @@ use crate::check::fault::Fault;
 use crate::check::traffic::Traffic;
 use crate::compile::program::Program;
 use crate::memory::buffers::{Bound, BufferId};
-use crate::recording::{Command, Dispatch, Pass, Recording, What};
+use crate::recording::{Command, Dispatch, Pass, ReadKind, Recording};
 use crate::sample::{Sample, Samples};
 use crate::sim::Sim;
 use serde::Serialize;
@@ -52,20 +52,20 @@ impl Counted<'_> {
 #[derive(Clone, Debug, Serialize)]
 pub struct Values {
     /// Meaning of the values.
-    pub what: Option<What>,
+    pub what: Option<ReadKind>,
     /// The values as f32.
     pub values: Vec<f32>,
 }
 
 /// A barrier command of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Wait {
+pub struct ReplayedBarrier {
     /// Index of the pass.
     pub pass: usize,
     /// Index of the command in the pass.
     pub command: usize,
     /// Whether two dispatches would conflict without it.
-    pub needed: bool,
+    pub required: bool,
 }
 
 /// The result of a replay.
@@ -78,9 +78,9 @@ pub struct Report {
     /// Values that the host read.
     #[serde(skip)]
     pub reads: Vec<Values>,
-    /// All barrier commands, with whether each was needed.
+    /// All barrier commands, with whether each was required.
     #[serde(skip)]
-    pub waits: Vec<Wait>,
+    pub waits: Vec<ReplayedBarrier>,
     /// Number of executed dispatches.
     pub steps: usize,
     /// The aborted dispatch, if any.
@@ -143,7 +143,7 @@ impl<'p> Replay<'p> {
                 match command {
                     Command::Barrier(_) => {
                         self.sim.barrier();
-                        report.waits.push(Wait { pass: number, command: index, needed: false });
+                        report.waits.push(ReplayedBarrier { pass: number, command: index, required: false });
                     }
                     Command::Dispatch(dispatch) => {
                         report.steps += 1;
@@ -162,8 +162,8 @@ impl<'p> Replay<'p> {
             self.sim.fence();
             self.host_reads(pass, &mut report);
         }
-        for (wait, needed) in report.waits.iter_mut().zip(self.sim.needed()) {
-            wait.needed = *needed;
+        for (wait, required) in report.waits.iter_mut().zip(self.sim.required_barriers()) {
+            wait.required = *required;
         }
         report.faults = self.sim.take_faults();
         report.counters = self.sim.counters().clone();
@@ -174,12 +174,12 @@ impl<'p> Replay<'p> {
         for write in &pass.writes {
             let bytes: Vec<u8> = write.words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let Some(buffer) = self.buffers.get(write.buffer.as_str()) else {
-                self.sim.refuse("host", 0, format!("there is no buffer `{}`", write.buffer));
+                self.sim.reject("host", 0, format!("there is no buffer `{}`", write.buffer));
                 continue;
             };
             if !self.sim.memory.write(*buffer, write.offset, &bytes) {
                 let (offset, count) = (write.offset, bytes.len());
-                self.sim.refuse(
+                self.sim.reject(
                     "host",
                     0,
                     format!(
@@ -195,7 +195,7 @@ impl<'p> Replay<'p> {
         let mut bindings = Vec::with_capacity(dispatch.bindings.len());
         for binding in &dispatch.bindings {
             let Some(buffer) = self.buffers.get(binding.buffer.as_str()) else {
-                self.sim.refuse(&dispatch.kernel, 0, format!("there is no buffer `{}`", binding.buffer));
+                self.sim.reject(&dispatch.kernel, 0, format!("there is no buffer `{}`", binding.buffer));
                 return false;
             };
             let (offset, bytes, written) = (binding.offset, binding.bytes, binding.written);
@@ -229,7 +229,7 @@ impl<'p> Replay<'p> {
             let Some((buffer, end)) =
                 found.zip(end).filter(|(buffer, end)| *end <= self.sim.memory.size(**buffer))
             else {
-                self.sim.refuse("host", 0, format!("the host reads beyond the end of `{}`", read.buffer));
+                self.sim.reject("host", 0, format!("the host reads beyond the end of `{}`", read.buffer));
                 continue;
             };
             if !self.sim.memory.written(*buffer, read.offset, read.bytes) {
@@ -237,7 +237,7 @@ impl<'p> Replay<'p> {
                     "after pass `{}` the host reads {} bytes at byte {} of `{}`, which is not completely written",
                     pass.label, read.bytes, read.offset, read.buffer
                 );
-                self.sim.unwritten_read(message);
+                self.sim.report_uninitialized_read(message);
             }
             let bytes = &self.sim.memory.contents(*buffer)[read.offset..end];
             let values =

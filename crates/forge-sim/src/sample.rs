@@ -12,10 +12,10 @@ use std::ops::Range;
 
 /// The input of one binding.
 #[derive(Clone, Debug)]
-struct Given {
+struct SampledBinding {
     bytes: Vec<u8>,
     /// The initialized ranges; `None` for a constant buffer.
-    initialised: Option<Vec<Range<usize>>>,
+    initialized_ranges: Option<Vec<Range<usize>>>,
     written: bool,
     /// An earlier binding of the same bytes, if any.
     same_as: Option<usize>,
@@ -26,7 +26,7 @@ struct Given {
 pub struct Sample {
     /// Name of the kernel.
     pub kernel: String,
-    given: Vec<Given>,
+    given: Vec<SampledBinding>,
     scalars: Vec<u32>,
     groups: [u32; 3],
     threads: u32,
@@ -37,22 +37,22 @@ pub struct Sample {
 pub struct Outcome {
     /// Faults that the checker found.
     pub faults: Vec<Fault>,
-    /// Contents of each writable binding after the dispatch.
+    /// Contents of max_per_kernel writable binding after the dispatch.
     pub left: Vec<Vec<u8>>,
 }
 
-/// Collects samples of each kernel that differ in scalars or threadgroups.
+/// Collects samples of max_per_kernel kernel that differ in scalars or threadgroups.
 #[derive(Debug)]
 pub struct Samples {
-    each: usize,
-    largest: usize,
+    max_per_kernel: usize,
+    max_bytes: usize,
     kept: HashMap<String, Vec<Sample>>,
 }
 
 impl Samples {
-    /// Keeps at most `each` samples of a kernel, none with more than `largest` bytes of input.
-    pub fn new(each: usize, largest: usize) -> Samples {
-        Samples { each, largest, kept: HashMap::new() }
+    /// Keeps at most `max_per_kernel` samples of a kernel, none with more than `max_bytes` bytes of input.
+    pub fn new(max_per_kernel: usize, max_bytes: usize) -> Samples {
+        Samples { max_per_kernel, max_bytes, kept: HashMap::new() }
     }
 
     /// The sample of a dispatch before it runs; `None` if it is not needed.
@@ -65,19 +65,19 @@ impl Samples {
         let kept = self.kept.entry(dispatch.kernel.clone()).or_default();
         let known = |sample: &Sample| sample.scalars == dispatch.scalars && sample.groups == dispatch.groups;
         let bytes: usize = bindings.iter().map(|bound| bound.bytes).sum();
-        if kept.len() >= self.each || kept.iter().any(known) || bytes > self.largest {
+        if kept.len() >= self.max_per_kernel || kept.iter().any(known) || bytes > self.max_bytes {
             return None;
         }
-        let mut given: Vec<Given> = Vec::new();
+        let mut given: Vec<SampledBinding> = Vec::new();
         for (index, bound) in bindings.iter().enumerate() {
             let end =
                 bound.offset.checked_add(bound.bytes).filter(|end| *end <= memory.size(bound.buffer))?;
             let same_as = bindings[..index].iter().position(|other| {
                 (other.buffer, other.offset, other.bytes) == (bound.buffer, bound.offset, bound.bytes)
             });
-            given.push(Given {
+            given.push(SampledBinding {
                 bytes: memory.contents(bound.buffer)[bound.offset..end].to_vec(),
-                initialised: memory.initialised(bound.buffer, bound.offset, bound.bytes),
+                initialized_ranges: memory.initialized_ranges(bound.buffer, bound.offset, bound.bytes),
                 written: bound.written,
                 same_as,
             });
@@ -109,7 +109,7 @@ impl Sample {
         sim.limit(limit);
         let mut bindings: Vec<Bound> = Vec::new();
         for given in &self.given {
-            let id = match (given.same_as, &given.initialised) {
+            let id = match (given.same_as, &given.initialized_ranges) {
                 (Some(earlier), _) => bindings[earlier].buffer,
                 (None, None) => sim.memory.constant(&given.bytes)?,
                 (None, Some(ranges)) => {

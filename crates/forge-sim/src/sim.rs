@@ -1,12 +1,12 @@
 //! The simulated device: dispatches kernels over buffers, like a command encoder, and collects faults.
 
 use crate::check::checker::{Counters, View};
-use crate::check::fault::{Fault, Kind};
+use crate::check::fault::{Fault, FaultKind};
 use crate::check::traffic::Traffic;
 use crate::compile::program::Program;
 use crate::compile::rewrite::{FIRST_THREADGROUP, POINTERS};
 use crate::compile::signature::{Signature, Source, Space};
-use crate::execute::engine::{Engine, LANES, MOST_THREADS};
+use crate::execute::engine::{Engine, LANES, MAX_THREADS};
 use crate::execute::hooks::set_engine;
 use crate::memory::buffers::{Bound, Memory};
 use crate::memory::shadow::Shadow;
@@ -22,11 +22,11 @@ pub struct Sim<'p> {
     pub memory: Memory,
     engine: Box<Engine>,
     counters: BTreeMap<String, Counters>,
-    /// Whether each barrier command was needed. The last entry is final only after the next barrier.
-    needed: Vec<bool>,
+    /// Whether each barrier command was required_barriers. The last entry is final only after the next barrier.
+    required_barriers: Vec<bool>,
     /// Clock tick of the last barrier.
     interval: u32,
-    /// Clock tick of the barrier before it, to find out whether the last one was needed.
+    /// Clock tick of the barrier before it, to find out whether the last one was required_barriers.
     previous: u32,
     /// Whether a dispatch was aborted.
     stopped: bool,
@@ -40,7 +40,7 @@ impl<'p> Sim<'p> {
             memory: Memory::new(),
             engine: Box::new(Engine::new()?),
             counters: BTreeMap::new(),
-            needed: Vec::new(),
+            required_barriers: Vec::new(),
             interval: 2,
             previous: 2,
             stopped: false,
@@ -64,22 +64,22 @@ impl<'p> Sim<'p> {
         threadgroup: &[usize],
     ) -> bool {
         let Some(index) = self.program.find(kernel) else {
-            self.refuse(kernel, 0, format!("there is no kernel `{kernel}`"));
+            self.reject(kernel, 0, format!("there is no kernel `{kernel}`"));
             return false;
         };
         let signature = &self.program.kernels()[index].signature;
         let Some(threads) = self.check(signature, bindings, scalars, groups, threads) else { return false };
-        #[cfg(feature = "card")]
-        if let Some(card) = &self.program.card {
-            let outcome = card.run(&mut self.memory, signature, bindings, scalars, groups, threads);
-            return outcome.map_err(|message| self.refuse(kernel, signature.line, message)).is_ok();
+        #[cfg(feature = "gpu")]
+        if let Some(gpu) = &self.program.gpu {
+            let outcome = gpu.run(&mut self.memory, signature, bindings, scalars, groups, threads);
+            return outcome.map_err(|message| self.reject(kernel, signature.line, message)).is_ok();
         }
         self.engine.watch.clear();
         self.engine.watch.program = self.program;
         self.engine.watch.kernel = index;
         self.engine.pointers = [std::ptr::null_mut(); POINTERS];
         if let Err(message) = self.bind(signature, bindings, scalars, threadgroup) {
-            self.refuse(kernel, signature.line, message);
+            self.reject(kernel, signature.line, message);
             return false;
         }
         self.launch(index, groups, threads as usize)
@@ -97,40 +97,40 @@ impl<'p> Sim<'p> {
         let (name, line) = (&signature.name, signature.line);
         let threads = match (signature.threads, stated) {
             (Some(own), Some(given)) if own != given => {
-                self.refuse(name, line, format!("launched with {given} threads, but it declares {own}"));
+                self.reject(name, line, format!("launched with {given} threads, but it declares {own}"));
                 return None;
             }
             (own, given) => own.or(given),
         };
         let Some(threads) = threads else {
-            self.refuse(
+            self.reject(
                 name,
                 line,
                 "neither the kernel nor the launch declares a number of threads".to_owned(),
             );
             return None;
         };
-        if threads == 0 || threads as usize > MOST_THREADS {
-            self.refuse(
+        if threads == 0 || threads as usize > MAX_THREADS {
+            self.reject(
                 name,
                 line,
-                format!("invalid threadgroup size {threads}: expected 1 to {MOST_THREADS}"),
+                format!("invalid threadgroup size {threads}: expected 1 to {MAX_THREADS}"),
             );
             return None;
         }
         if groups.contains(&0) {
-            self.refuse(name, line, format!("empty launch over {groups:?} threadgroups"));
+            self.reject(name, line, format!("empty launch over {groups:?} threadgroups"));
             return None;
         }
         let buffers = signature.buffers().len();
         if buffers != bindings.len() {
-            self.refuse(name, line, format!("it has {buffers} buffers and is given {}", bindings.len()));
+            self.reject(name, line, format!("it has {buffers} buffers and is given {}", bindings.len()));
             return None;
         }
         let index = self.program.find(name)?;
         let bytes = self.program.kernels()[index].scalar_bytes;
         if bytes != scalars.len() * 4 {
-            self.refuse(
+            self.reject(
                 name,
                 line,
                 format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4),
@@ -148,7 +148,7 @@ impl<'p> Sim<'p> {
         scalars: &[u32],
         threadgroup: &[usize],
     ) -> Result<(), String> {
-        self.memory.make_room(bindings.len());
+        self.memory.reserve_windows(bindings.len());
         for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
             let size = self.memory.size(bound.buffer);
             let bytes =
@@ -214,7 +214,7 @@ impl<'p> Sim<'p> {
         let kernel = &self.program.kernels()[index];
         let name = kernel.signature.name.clone();
         if let Err(error) = self.engine.prepare(threads) {
-            self.refuse(&name, kernel.signature.line, error.to_string());
+            self.reject(&name, kernel.signature.line, error.to_string());
             return false;
         }
         let engine: *mut Engine = &mut *self.engine;
@@ -271,39 +271,40 @@ impl<'p> Sim<'p> {
         let before = self.interval;
         self.fence();
         self.previous = before.min(self.interval);
-        self.needed.push(false);
+        self.required_barriers.push(false);
     }
 
-    /// The host's wait for the device: a barrier that is always needed.
+    /// The host's wait for the device: a barrier that is always required_barriers.
     pub fn fence(&mut self) {
-        if let Some(last) = self.needed.last_mut() {
-            *last |= self.engine.watch.spared;
+        if let Some(last) = self.required_barriers.last_mut() {
+            *last |= self.engine.watch.would_conflict;
         }
         if self.engine.clock > u32::MAX / 2 {
-            self.memory.age();
+            self.memory.clear_times();
             self.engine.restart();
         }
         self.interval = self.engine.tick();
         self.previous = self.interval;
-        self.engine.watch.spared = false;
+        self.engine.watch.would_conflict = false;
         self.engine.watch.dispatches.clear();
     }
 
     /// Whether two dispatches would conflict without a barrier, for each barrier so far. The entry of the
     /// last barrier is final only after the next barrier or fence.
-    pub fn needed(&self) -> &[bool] {
-        &self.needed
+    pub fn required_barriers(&self) -> &[bool] {
+        &self.required_barriers
     }
 
     /// Records that the host reads uninitialized memory.
-    pub(crate) fn unwritten_read(&mut self, message: String) {
-        let fault = Fault { kind: Kind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
+    pub(crate) fn report_uninitialized_read(&mut self, message: String) {
+        let fault =
+            Fault { kind: FaultKind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }
 
     /// Records an invalid launch.
-    pub(crate) fn refuse(&mut self, kernel: &str, line: usize, message: String) {
-        let fault = Fault { kind: Kind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
+    pub(crate) fn reject(&mut self, kernel: &str, line: usize, message: String) {
+        let fault = Fault { kind: FaultKind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
         self.engine.watch.faults.add(fault, None);
     }
 
@@ -322,7 +323,7 @@ impl<'p> Sim<'p> {
         self.engine.watch.faults.take()
     }
 
-    /// Enables or disables memory traffic counters for later dispatches. Counting slows them down.
+    /// Enables or disables memory traffic counters for later dispatches. TrafficCounter slows them down.
     pub fn count_traffic(&mut self, on: bool) {
         let counting = &mut self.engine.watch.counting;
         *counting = on.then(|| counting.take().unwrap_or_default());

@@ -53,7 +53,7 @@ fn check(declarations: &str, cases: &[Case<'_>]) {
 }
 
 #[test]
-fn operations_of_a_simdgroup() {
+fn simdgroup_operations() {
     let bit = |v: &[f32], i: usize| (v[i] + 9.0) as u32;
     check(
         "",
@@ -109,7 +109,7 @@ fn operations_of_a_simdgroup() {
 }
 
 #[test]
-fn arithmetic_of_a_thread() {
+fn thread_arithmetic() {
     check(
         "constant float table[4] = {1.0f, 2.0f, 4.0f, 8.0f};\nconstant constexpr uint SIZE = 3;\nstruct Pair { float a; float2 b; };",
         &[
@@ -186,7 +186,7 @@ fn arithmetic_of_a_thread() {
 
 /// Operands and initial value of a matrix product, and a matrix stored with a stride.
 #[test]
-fn matrices() {
+fn simdgroup_matrix_multiply() {
     let text = format!(
         "{HEAD}[[max_total_threads_per_threadgroup(64)]]
 kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint sg [[simdgroup_index_in_threadgroup]],
@@ -239,7 +239,7 @@ kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]]
 /// The elements of a matrix that a lane holds are those of Apple's hardware, for loads, stores and
 /// assignments.
 #[test]
-fn lanes_hold_two_neighbours_of_a_row() {
+fn simdgroup_matrix_elements_are_in_hardware_order() {
     let text = format!(
         "{HEAD}[[max_total_threads_per_threadgroup(32)]]
 kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint lane [[thread_index_in_simdgroup]]) {{
@@ -272,7 +272,7 @@ kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]]
 }
 
 #[test]
-fn atomics_and_shapes_of_arrays() {
+fn atomics_and_array_shapes() {
     let values: Vec<f32> = (0..32).map(|i| i as f32).collect();
     let body = "threadgroup atomic_uint hits[2], most;
         threadgroup float4 rows[2][16];
@@ -289,7 +289,7 @@ fn atomics_and_shapes_of_arrays() {
 }
 
 #[test]
-fn refused_and_poisoned() {
+fn rejects_ambiguous_code_and_poisons_unset_variables() {
     let values = [1.0; 32];
     // A variable of a thread that is read before it is set shows in the results.
     let found = lanes("", "float unset; if (v > 5.0f) unset = 1.0f; r = unset;", &values);
@@ -313,7 +313,7 @@ fn refused_and_poisoned() {
 
 /// A threadgroup with an incomplete last simdgroup, on several system threads at once.
 #[test]
-fn odd_sizes_and_many_threads() {
+fn incomplete_simdgroups_on_several_threads() {
     let text = format!(
         "{HEAD}[[max_total_threads_per_threadgroup(40)]]\nkernel void k(device uint* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {{\n threadgroup uint sums[2];\n uint sum = simd_sum(1u) + simd_shuffle_down(lane, 1);\n if (lane == 0u) sums[(i % 40u) / 32u] = sum;\n threadgroup_barrier(mem_flags::mem_threadgroup);\n y[i] = sum + 100u * sums[1];\n}}\n"
     );

@@ -145,7 +145,7 @@ fn wide(numbers: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn rows_expert_by_expert_are_those_of_the_definition() {
+fn expert_gemm_matches_the_reference() {
     for layer in LAYERS {
         let Layer { rows, experts, chosen, width, inner, biased, .. } = layer;
         let join = ExpertsJoin { chosen, width, adds: true };

@@ -3,7 +3,7 @@
 use forge_sim::{CompileError, Program};
 
 #[test]
-fn a_machine_without_clang() {
+fn reports_missing_clang() {
     // SAFETY: this is the only test of its process, so no other thread reads the environment.
     unsafe { std::env::set_var("PATH", "/nowhere") };
     let error = Program::compile("kernel void nothing() {}").err();

@@ -1,7 +1,9 @@
 //! Replay of recordings: values that the host reads, required barriers, and invalid launches.
 
-use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Place, Read, What, Write};
-use forge_sim::{Kind, Program, Recording, Replay, Report, Traffic, Weights};
+use forge_sim::recording::{
+    Binding, BufferSize, Command, Dispatch, Pass, Read, ReadKind, TokenPosition, Write,
+};
+use forge_sim::{FaultKind, Program, Recording, Replay, Report, Traffic, Weights};
 use std::collections::BTreeMap;
 
 const TEXT: &str = "#include <metal_stdlib>
@@ -60,7 +62,7 @@ fn recording(commands: Vec<Command>) -> Recording {
     ]);
     let words = (0..40).map(|i| (i as f32).to_bits()).collect();
     let write = Write { buffer: "rows".to_owned(), offset: 0, words };
-    let what = What::Logits(Place { sequence: 0, position: 39 });
+    let what = ReadKind::Logits(TokenPosition { sequence: 0, position: 39 });
     let read = Read { buffer: "scratch".to_owned(), offset: 0, bytes: 160, what: Some(what) };
     let pass = Pass { label: "first".to_owned(), writes: vec![write], commands, reads: vec![read] };
     Recording { buffers, passes: vec![pass] }
@@ -91,7 +93,7 @@ fn chain() -> Vec<Command> {
 }
 
 #[test]
-fn values_and_waits() {
+fn replays_values_and_barriers() {
     let program = program();
     let recording = recording(chain());
     let report = run(&program, &recording);
@@ -99,7 +101,7 @@ fn values_and_waits() {
     assert_eq!(report.steps, 5);
     let wanted: Vec<f32> = (0..40).map(|i| 2.0 * (2.0 * i as f32 + 1.0)).collect();
     assert_eq!(report.reads[0].values, wanted);
-    assert_eq!(report.reads[0].what, Some(What::Logits(Place { sequence: 0, position: 39 })));
+    assert_eq!(report.reads[0].what, Some(ReadKind::Logits(TokenPosition { sequence: 0, position: 39 })));
     assert_eq!(report.counters["twice"].dispatches, 4);
     assert_eq!(report.counters["add"].loaded, 40 * 8);
     assert_eq!(report.counters["add"].stored, 40 * 4);
@@ -108,7 +110,7 @@ fn values_and_waits() {
 }
 
 #[test]
-fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
+fn traffic_of_equal_dispatches_is_counted_once() {
     let program = program();
     let recording = recording(chain());
     let mut replay =
@@ -129,26 +131,26 @@ fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
 
 /// The replay's report of required barriers equals the effect of removing each.
 #[test]
-fn each_wait_removed_in_turn() {
+fn required_barriers_equal_those_whose_removal_is_a_hazard() {
     let program = program();
     let whole = run(&program, &recording(chain()));
-    let mut said = Vec::new();
+    let mut reported = Vec::new();
     let mut shown = Vec::new();
     for wait in &whole.waits {
         let mut commands = chain();
         commands.remove(wait.command);
         let report = run(&program, &recording(commands));
-        said.push(wait.needed);
-        shown.push(report.faults.iter().any(|fault| fault.kind == Kind::Hazard));
+        reported.push(wait.required);
+        shown.push(report.faults.iter().any(|fault| fault.kind == FaultKind::Hazard));
     }
     // The first barrier orders a write and a read. Either of two consecutive barriers is enough. After 200 ->
     // 300 none is required.
-    assert_eq!(said, vec![true, false, false, false]);
-    assert_eq!(shown, said);
+    assert_eq!(reported, vec![true, false, false, false]);
+    assert_eq!(shown, reported);
 }
 
 #[test]
-fn every_hazard() {
+fn detects_every_hazard() {
     let program = program();
     let cases = [
         ("read after write", [0, 100], [100, 200], true),
@@ -171,7 +173,7 @@ fn every_hazard() {
             commands.push(dispatch("twice", &[numbers(from, false), numbers(to, true)]));
         }
         let report = run(&program, &recording(commands));
-        let hazards: Vec<_> = report.faults.iter().filter(|fault| fault.kind == Kind::Hazard).collect();
+        let hazards: Vec<_> = report.faults.iter().filter(|fault| fault.kind == FaultKind::Hazard).collect();
         assert_eq!(hazards.len() == 1, wrong, "{name}: {:?}", report.faults);
         assert!(
             hazards.iter().all(|fault| fault.line == 8 && fault.message.contains("a dispatch of `twice`"))
@@ -180,7 +182,7 @@ fn every_hazard() {
 }
 
 #[test]
-fn launches_that_do_not_fit() {
+fn rejects_invalid_launches() {
     let program = program();
     let rows = Binding { buffer: "rows".to_owned(), ..numbers(0, false) };
     let right = Dispatch {
@@ -206,22 +208,24 @@ fn launches_that_do_not_fit() {
     ];
     for (message, dispatch) in cases {
         let report = run(&program, &recording(vec![Command::Dispatch(dispatch)]));
-        let found =
-            report.faults.iter().any(|fault| fault.kind == Kind::Launch && fault.message.contains(message));
+        let found = report
+            .faults
+            .iter()
+            .any(|fault| fault.kind == FaultKind::Launch && fault.message.contains(message));
         assert!(found, "{message}: {:?}", report.faults);
     }
     let mut read_only = wrong(&|_| ());
     read_only.bindings[1].written = false;
     let report = run(&program, &recording(vec![Command::Dispatch(read_only)]));
-    assert_eq!(report.faults[0].kind, Kind::ReadOnly);
+    assert_eq!(report.faults[0].kind, FaultKind::ReadOnly);
     // The host reads uninitialized memory.
     let report = run(&program, &recording(Vec::new()));
-    assert_eq!((report.faults[0].kind, report.faults[0].kernel.as_str()), (Kind::NeverWritten, "host"));
+    assert_eq!((report.faults[0].kind, report.faults[0].kernel.as_str()), (FaultKind::NeverWritten, "host"));
     let mut large = wrong(&|it| it.kernel = "large".to_owned());
     large.bindings.remove(0);
     large.scalars.clear();
     large.groups = [1, 1, 1];
     let report = run(&program, &recording(vec![Command::Dispatch(large)]));
     let kinds: Vec<_> = report.faults.iter().map(|fault| (fault.kind, fault.line)).collect();
-    assert!(kinds.contains(&(Kind::ThreadgroupMemory, 17)), "{:?}", report.faults);
+    assert!(kinds.contains(&(FaultKind::ThreadgroupMemory, 17)), "{:?}", report.faults);
 }

@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_half_below_is_the_next_one(x in any::<f32>().prop_filter("a number", |x| !x.is_nan())) {
+        fn below_returns_the_largest_16_bit_float_not_above(x in any::<f32>().prop_filter("a number", |x| !x.is_nan())) {
             for scales in [Scales::F16, Scales::Bf16] {
                 let half = widened(scales, below(scales, x));
                 prop_assert!(half <= x);

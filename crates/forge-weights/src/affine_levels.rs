@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ends_are_ends(numbers in prop::collection::vec(-1e9_f32..1e9, 1..130)) {
+        fn ends_returns_minimum_and_maximum(numbers in prop::collection::vec(-1e9_f32..1e9, 1..130)) {
             let (low, high) = ends(&numbers);
             prop_assert!(numbers.contains(&low) && numbers.contains(&high));
             prop_assert!(numbers.iter().all(|x| (low..=high).contains(x)));

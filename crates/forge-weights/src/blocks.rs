@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_those_of_ggml(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
+        fn values_match_ggml(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
             for blocks in Blocks::ALL.into_iter().filter(|blocks| blocks.columns() == BLOCK) {
                 let mut row = bytes[..blocks.row_bytes(COLUMNS)].to_vec();
                 // Scales and offsets are finite, and otherwise arbitrary, including negative and subnormal

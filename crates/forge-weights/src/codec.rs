@@ -255,7 +255,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn halves_are_rounded_away_from_zero() {
+    fn rounds_half_away_from_zero() {
         let cases = [
             (0.5, 1.0),
             (-0.5, -1.0),
@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounding_is_that_of_the_standard_library(x in -127.01_f32..127.01, half in -127_i8..127) {
+        fn rounding_matches_the_standard_library(x in -127.01_f32..127.01, half in -127_i8..127) {
             for x in [x, f32::from(half) + 0.5, (f32::from(half) + 0.5).next_up(), (f32::from(half) + 0.5).next_down()] {
                 prop_assert_eq!(round(x), x.round(), "{}", x);
                 prop_assert_eq!(code_of(round(x)).cast_signed(), x.round() as i8);
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn nibbles_are_whole_parts(x in -8.001_f32..8.001, half in -8_i8..8) {
+        fn nibble_codes_truncate(x in -8.001_f32..8.001, half in -8_i8..8) {
             for x in [x, f32::from(half) + 0.5, (f32::from(half) + 0.5).next_down()] {
                 prop_assert_eq!(code_of(unsigned(x, 8.0)), ((x + 8.5) as u8).min(15), "{}", x);
             }

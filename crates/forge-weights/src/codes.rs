@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_is_unpacked(codes in any::<[u8; BLOCK]>()) {
+        fn unpack_reverses_pack(codes in any::<[u8; BLOCK]>()) {
             for bits in ALL {
                 let codes = codes.map(|code| code & ((1_u16 << bits.count()) - 1) as u8);
                 let mut bytes = vec![0; block_bytes(bits)];
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_lie_where_the_format_says() {
+    fn packs_bits_as_the_format_specifies() {
         // The bytes that change when one column has all bits set.
         let of = |bits: Bits, column: usize| {
             let mut codes = [0; BLOCK];

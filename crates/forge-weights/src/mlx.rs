@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn codes_and_scales_mean_what_they_did(bytes in prop::collection::vec(any::<u8>(), 3 * 384)) {
+        fn repacked_mlx_rows_dequantize_to_the_same_values(bytes in prop::collection::vec(any::<u8>(), 3 * 384)) {
             for bits in [Bits::Two, Bits::Three, Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
                 for group in [Group::Of32, Group::Of64, Group::Of128] {
                     for scales in [Scales::F16, Scales::Bf16] {

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_where_the_specification_says() {
+    fn mxfp4_layout_matches_the_specification() {
         // The largest value determines the scale: 4 is 2², so the scale is 1.
         let row = [4.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 0.26, -0.25, -0.75, -2.6, 7.9];
         let (numbers, scales) = through(&row);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn exponents_are_powers_and_the_last_is_no_number() {
+    fn exponents_are_powers_of_two_and_255_is_nan() {
         for byte in 0..255 {
             assert_eq!(f64::from(scale(byte)), 2.0_f64.powi(i32::from(byte) - BIAS), "{byte}");
         }
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_can_be_stored_is_stored(codes in any::<[u8; 16]>(), byte in 3_u8..140) {
+        fn representable_values_round_trip(codes in any::<[u8; 16]>(), byte in 3_u8..140) {
             let mut numbers = [0.0; BLOCK];
             decode(&codes, &[byte], &mut numbers);
             // The scale comes from the largest value, whose float may be smaller than the largest float.
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn no_float_is_nearer(x in -8.0_f64..8.0) {
+        fn nearest_returns_the_nearest_fp4_value(x in -8.0_f64..8.0) {
             let code = nearest(x);
             let own = f64::from(MAGNITUDES[usize::from(code % SIGN)]);
             let least = MAGNITUDES.iter().map(|it| (f64::from(*it) - x.abs()).abs()).fold(f64::MAX, f64::min);
@@ -183,7 +183,7 @@ mod tests {
         }
 
         #[test]
-        fn rows_of_a_checkpoint_mean_what_they_did(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
+        fn repacked_mxfp4_rows_dequantize_to_the_same_values(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
             const COLUMNS: usize = 64;
             let (codes, exponents) = bytes.split_at(3 * 32);
             let read = |name: &str, offset: u64, out: &mut [u8]| {

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_a_layer_are_those_of_its_weights_as_if_they_were_one() {
+    fn layer_error_combines_the_errors_of_its_weights() {
         let stat = |name: &str, numbers, errors| {
             let sums = Sums { numbers, errors };
             Stat { name: name.to_owned(), format: Format::Q4_0, bytes: 0, error: sums.relative(), sums }

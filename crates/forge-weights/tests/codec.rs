@@ -127,7 +127,7 @@ fn affine_formats() -> impl Iterator<Item = (Format, Affine)> {
 
 proptest! {
     #[test]
-    fn errors_are_bounded(row in rows()) {
+    fn quantization_error_is_bounded(row in rows()) {
         for format in Format::ALL {
             let planes = encode(format, &row).unwrap();
             let stored = decode(format, &planes, row.len());
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_stored_is_stored_exactly(row in rows()) {
+    fn requantizing_decoded_values_is_lossless(row in rows()) {
         // Affine groups may have values that do not determine the scale: see below for those that do.
         // Superblocks use a search.
         let is_told = |format: &Format| !is_affine(*format) && !SUPERBLOCKS.contains(format);
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn padding_is_harmless(row in rows()) {
+    fn padding_does_not_change_the_values(row in rows()) {
         // Rows in superblock formats are whole superblocks, or rejected, so there is no padding.
         for format in Format::ALL.into_iter().filter(|format| !SUPERBLOCKS.contains(format)) {
             let padded = row.len().next_multiple_of(format.group());
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_on_a_line_that_they_reach_the_ends_of_are_stored_exactly(
+    fn affine_levels_are_stored_exactly(
         scale in 2.0_f32.powi(-14)..1.0,
         places in prop::collection::vec(0..=255_u8, 2..300),
         offset in -1000.0_f32..1000.0,
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn a_group_of_one_half_is_exact(number in any::<u16>(), columns in 1_usize..300) {
+    fn constant_f16_groups_are_stored_exactly(number in any::<u16>(), columns in 1_usize..300) {
         let number = f16::from_bits(number).to_f32();
         prop_assume!(number.is_finite());
         for (format, affine) in affine_formats() {
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn groups_know_nothing_of_each_other(row in rows(), other in -9.0_f32..9.0) {
+    fn groups_are_quantized_independently(row in rows(), other in -9.0_f32..9.0) {
         for (format, _) in affine_formats() {
             let group = format.group();
             let mut changed = row.clone();
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn plain_formats_round_to_the_nearest(row in rows()) {
+    fn float_formats_round_to_nearest(row in rows()) {
         let [values, _] = encode(Format::F16, &row).unwrap();
         for (x, bytes) in row.iter().zip(values.as_chunks::<2>().0) {
             prop_assert_eq!(f16::from_le_bytes(*bytes).to_bits(), f16::from_f32(*x).to_bits());
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode(values in prop::collection::vec(any::<u8>(), 0..80), scales in prop::collection::vec(any::<u8>(), 0..12)) {
+    fn decodes_any_bytes(values in prop::collection::vec(any::<u8>(), 0..80), scales in prop::collection::vec(any::<u8>(), 0..12)) {
         for format in Format::ALL {
             decode_row(format, [&values, &scales], &mut [0.0; 70]);
         }
@@ -232,7 +232,7 @@ proptest! {
 }
 
 #[test]
-fn quantised_blocks_are_those_of_the_formats_authors() {
+fn quantizes_blocks_like_ggml() {
     // 127 levels on either side. The scale 1/127 is not an f16 value and is rounded to nearest.
     let mut row = [0.0; 32];
     row[..4].copy_from_slice(&[1.0, -0.5, 0.25, -1.0]);
@@ -250,7 +250,7 @@ fn quantised_blocks_are_those_of_the_formats_authors() {
 }
 
 #[test]
-fn affine_groups_have_a_scale_and_an_offset() {
+fn quantizes_affine_groups_with_scale_and_offset() {
     // Quants 0, 1, 2, ... with an offset of -1 and a scale of 1/16, and again with a scale of 2.
     let row: Vec<f32> = (0..128).map(|x| (x % 16) as f32 * if x < 64 { 0.0625 } else { 2.0 } - 1.0).collect();
     let pair = |scale: f32| [f16::from_f32(scale), f16::from_f32(-1.0)].map(f16::to_le_bytes).concat();
@@ -279,7 +279,7 @@ fn normal(count: usize) -> Vec<f32> {
 }
 
 #[test]
-fn few_bits_serve_the_many() {
+fn affine_search_has_a_lower_error_than_min_max() {
     let row = normal(1 << 14);
     for (format, affine) in affine_formats() {
         let stored = decode(format, &encode(format, &row).unwrap(), row.len());
@@ -310,7 +310,7 @@ fn few_bits_serve_the_many() {
 }
 
 #[test]
-fn powers_of_two_cost_an_eighth() {
+fn mxfp4_error_is_above_q4_0_and_below_an_eighth() {
     let row = normal(1 << 14);
     let error = |format| {
         let stored = decode(format, &encode(format, &row).unwrap(), row.len());
@@ -323,7 +323,7 @@ fn powers_of_two_cost_an_eighth() {
 }
 
 #[test]
-fn scales_are_rounded_and_not_truncated() {
+fn rounds_scales_to_nearest() {
     // 127 * (1 + 2^-11 + 2^-12): three quarters of the way between two f16 values.
     let row = [127.0 * (1.0 + 2_f32.powi(-11) + 2_f32.powi(-12)); 32];
     let [_, scales] = encode(Format::Q8_0, &row).unwrap();
@@ -331,7 +331,7 @@ fn scales_are_rounded_and_not_truncated() {
 }
 
 #[test]
-fn numbers_that_do_not_fit_are_refused() {
+fn rejects_unrepresentable_values() {
     let of_halves = |affine: &Affine| affine.scales == Scales::F16;
     let affine: Vec<Format> =
         affine_formats().filter(|(_, affine)| of_halves(affine)).map(|(format, _)| format).collect();
@@ -353,7 +353,7 @@ fn numbers_that_do_not_fit_are_refused() {
             .concat(),
         ),
     ];
-    for (x, refused) in cases {
+    for (x, rejected) in cases {
         let mut row = [0.5; 40];
         row[35] = x;
         for format in Format::ALL {
@@ -361,7 +361,7 @@ fn numbers_that_do_not_fit_are_refused() {
             if x == f32::MAX && is_affine(format) && !affine.contains(&format) {
                 continue;
             }
-            let expected = match (refused.contains(&format), x.is_finite()) {
+            let expected = match (rejected.contains(&format), x.is_finite()) {
                 (false, _) => None,
                 (true, false) => Some(RangeError::NotFinite { column: 35 }),
                 (true, true) => Some(RangeError::TooLarge { value: x }),

@@ -29,7 +29,7 @@ fn decode(format: Format, planes: &[Vec<u8>; 2], columns: usize) -> Vec<f32> {
 }
 
 #[test]
-fn what_ggml_stored_means_the_same_to_the_bit() {
+fn decodes_ggml_blocks_bit_for_bit() {
     for (format, file) in FILES {
         let (superblocks, numbers, _) = parts(format, file);
         let mut planes = format.plane_bytes(numbers.len()).map(|bytes| vec![0xa5; bytes]);
@@ -44,7 +44,7 @@ fn what_ggml_stored_means_the_same_to_the_bit() {
 }
 
 #[test]
-fn rows_know_nothing_of_each_other() {
+fn rows_are_quantized_independently() {
     for (format, file) in FILES {
         let (superblocks, numbers, _) = parts(format, file);
         let of_row = ggml_bytes(format).unwrap();
@@ -58,7 +58,7 @@ fn rows_know_nothing_of_each_other() {
 }
 
 #[test]
-fn our_quantiser_is_as_good_as_ggmls() {
+fn quantization_error_is_at_most_that_of_ggml() {
     let error =
         |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
     for (format, file) in FILES {

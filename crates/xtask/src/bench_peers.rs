@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ratio_is_the_median_of_all_rounds() {
+    fn ratio_is_the_median_of_all_rounds() {
         for (numbers, expected) in [
             (vec![3.0], [3.0, 3.0, 3.0]),
             (vec![4.0, 1.0, 2.0], [2.0, 1.0, 4.0]),

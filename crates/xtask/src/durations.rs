@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_listed_by_duration() {
+    fn lists_tests_by_duration() {
         let mut durations = Durations::default();
         for line in [
             "     Running unittests src/lib.rs (target/debug/deps/forge_ir-c042a3b1)",

@@ -49,7 +49,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_lock_file_of_crates_has_this_workspace_s_versions() {
+    fn crate_lock_file_matches_the_workspace() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let written = std::fs::read_to_string(root.join("templates/crate/Cargo.lock")).unwrap();
         assert_eq!(written, super::lock(&root).unwrap(), "cargo xtask lock");

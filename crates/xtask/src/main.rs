@@ -40,7 +40,7 @@ enum Task {
     },
     /// Package programs and kernel tests to run on a machine with an NVIDIA GPU.
     ///
-    /// Needs cargo and clang, but no GPU. On the GPU machine, run `judge.sh` from the package.
+    /// Needs cargo and clang, but no GPU. On the GPU machine, run `verify_programs.sh` from the package.
     Gpu {
         /// Package only these models of tests/models, without kernel tests
         #[arg(long, value_delimiter = ',', conflicts_with = "kernels")]

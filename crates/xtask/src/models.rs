@@ -4,7 +4,7 @@
 //! RoPE types come from its config reader; the features come from the graphs of the models that are compared with transformers.
 //! A class is listed if the planner can plan a published configuration of it, in `tests/published`.
 
-use forge_frontend::{DummyWeights, Family, Memory, Options, families, read_model};
+use forge_frontend::{DummyWeights, Family, MemoryCheckpoint, Options, families, read_model};
 use forge_ir::{Activation, Format, Gating, Graph, Op, Pairing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -214,7 +214,7 @@ fn oracle(path: &Path, is_whole: bool) -> Result<Oracle, String> {
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let kind = files.get("config.json").and_then(|config| scaled(config));
-    let opened = read_model(&Memory(files), &Options { name: name.clone(), ..Options::default() });
+    let opened = read_model(&MemoryCheckpoint(files), &Options { name: name.clone(), ..Options::default() });
     let graph = opened.map_err(|faults| format!("{name}: {faults:?}"))?.graph;
     let (class, mut has) = (graph.model.architecture.clone(), has(&graph));
     has.extend(kind);
@@ -294,14 +294,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_that_of_the_architectures() {
+    fn model_page_lists_all_architectures() {
         let written = fs::read_to_string(root().join(PAGE)).unwrap_or_default();
         assert!(written == page().unwrap(), "{PAGE} is stale: cargo xtask models");
     }
 
     /// Every listed class has a published configuration.
     #[test]
-    fn published_configurations_are_planned_and_named_by_their_class() {
+    fn published_configs_are_planned_for_their_architecture() {
         let published = published().unwrap();
         let files = fs::read_dir(root().join(PUBLISHED)).unwrap().map(|file| file.unwrap().path());
         let classes = files.map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned());
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_class_is_compared_with_transformers() {
+    fn every_architecture_is_compared_with_transformers() {
         let oracles = oracles().unwrap();
         for Family { class, .. } in families() {
             let of_class = || oracles.iter().filter(|oracle| oracle.class == class);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_belongs_to_a_package() {
+    fn maps_files_to_packages() {
         assert_eq!(package_of("crates/forge-ir/src/lib.rs").as_deref(), Some("forge-ir"));
         assert_eq!(package_of("kernels/norm/rms_norm.metal").as_deref(), Some("forge-kernels"));
         assert_eq!(package_of("templates/crate/build.rs").as_deref(), Some("forge-codegen"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_that_depend_on_a_changed_one_are_tested() {
+    fn tests_dependents_of_changed_packages() {
         let packages = Packages::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
         let affected = packages.dependents(&set(&["forge-planner"]));
         assert!(affected.is_superset(&set(&[
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_programs_exist() {
+    fn listed_slow_tests_exist() {
         let packages = Packages::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
         let all = packages.0.iter().filter_map(name).map(str::to_owned).collect();
         let tests: BTreeSet<&str> = packages.tests(&all).collect();

@@ -99,13 +99,13 @@ fn billion() -> Value {
 
 /// The tensors that the frontend requests, with distributions that depend on their use in the graph.
 fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
-    let told = |faults: Vec<Diagnostic>| {
+    let to_message = |faults: Vec<Diagnostic>| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         faults.join("\n")
     };
     let options = Options::default();
-    let shapes = DummyWeights::new(&config.to_string(), &options).map_err(told)?;
-    let graph = read_model(&shapes, &options).map_err(told)?.graph;
+    let shapes = DummyWeights::new(&config.to_string(), &options).map_err(to_message)?;
+    let graph = read_model(&shapes, &options).map_err(to_message)?.graph;
     let mut spreads = vec![None; graph.weights.len()];
     let mut routers = BTreeSet::new();
     for apply in graph.applications() {
@@ -172,9 +172,9 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
         weight.tensors().map(tensor).collect()
     };
     // The first weight of a fused tensor determines its distribution.
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let weights = graph.weights.iter().enumerate();
-    Ok(weights.flat_map(tensors).filter(|tensor| told.insert(tensor.name.clone())).collect())
+    Ok(weights.flat_map(tensors).filter(|tensor| seen.insert(tensor.name.clone())).collect())
 }
 
 fn bytes(tensor: &Tensor) -> u64 {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn routers_prefer_some_experts_where_they_are_to() {
+    fn skewed_routers_prefer_some_experts() {
         for (path, config) in configurations() {
             let names = |is_skewed: bool| -> Vec<String> {
                 let skewed = tensors(&config, is_skewed).unwrap().into_iter().filter(|it| it.is_skewed);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_model_is_read() {
+    fn written_models_can_be_read() {
         for (path, config) in configurations().into_iter().filter(|(path, _)| path.ends_with("config.json")) {
             let folder = tempfile::tempdir().unwrap();
             write(&config, Some(60_000), folder.path()).unwrap();
@@ -386,7 +386,7 @@ mod tests {
                 let entry = entry.unwrap();
                 (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
             });
-            let files = forge_frontend::Memory(files.collect());
+            let files = forge_frontend::MemoryCheckpoint(files.collect());
             let opened = read_model(&files, &Options::default())
                 .unwrap_or_else(|faults| panic!("{path}: {faults:#?}"));
             assert!(opened.tensors.files().len() > 1, "{path}");
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_cannot_be_compiled_is_told() {
+    fn rejects_configs_that_cannot_be_compiled() {
         let fault =
             tensors(&json!({"model_type": "mystery"}), false).map(|tensors| tensors.len()).unwrap_err();
         assert!(fault.contains("unsupported architecture mystery"), "{fault}");

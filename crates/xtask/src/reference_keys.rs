@@ -53,8 +53,8 @@ fn run(command: &mut Command) -> Result<String, String> {
     let python = PathBuf::from(command.get_program());
     let output = command.output().map_err(|error| format!("{}: {error}", python.display()))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(said.lines().last().unwrap_or("the script failed").to_owned());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(stderr.lines().last().unwrap_or("the script failed").to_owned());
     }
     String::from_utf8(output.stdout).map_err(|error| error.to_string())
 }

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_take_five_dispatches_and_one_more_for_experts_and_where_the_cache_is_split() {
+    fn dispatches_per_layer_are_five_plus_experts_and_kv_splits() {
         for (length, dense) in [(64, 5), (4096, 6)] {
             for row in rows(length) {
                 let expected = dense + usize::from(row.name == "Qwen3-30B-A3B");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn others_have_the_counts_that_are_published() {
+    fn peer_dispatch_counts_match_published_ones() {
         let rows = rows(64);
         let find = |name: &str| rows.iter().find(|row| row.name == name).expect("it is among the shapes");
         let llama = |peer: usize| find("Llama-3.1-8B").dispatches(&PEERS[peer]).0;
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn more_dispatches_take_longer_and_the_same_take_the_same() {
+    fn predicted_time_grows_with_dispatches() {
         for row in rows(64) {
             let own = row.seconds_with(row.token.dispatches);
             let difference = own - row.token.time.seconds();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn both_outputs_say_that_they_are_predictions() {
+    fn text_and_json_are_marked_as_predictions() {
         let (rows, chip) = (rows(64), Chip::from_name("m4-max").expect("it is listed"));
         let text = to_text(&rows, chip, Format::Q4_0);
         assert!(

@@ -11,7 +11,7 @@ pub(crate) fn test() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     // Only `cargo xtask gpu` builds this feature.
-    cargo(&["clippy", "--package", "forge-sim", "--features", "card", "--", "-D", "warnings"])?;
+    cargo(&["clippy", "--package", "forge-sim", "--features", "gpu", "--", "-D", "warnings"])?;
     // Rustdoc with warnings as errors, mainly for broken links.
     run(Command::new(env!("CARGO"))
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])

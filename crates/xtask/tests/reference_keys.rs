@@ -81,7 +81,7 @@ def create_mask(config):
 "#;
 
 #[test]
-fn a_key_is_read_where_it_reaches_the_logits() {
+fn keys_count_as_read_if_they_reach_the_logits() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "configuration_utils.py", CONFIGURATION_BASE);
     write(folder.path(), "masking_utils.py", MASKS);

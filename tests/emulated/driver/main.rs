@@ -10,11 +10,11 @@ use forge_runtime::*;
 
 mod hosts;
 mod models;
-mod redrawn;
-mod skewed;
-mod watched;
+mod resample;
+mod faulty_device;
+mod long_context;
 
-use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
+use forge_emulation::{counts, emulate, execute, live_objects, set_max_buffer_length, take_violations};
 use forge_runtime::device::{Device, RunAhead};
 use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::engine::{Engine, Output};
@@ -28,7 +28,7 @@ use forge_runtime::program::CompiledModel;
 use forge_runtime::measure::profile::ProfiledPass;
 use forge_runtime::measure::tune::Tuner;
 use forge_runtime::weights::WeightFile;
-use redrawn::redraw;
+use resample::resample;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -46,16 +46,16 @@ pub struct Job {
     /// The host code: `whole`, or the name of a fault.
     host: String,
     /// The fault injected into passes, if any.
-    skew: Option<String>,
+    engine_fault: Option<String>,
     /// Whether kernels were compiled when the program was built.
     metallib: bool,
     /// Directory of the pipeline archive.
     cache: Option<PathBuf>,
     /// Maximum buffer length of the device in bytes, if it is to be small.
-    longest: Option<usize>,
+    max_buffer_length: Option<usize>,
     /// Bytes of memory for experts, where they are streamed from disk.
     experts: Option<u64>,
-    texts: Vec<Text>,
+    requests: Vec<Request>,
     /// Whether the steps of decode and prefill are timed.
     #[serde(default)]
     profile: bool,
@@ -67,30 +67,30 @@ pub struct Job {
 #[derive(Deserialize)]
 struct Tune {
     /// Candidate kernels to modify, with the replacement in the source of each.
-    planted: Vec<[String; 3]>,
+    replacements: Vec<[String; 3]>,
     /// Number of times that tuning is allowed to continue before it is cancelled; never if `None`.
     until: Option<usize>,
 }
 
 /// A generation request. It gets a device of its own.
 #[derive(Deserialize)]
-struct Text {
+struct Request {
     ids: Vec<u32>,
     /// Number of tokens to generate.
     count: usize,
     context: u32,
     /// Run-ahead of the device: tokens per pass, and passes in flight.
-    lead: (u32, usize),
+    run_ahead: (u32, usize),
     /// Sampling parameters as words, with the number of the first token's draw; `None` for greedy.
     draw: Option<[u32; DeviceSampling::WORDS]>,
     /// Further draws from the logits of the last token.
     draws: Vec<[u32; DeviceSampling::WORDS]>,
     /// Whether the host samples from logits that it reads after each pass.
     on_host: bool,
-    /// Whether to use the watched device, and process the prompt in parts.
-    watched: bool,
+    /// Whether to use the long-context device, and process the prompt in parts.
+    long_context: bool,
     /// Whether the host drops the device while a pass is in flight.
-    left: bool,
+    dropped_in_flight: bool,
     /// Whether kernels are executed. Otherwise the tokens are unknown, and those beyond the context start a
     /// new one.
     executed: bool,
@@ -98,7 +98,7 @@ struct Text {
 
 /// The result of a generation request.
 #[derive(Default)]
-struct Come {
+struct Generated {
     ids: Vec<u32>,
     /// Committed commands for the prompt and for each token, and the live objects after it.
     passes: Vec<Value>,
@@ -118,21 +118,21 @@ fn main() {
 }
 
 /// Runs a job with a model.
-pub fn work(program: &CompiledModel, job: &Job) -> Value {
-    if let Some(longest) = job.longest {
-        limit_buffers(longest);
+pub fn run_job(program: &CompiledModel, job: &Job) -> Value {
+    if let Some(length) = job.max_buffer_length {
+        set_max_buffer_length(length);
     }
     let metallib = job.metallib.then_some(program.metal.as_bytes());
     let program = &CompiledModel { metallib, ..*program };
-    let texts: Vec<Value> = job.texts.iter().map(|text| write(program, job, text)).collect();
+    let results: Vec<Value> = job.requests.iter().map(|request| generate(program, job, request)).collect();
     let failed = |failure: Error| json!(failure.to_string());
-    let profiles = job.profile.then(|| profiled(program, job).unwrap_or_else(failed));
-    let tuned = job.tune.as_ref().map(|tune| tuned(program, job, tune).unwrap_or_else(failed));
-    json!({ "texts": texts, "living": living(), "profiles": profiles, "tuned": tuned })
+    let profiles = job.profile.then(|| profile(program, job).unwrap_or_else(failed));
+    let tuned = job.tune.as_ref().map(|settings| tune(program, job, settings).unwrap_or_else(failed));
+    json!({ "results": results, "live_objects": live_objects(), "profiles": profiles, "tuned": tuned })
 }
 
-/// A model on a device with complaints enabled, with this context length.
-fn listened(
+/// A model on a device with violations recorded, with this context length.
+fn load_engine(
     program: &CompiledModel,
     job: &Job,
     positions: u32,
@@ -145,31 +145,31 @@ fn listened(
 }
 
 /// Profiles the steps of decode and prefill.
-fn profiled(program: &CompiledModel, job: &Job) -> Result<Value, Error> {
-    let (mut engine, weights) = listened(program, job, 20)?;
+fn profile(program: &CompiledModel, job: &Job) -> Result<Value, Error> {
+    let (mut engine, weights) = load_engine(program, job, 20)?;
     let subjects = [ProfiledPass::decode(&mut engine, 9)?, ProfiledPass::prefill(&mut engine, 20)?];
     let mut profiles = Vec::new();
     for subject in subjects {
         let profile = subject.measure(engine.device().device(), &weights, 1, &mut |_| true)?;
         profiles.extend(profile.as_ref().map(forge_runtime::measure::profile::json));
     }
-    Ok(json!({ "profiles": profiles, "complaints": complaints() }))
+    Ok(json!({ "profiles": profiles, "violations": take_violations() }))
 }
 
 /// Tunes the kernel layouts.
-fn tuned(program: &CompiledModel, job: &Job, asked: &Tune) -> Result<Value, Error> {
+fn tune(program: &CompiledModel, job: &Job, settings: &Tune) -> Result<Value, Error> {
     let tunable = program.tunable.ok_or_else(|| Error::usage("it was not compiled for choosing"))?;
     let mut text = tunable.metal.to_owned();
-    for [kernel, from, to] in &asked.planted {
+    for [kernel, from, to] in &settings.replacements {
         let start = text.find(&format!("kernel void {kernel}(")).expect("there is such a kernel");
         let place = start + text[start..].find(from).expect("its text has that");
         text.replace_range(place..place + from.len(), to);
     }
     let program = CompiledModel { metal: String::leak(text), ..tunable.program(program) };
-    let (mut engine, _) = listened(&program, job, Tuner::context_needed(program.info))?;
+    let (mut engine, _) = load_engine(&program, job, Tuner::context_needed(program.info))?;
     let tuning = Tuner::new(&mut engine, 1)?;
     let mut all = Vec::new();
-    let mut left = asked.until.unwrap_or(usize::MAX);
+    let mut left = settings.until.unwrap_or(usize::MAX);
     let mut goes_on = || {
         let goes_on = left > 0;
         left = left.saturating_sub(1);
@@ -179,104 +179,104 @@ fn tuned(program: &CompiledModel, job: &Job, asked: &Tune) -> Result<Value, Erro
         all.extend(tuning.measure_layouts(choice, engine.device().device(), &mut goes_on)?);
     }
     let table = forge_runtime::measure::tune::table(program.info.name, &engine.device().describe(), &all);
-    Ok(json!({ "table": table, "complaints": complaints() }))
+    Ok(json!({ "table": table, "violations": take_violations() }))
 }
 
-fn write(program: &CompiledModel, job: &Job, text: &Text) -> Value {
-    execute(text.executed);
-    let mut come = Come::default();
-    let outcome = written(program, job, text, &mut come);
-    let Come { ids, passes, kernels, drawn, experts } = come;
+fn generate(program: &CompiledModel, job: &Job, request: &Request) -> Value {
+    execute(request.executed);
+    let mut generated = Generated::default();
+    let outcome = generate_into(program, job, request, &mut generated);
+    let Generated { ids, passes, kernels, drawn, experts } = generated;
     let (logits, error) = match outcome {
         Ok(logits) => (logits, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
     json!({
         "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "drawn": drawn, "experts": experts,
-        "error": error, "complaints": complaints(),
+        "error": error, "violations": take_violations(),
     })
 }
 
 /// Generates tokens and returns the logits after the prompt. Records the committed commands and live objects
 /// after the prompt and after each token.
-fn written(
+fn generate_into(
     program: &CompiledModel,
     job: &Job,
-    text: &Text,
-    come: &mut Come,
+    request: &Request,
+    generated: &mut Generated,
 ) -> Result<Vec<f32>, Error> {
     let experts = job.experts.map_or(ExpertPlacement::Resident, |bytes| ExpertPlacement::Stream(Some(bytes)));
-    let setup = LoadOptions { context: Some(text.context), experts, ..LoadOptions::default() };
+    let setup = LoadOptions { context: Some(request.context), experts, ..LoadOptions::default() };
     let loaded = setup.load(program, None)?;
     let (make, streamed) = (hosts::find(&job.host), loaded.expert_cache(HashMap::new())?);
     let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
-    come.kernels = device.kernels();
+    generated.kernels = device.kernels();
     assert_eq!(device.describe(), "Metal, Emulated GPU");
-    if let Some(skew) = &job.skew {
-        device = Box::new(skewed::Skewed::new(device, skew));
+    if let Some(engine_fault) = &job.engine_fault {
+        device = Box::new(faulty_device::FaultyDevice::new(device, engine_fault));
     }
-    if text.watched {
-        device = Box::new(watched::Watched(device));
+    if request.long_context {
+        device = Box::new(long_context::LongContextDevice(device));
     }
     drop(loaded.weights);
     let mut weights = TokenWeights::default();
-    let mut engine = Engine::new(loaded.model, CapturingDevice::new(device), text.context, 1);
+    let mut engine = Engine::new(loaded.model, CapturingDevice::new(device), request.context, 1);
     let mut before = counts();
     let mut note = || {
         let after = counts();
-        come.passes.push(json!({
+        generated.passes.push(json!({
             "command_buffers": after.command_buffers - before.command_buffers,
             "dispatches": after.dispatches - before.dispatches,
             "barriers": after.barriers - before.barriers,
-            "objects": living().values().sum::<usize>(),
+            "objects": live_objects().values().sum::<usize>(),
         }));
         before = after;
     };
-    let ids = &mut come.ids;
-    let parts = if text.watched { 2 } else { 1 };
-    let part = text.ids.len().div_ceil(parts).max(watched::MANY as usize);
+    let ids = &mut generated.ids;
+    let parts = if request.long_context { 2 } else { 1 };
+    let part = request.ids.len().div_ceil(parts).max(long_context::MIN_PREFILL_ROWS as usize);
     let mut logits = Vec::new();
-    for ids in text.ids.chunks(part) {
+    for ids in request.ids.chunks(part) {
         logits = engine.run_tokens(0, ids, Output::Logits)?.logits.pop().unwrap_or_default();
     }
     note();
-    let mut draw = text.draw.map(DeviceSampling::of);
+    let mut draw = request.draw.map(DeviceSampling::of);
     let mut drawn = |logits: &[f32], draw: &mut Option<DeviceSampling>| match draw {
         Some(draw) => weights.draw(logits, &draw.advance()),
         None => argmax(logits) as u32,
     };
-    if text.count > 0 {
-        ids.push(if text.executed { drawn(&logits, &mut draw) } else { 0 });
+    if request.count > 0 {
+        ids.push(if request.executed { drawn(&logits, &mut draw) } else { 0 });
     }
-    while text.on_host && ids.len() < text.count {
-        let told = engine.run_tokens(0, &ids[ids.len() - 1..], Output::Logits)?.logits;
-        ids.push(drawn(&told[0], &mut draw));
+    while request.on_host && ids.len() < request.count {
+        let logits = engine.run_tokens(0, &ids[ids.len() - 1..], Output::Logits)?.logits;
+        ids.push(drawn(&logits[0], &mut draw));
         note();
     }
-    let (per_pass, passes) = text.lead;
-    while ids.len() < text.count {
-        if engine.length(0) == text.context && !text.executed {
+    let (per_pass, passes) = request.run_ahead;
+    while ids.len() < request.count {
+        if engine.length(0) == request.context && !request.executed {
             engine.truncate(0, 0);
         }
-        let room = (text.context - engine.length(0)) as usize;
-        let last = if text.executed { ids[ids.len() - 1] } else { 0 };
+        let room = (request.context - engine.length(0)) as usize;
+        let last = if request.executed { ids[ids.len() - 1] } else { 0 };
         let mut chain = engine.decode_multi_step(0, last, RunAhead { tokens_per_pass: per_pass, passes })?;
         if let Some(draw) = draw {
             chain = chain.with_sampling(draw);
         }
-        for left in (1..=room.min(text.count - ids.len())).rev() {
+        for left in (1..=room.min(request.count - ids.len())).rev() {
             ids.push(chain.next(left)?);
             note();
         }
-        if text.left {
+        if request.dropped_in_flight {
             chain.next(per_pass as usize + 1)?;
             std::mem::forget(chain);
         }
     }
-    if !text.draws.is_empty() {
-        let draws: Vec<DeviceSampling> = text.draws.iter().map(|words| DeviceSampling::of(*words)).collect();
-        come.drawn = redraw(engine.device(), &draws)?;
+    if !request.draws.is_empty() {
+        let draws: Vec<DeviceSampling> = request.draws.iter().map(|words| DeviceSampling::of(*words)).collect();
+        generated.drawn = resample(engine.device(), &draws)?;
     }
-    come.experts = engine.device().expert_cache_stats().map(|counts| [counts.requests, counts.prefetch_hits]);
+    generated.experts = engine.device().expert_cache_stats().map(|counts| [counts.requests, counts.prefetch_hits]);
     Ok(logits)
 }

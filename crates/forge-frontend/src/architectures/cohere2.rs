@@ -22,14 +22,14 @@ const DEFAULTS: Defaults = Defaults {
     epsilon: ("layer_norm_eps", 1e-5),
     tied: true,
     pairing: Pairing::Interleaved,
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     if model.attention.width * model.attention.query_heads != model.hidden {
         let message = "head_dim must be hidden_size divided by the number of heads";
-        config.contradiction("head_dim", message.to_owned());
+        config.report_inconsistency("head_dim", message.to_owned());
     }
     model.norm.kind = NormKind::Layer { bias: false };
     model.norms = Norms { mlp: None, ..model.norms };
@@ -38,7 +38,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.windows = Windows::of_all_but(config, model.layers, model.context, 4);
+    model.windows = Windows::all_but_every_nth(config, model.layers, model.context, 4);
     model.unrotated = (0..model.layers).map(|layer| !model.windows.include(layer)).collect();
     Box::new(model)
 }

@@ -17,7 +17,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { pairing: Pairing::Interleaved, ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { pairing: Pairing::Interleaved, ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read_unrotated(config, &DEFAULTS);
@@ -33,11 +33,11 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.factor = config.positive_or("routed_scaling_factor", 1.0) as f32;
     match config.word("topk_method") {
         None | Some("greedy") => {
-            config.pass_over("n_group");
-            config.pass_over("topk_group");
+            config.mark_inert("n_group");
+            config.mark_inert("topk_group");
         }
         Some("group_limited_greedy") => experts.choice.groups = groups(config, &experts, 1, [1, 1]),
-        Some(_) => config.refuse("topk_method", "expected greedy or group_limited_greedy", &[]),
+        Some(_) => config.reject("topk_method", "expected greedy or group_limited_greedy", &[]),
     }
     experts.share(config, &model.mlp, model.layers, [2, 0]);
     model.experts = Some(experts);

@@ -18,7 +18,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
 };
 
 const DEFAULTS: Defaults =
-    Defaults { context: 4096, key_heads: Some(128), pairing: Pairing::Interleaved, ..Defaults::USUAL };
+    Defaults { context: 4096, key_heads: Some(128), pairing: Pairing::Interleaved, ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let neighbours = config.flag_or("rope_interleave", true);

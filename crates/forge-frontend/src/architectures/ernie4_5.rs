@@ -21,7 +21,7 @@ const DEFAULTS: Defaults = Defaults {
     key_heads: Some(2),
     width: Some(128),
     pairing: Pairing::Interleaved,
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {

@@ -22,7 +22,7 @@ const DEFAULTS: Defaults = Defaults {
     key_heads: Some(4),
     width: Some(256),
     activation: ("hidden_activation", Activation::GeluTanh),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -30,14 +30,14 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     finish(config, &mut model);
     model.attention.softcap = cap(config, "attn_logit_softcapping", 50.0);
     model.softcap = cap(config, "final_logit_softcapping", 30.0);
-    model.windows = Windows::of_every_second(config, model.layers, model.context);
+    model.windows = Windows::alternating(config, model.layers, model.context);
     Box::new(model)
 }
 
 /// Options shared by all Gemma versions.
 pub(crate) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
-    model.norm.plus_one = !config.conventions().whole_gains;
+    model.norm.plus_one = !config.conventions().gains_include_one;
     model.norms = Norms {
         attention: Some("input_layernorm"),
         output: Some("post_attention_layernorm"),
@@ -48,7 +48,7 @@ pub(crate) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.attention.scale = config.positive_or("query_pre_attn_scalar", 256.0).sqrt().recip() as f32;
-    config.only("use_bidirectional_attention", false, "only causal attention is supported");
+    config.allow_only("use_bidirectional_attention", false, "only causal attention is supported");
 }
 
 /// A softcap; null means none.

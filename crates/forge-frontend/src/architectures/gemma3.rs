@@ -36,7 +36,7 @@ const DEFAULTS: Defaults = Defaults {
     key_heads: Some(4),
     width: Some(256),
     activation: ("hidden_activation", Activation::GeluTanh),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 /// RoPE bases of full-attention and of sliding-window layers.
@@ -51,7 +51,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     Box::new(multimodal::read(config, families, read_text, |text, model| {
         // transformers caps logits in the text-only class but not in the multimodal class; other runtimes cap
         // in both.
-        text.only(
+        text.allow_only(
             "final_logit_softcapping",
             Value::Null,
             "implementations differ in whether gemma3 caps its logits",
@@ -62,7 +62,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             ignored: &["vision_tower.", "multi_modal_projector."],
         };
         for config in [config, text] {
-            config.only("tie_word_embeddings", true, "gemma3 requires a tied head");
+            config.allow_only("tie_word_embeddings", true, "gemma3 requires a tied head");
         }
     }))
 }
@@ -70,14 +70,14 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
 fn read_text(config: &Section<'_>) -> Decoder {
     let mut model = Decoder::read_unrotated(config, &DEFAULTS);
     gemma2::finish(config, &mut model);
-    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+    model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
     model.softcap = config
         .get("final_logit_softcapping")
         .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
     let [everywhere, window] = rotations(config, &model);
     model.turn(everywhere);
     model.attention.window_rotation = Some(window);
-    model.windows = Windows::of_all_but(config, model.layers, model.context, 6);
+    model.windows = Windows::all_but_every_nth(config, model.layers, model.context, 6);
     model
 }
 
@@ -88,7 +88,7 @@ fn rotations(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
     let old = config.section("rope_scaling");
     if nested.is_some() && old.is_some() {
         let message = "rope_scaling and rope_parameters are both present; remove one";
-        config.contradiction("rope_scaling", message.to_owned());
+        config.report_inconsistency("rope_scaling", message.to_owned());
     }
     let part = |key: &str| nested.as_ref().and_then(|nested| nested.section(key));
     let [everywhere, window] =

@@ -41,7 +41,7 @@ const DEFAULTS: Defaults = Defaults {
     key_heads: Some(4),
     width: Some(256),
     activation: ("hidden_activation", Activation::GeluTanh),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 /// Modules of a layer's norms: before attention, of its output, before the MLP, of its output.
@@ -80,7 +80,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
         model.decoder.converted = Some(Place::CONVERTED);
         for config in [config, text] {
-            config.only("tie_word_embeddings", true, "gemma4 requires a tied head");
+            config.allow_only("tie_word_embeddings", true, "gemma4 requires a tied head");
         }
     }))
 }
@@ -96,13 +96,13 @@ impl Gemma4 {
             .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
         let why = "only causal attention is supported";
         // The value "vision" concerns image tokens only.
-        config.only("use_bidirectional_attention", "vision", why);
+        config.allow_only("use_bidirectional_attention", "vision", why);
         let experts = read_experts(config, &decoder.mlp);
         let bias = config.flag_or("attention_bias", false);
         let attention = &mut decoder.attention;
         (attention.input_bias, attention.output_bias) = (bias, bias);
         attention.scale = 1.0;
-        attention.head_norm = Some(HeadNorm::of_heads(decoder.norm));
+        attention.head_norm = Some(HeadNorm::per_head(decoder.norm));
         attention.value_norm = Some(decoder.norm.epsilon);
         let whole = read_attention(config, &mut decoder);
 
@@ -111,10 +111,10 @@ impl Gemma4 {
         let kept = |layer| (0..shared_from).any(|other| decoder.windows.include(other) == layer);
         if (shared_from..layers).any(|layer| !kept(decoder.windows.include(layer))) {
             let message = "layers share the KV cache of a layer type that no layer has";
-            config.contradiction("num_kv_shared_layers", message.to_owned());
+            config.report_inconsistency("num_kv_shared_layers", message.to_owned());
         }
         if shared == 0 {
-            config.pass_over("use_double_wide_mlp");
+            config.mark_inert("use_double_wide_mlp");
         }
         let double = shared > 0 && config.flag_or("use_double_wide_mlp", false);
         let inputs = Inputs::read(config, decoder.vocabulary);
@@ -126,13 +126,13 @@ impl Gemma4 {
 fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     if !config.flag_or("enable_moe_block", false) {
         for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
-            config.pass_over(key);
+            config.mark_inert(key);
         }
         return None;
     }
     let inner = config.count("moe_intermediate_size");
     let mut experts =
-        Experts::of_a_row(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
+        Experts::read_with_top_k(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
     experts.choice.shares = true;
     experts.joined = true;
     Some(experts)
@@ -145,10 +145,10 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     let sees_window = |layer: &usize| decoder.windows.include(*layer);
     let own = config.section("per_layer_config");
     if own.is_some() || !whole.values_are_keys {
-        config.pass_over("num_global_key_value_heads");
+        config.mark_inert("num_global_key_value_heads");
     }
     if let Some(own) = own {
-        config.pass_over("global_head_dim");
+        config.mark_inert("global_head_dim");
         let usual = (whole.width, whole.key_heads);
         // transformers pads the layer indices with zeros to equal length.
         let digits = decoder.layers.saturating_sub(1).to_string().len();
@@ -167,7 +167,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
             match shapes[..] {
                 [] => {}
                 [(width, key_heads)] => (attention.width, attention.key_heads) = (width, key_heads),
-                _ => config.contradiction(
+                _ => config.report_inconsistency(
                     "per_layer_config",
                     "heads must have the same shape in all layers of one type".to_owned(),
                 ),
@@ -183,7 +183,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         if !attention.query_heads.is_multiple_of(attention.key_heads) {
             let (query_heads, key_heads) = (attention.query_heads, attention.key_heads);
             let message = format!("{query_heads} query heads are not a multiple of {key_heads} key heads");
-            config.contradiction("num_attention_heads", message);
+            config.report_inconsistency("num_attention_heads", message);
         }
     }
     let nested = config.section("rope_parameters");
@@ -196,15 +196,15 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         };
         let rotation = rope.turned(&own, Some(&own), own.number("rope_theta"));
         if rotation.long.is_some() {
-            nested.refuse(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
+            nested.reject(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
         }
         rotation
     };
     if (0..decoder.layers).any(|layer| sees_window(&layer)) {
-        let usual = |rope: Rope| rope.in_proportion(config, 1.0, 1e4);
+        let usual = |rope: Rope| rope.proportional(config, 1.0, 1e4);
         decoder.attention.rotation = rotation("sliding_attention", &decoder.attention, &usual);
     }
-    whole.rotation = rotation("full_attention", &whole, &|rope| rope.in_proportion(config, 0.25, 1e6));
+    whole.rotation = rotation("full_attention", &whole, &|rope| rope.proportional(config, 0.25, 1e6));
     whole
 }
 

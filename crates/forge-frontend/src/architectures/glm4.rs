@@ -17,7 +17,7 @@ const DEFAULTS: Defaults = Defaults {
     width: Some(128),
     partial: Some(0.5),
     pairing: Pairing::Interleaved,
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {

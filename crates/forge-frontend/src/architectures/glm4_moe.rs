@@ -21,14 +21,14 @@ const DEFAULTS: Defaults = Defaults {
     epsilon: ("rms_norm_eps", 1e-5),
     key_heads: Some(8),
     partial: Some(0.5),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     model.attention.input_bias = config.flag_or("attention_bias", false);
     if config.flag_or("use_qk_norm", false) {
-        model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+        model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
     }
     let inner = config.count("moe_intermediate_size");
     let keys = &["n_routed_experts", "num_local_experts"];

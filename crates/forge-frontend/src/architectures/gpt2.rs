@@ -35,7 +35,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let (hidden, heads) = (config.count("n_embd"), config.count("n_head"));
     if !hidden.is_multiple_of(heads) {
         let message = format!("n_embd {hidden} is not a multiple of {heads} heads");
-        config.contradiction("n_head", message);
+        config.report_inconsistency("n_head", message);
     }
     let width = (hidden / heads).max(1) as f64;
     Box::new(Gpt2 {
@@ -137,7 +137,7 @@ impl Blueprint for Gpt2 {
 
         let mut layers = Vec::new();
         for index in 0..self.layers {
-            if builder.bindings.is_hopeless() {
+            if builder.bindings.has_too_many_faults() {
                 break;
             }
             layers.push(self.layer(builder, scope, index));

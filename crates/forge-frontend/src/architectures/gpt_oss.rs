@@ -26,7 +26,7 @@ const DEFAULTS: Defaults = Defaults {
     key_heads: Some(8),
     width: Some(64),
     scaling: Kinds::Yarn { factor: 32.0, original: 4096 },
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 /// Default of `sliding_window`.
@@ -35,13 +35,13 @@ const WINDOW: usize = 128;
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     // The reference reads only `swiglu_alpha` for the activation.
-    config.only("hidden_act", "silu", "expected silu");
+    config.allow_only("hidden_act", "silu", "expected silu");
     mxfp4::read(config);
     let bias = config.flag_or("attention_bias", true);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.attention.sinks = true;
-    model.windows = Windows::of_every_second_or(config, model.layers, model.context, WINDOW);
+    model.windows = Windows::alternating_or(config, model.layers, model.context, WINDOW);
     let keys = &["num_local_experts", "num_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, model.mlp.inner), Scores::Softmax);
     experts.choice.shares = true;

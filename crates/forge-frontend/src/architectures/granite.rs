@@ -14,7 +14,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let mut model = Decoder::read(config, &Defaults::USUAL);
+    let mut model = Decoder::read(config, &Defaults::COMMON);
     let factor = |key: &str| config.positive_or(key, 1.0) as f32;
     model.embedding_scale = factor("embedding_multiplier");
     model.branch_scale = factor("residual_multiplier");

@@ -16,7 +16,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
 };
 
 const DEFAULTS: Defaults =
-    Defaults { epsilon: ("rms_norm_eps", 1e-5), scaling: Kinds::Alpha, ..Defaults::USUAL };
+    Defaults { epsilon: ("rms_norm_eps", 1e-5), scaling: Kinds::Alpha, ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
@@ -26,7 +26,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.head_norm = Some(HeadNorm {
         modules: ["query_layernorm", "key_layernorm"],
         rotated: true,
-        ..HeadNorm::of_heads(model.norm)
+        ..HeadNorm::per_head(model.norm)
     });
     Box::new(model)
 }

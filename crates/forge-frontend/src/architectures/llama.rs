@@ -17,7 +17,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let mut model = Decoder::read(config, &Defaults::USUAL);
+    let mut model = Decoder::read(config, &Defaults::COMMON);
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;

@@ -14,7 +14,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { context: 131_072, key_heads: Some(8), ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { context: 131_072, key_heads: Some(8), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);

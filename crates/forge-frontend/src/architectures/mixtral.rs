@@ -21,7 +21,7 @@ const DEFAULTS: Defaults = Defaults {
     epsilon: ("rms_norm_eps", 1e-5),
     theta: 1e6,
     key_heads: Some(8),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {

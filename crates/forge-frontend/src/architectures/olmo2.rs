@@ -14,7 +14,7 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { epsilon: ("rms_norm_eps", 1e-5), ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { epsilon: ("rms_norm_eps", 1e-5), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
@@ -27,6 +27,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.attention.head_norm = Some(HeadNorm { of_all: true, ..HeadNorm::of_heads(model.norm) });
+    model.attention.head_norm = Some(HeadNorm { of_all: true, ..HeadNorm::per_head(model.norm) });
     Box::new(model)
 }

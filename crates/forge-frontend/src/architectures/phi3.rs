@@ -20,7 +20,7 @@ const DEFAULTS: Defaults = Defaults {
     epsilon: ("rms_norm_eps", 1e-5),
     partial: Some(1.0),
     scaling: Kinds::LongRope { original: 4096 },
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -28,7 +28,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.joined = Some("qkv_proj");
     model.mlp.joined = Some("gate_up_proj");
     // It has no effect without scaling.
-    config.pass_over("original_max_position_embeddings");
+    config.mark_inert("original_max_position_embeddings");
     // Unlike elsewhere, an absent key means no window.
     if config.get("sliding_window").is_some() {
         model.windows = Windows::of_all(config, model.context);

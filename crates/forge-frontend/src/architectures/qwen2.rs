@@ -14,11 +14,11 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(32), ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(32), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     model.attention.input_bias = true;
-    model.windows = Windows::of_last(config, model.layers, model.context);
+    model.windows = Windows::from_max_window_layers(config, model.layers, model.context);
     Box::new(model)
 }

@@ -17,12 +17,12 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(16), ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(16), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     model.attention.input_bias = config.flag_or("qkv_bias", true);
-    model.windows = Windows::of_first(config, model.layers, model.context);
+    model.windows = Windows::before_max_window_layers(config, model.layers, model.context);
     let shared = config.count("shared_expert_intermediate_size");
     let mut experts = experts(config, &model.mlp, shared);
     experts.choice.shares = config.flag_or("norm_topk_prob", false);

@@ -16,14 +16,14 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
 };
 
 const DEFAULTS: Defaults =
-    Defaults { context: 32_768, key_heads: Some(32), width: Some(128), ..Defaults::USUAL };
+    Defaults { context: 32_768, key_heads: Some(32), width: Some(128), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
-    model.windows = Windows::of_last(config, model.layers, model.context);
+    model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
+    model.windows = Windows::from_max_window_layers(config, model.layers, model.context);
     Box::new(model)
 }

@@ -26,7 +26,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     key_heads: Some(4),
     width: Some(256),
     partial: Some(0.25),
-    ..Defaults::USUAL
+    ..Defaults::COMMON
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -65,7 +65,7 @@ pub(crate) fn wrap(
         model.converted = Some(Place::CONVERTED);
         if config.flag_or("tie_word_embeddings", false) != model.tied {
             let message = "tie_word_embeddings differs between the model and its text model";
-            config.contradiction("tie_word_embeddings", message.to_owned());
+            config.report_inconsistency("tie_word_embeddings", message.to_owned());
         }
     }))
 }
@@ -75,8 +75,8 @@ pub(crate) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> D
     for key in ["rope_parameters", "rope_scaling"] {
         // Image positions use other RoPE sections; text positions are the same in all sections.
         if let Some(positions) = config.section(key) {
-            positions.pass_over("mrope_section");
-            positions.pass_over("mrope_interleaved");
+            positions.mark_inert("mrope_section");
+            positions.mark_inert("mrope_interleaved");
         }
     }
     read_mixed(config, defaults, Stored::Apart)
@@ -90,7 +90,7 @@ pub(crate) fn read_mixed(config: &Section<'_>, defaults: &Defaults, stored: Stor
     model.attention.output_bias = bias;
     model.attention.gated = true;
     model.norm.plus_one = true;
-    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+    model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
     let block = DeltaNet::read(config, model.hidden, model.norm.epsilon, stored);
     model.linear = Some((block, delta_net::layers(config, model.layers)));
     model

@@ -17,15 +17,15 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
     read,
 };
 
-const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(4), ..Defaults::USUAL };
+const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(4), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
-    model.windows = Windows::of_all_if_used(config, model.context);
+    model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
+    model.windows = Windows::all_if_used(config, model.context);
     let inner = config.count("moe_intermediate_size");
     let keys = &["num_experts", "num_local_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);

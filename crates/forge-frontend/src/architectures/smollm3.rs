@@ -11,7 +11,7 @@ pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "SmolLM3ForCausalLM", family: "smollm3", hub: &["HuggingFaceTB/SmolLM3-3B"], read };
 
 const DEFAULTS: Defaults =
-    Defaults { context: 32_768, theta: 2e6, tied: true, key_heads: Some(4), ..Defaults::USUAL };
+    Defaults { context: 32_768, theta: 2e6, tied: true, key_heads: Some(4), ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
@@ -20,29 +20,29 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.output_bias = bias;
     model.mlp.bias = config.flag_or("mlp_bias", false);
     model.unrotated = unrotated(config, model.layers);
-    config.only("use_sliding_window", false, "sliding windows are unsupported for SmolLM3");
+    config.allow_only("use_sliding_window", false, "sliding windows are unsupported for SmolLM3");
     // It has no effect without sliding-window layers.
-    config.pass_over("sliding_window");
-    config.only("layer_types", "full_attention", "sliding windows are unsupported for SmolLM3");
+    config.mark_inert("sliding_window");
+    config.allow_only("layer_types", "full_attention", "sliding windows are unsupported for SmolLM3");
     Box::new(model)
 }
 
 /// Whether each layer has no RoPE: `no_rope_layers` has a 0 for it, despite its name; without it, every
 /// `no_rope_layer_interval`th.
 fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
-    config.pass_over("no_rope_layer_interval");
+    config.mark_inert("no_rope_layer_interval");
     let Some(listed) = config.get("no_rope_layers") else {
         let interval = config.count_or("no_rope_layer_interval", 4);
         return (1..=layers).map(|layer| layer.is_multiple_of(interval)).collect();
     };
     let flags = listed.as_array().and_then(|flags| flags.iter().map(Value::as_u64).collect());
     let flags: Vec<u64> = flags.unwrap_or_else(|| {
-        config.refuse("no_rope_layers", "expected a list of ones and zeros", &[]);
+        config.reject("no_rope_layers", "expected a list of ones and zeros", &[]);
         vec![1; layers]
     });
     if flags.len() < layers {
         let message = format!("no_rope_layers has {} entries for {layers} layers", flags.len());
-        config.contradiction("no_rope_layers", message);
+        config.report_inconsistency("no_rope_layers", message);
     }
     flags.iter().map(|flag| *flag == 0).collect()
 }

@@ -27,15 +27,15 @@ pub trait Checkpoint: Sync {
 
 /// A checkpoint in memory.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(pub BTreeMap<String, Vec<u8>>);
+pub struct MemoryCheckpoint(pub BTreeMap<String, Vec<u8>>);
 
-impl Memory {
+impl MemoryCheckpoint {
     fn bytes(&self, file: &str) -> io::Result<&[u8]> {
         self.0.get(file).map(Vec::as_slice).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
-impl Checkpoint for Memory {
+impl Checkpoint for MemoryCheckpoint {
     fn files(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
@@ -62,7 +62,7 @@ pub(crate) fn is_gguf(file: &str) -> bool {
 }
 
 /// Maximum size of a text file. Configurations take kilobytes, shard indices and tokenizers megabytes.
-const LONGEST_TEXT: u64 = 256 << 20;
+const MAX_TEXT_BYTES: u64 = 256 << 20;
 
 /// Contents of a text file, or `None` if it does not exist.
 pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<String>, Diagnostic> {
@@ -71,7 +71,7 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(file, &error)),
     };
-    if length > LONGEST_TEXT {
+    if length > MAX_TEXT_BYTES {
         return Err(Diagnostic::new(
             "F0101",
             format!("{file} is {length} bytes long, too large for a text file"),
@@ -92,7 +92,7 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
 }
 
 /// Whether a file exists. An existing file that cannot be read is an error.
-pub(crate) fn is_there(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, Diagnostic> {
+pub(crate) fn exists(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, Diagnostic> {
     match checkpoint.len(file) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -104,12 +104,12 @@ pub(crate) fn is_there(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, 
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Maximum size of a Git LFS pointer.
-const LONGEST_LFS_POINTER: u64 = 1024;
+const MAX_LFS_POINTER_BYTES: u64 = 1024;
 
 /// The error for a Git LFS pointer: the repository was cloned without its large files.
 pub(crate) fn lfs_pointer(checkpoint: &dyn Checkpoint, file: &str, length: u64) -> Option<Diagnostic> {
     let mut start = [0; LFS_POINTER.len()];
-    if length > LONGEST_LFS_POINTER || length < start.len() as u64 {
+    if length > MAX_LFS_POINTER_BYTES || length < start.len() as u64 {
         return None;
     }
     checkpoint.read(file, 0, &mut start).ok()?;

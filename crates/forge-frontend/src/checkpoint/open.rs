@@ -13,7 +13,7 @@ impl Tensors {
     pub fn open(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
         match gguf::tensors(checkpoint).map_err(|fault| vec![fault])? {
             Some(tensors) => Tensors::gather(tensors),
-            None => Tensors::of_folder(checkpoint),
+            None => Tensors::open_directory(checkpoint),
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Tensor {
 }
 
 /// Maximum header length that the format allows, in bytes.
-const LONGEST: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Element types of the format and their sizes in bits.
 const ELEMENTS: &[(&str, u64)] = &[
@@ -77,9 +77,9 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Vec<Tensor
     let mut prefix = [0; 8];
     checkpoint.read(file, 0, &mut prefix).map_err(|error| vec![unreadable(file, &error)])?;
     let header = u64::from_le_bytes(prefix);
-    if header > LONGEST {
+    if header > MAX_HEADER_BYTES {
         return Err(fail(format!(
-            "{file} is not a safetensors file: its header length is {header}; the maximum is {LONGEST}"
+            "{file} is not a safetensors file: its header length is {header}; the maximum is {MAX_HEADER_BYTES}"
         )));
     }
     if header > length - 8 {

@@ -23,8 +23,8 @@ pub struct Tensors(BTreeMap<String, Tensor>);
 
 impl Tensors {
     /// Like [`Tensors::open`], for a checkpoint that is not a GGUF file.
-    pub(crate) fn of_folder(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
-        if files::is_there(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
+    pub(crate) fn open_directory(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
+        if files::exists(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
             return Tensors::gather(safetensors_header::read(checkpoint, SINGLE)?);
         }
         let Some(text) = files::text(checkpoint, INDEX).map_err(|fault| vec![fault])? else {

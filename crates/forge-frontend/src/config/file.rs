@@ -18,9 +18,9 @@ pub(crate) struct Config {
     /// Differences of the tensors' layout.
     pub(super) conventions: Conventions,
     /// Paths of the keys that have been read, present or not.
-    pub(super) asked: RefCell<BTreeSet<String>>,
+    pub(super) read: RefCell<BTreeSet<String>>,
     /// Paths of the keys that have no effect, at any value or in combination with other keys.
-    pub(super) passed: RefCell<BTreeSet<String>>,
+    pub(super) inert: RefCell<BTreeSet<String>>,
     /// Model types by the paths of the objects that configure them.
     pub(super) models: RefCell<BTreeMap<String, &'static str>>,
     /// Keys that were accepted without being read.
@@ -32,7 +32,7 @@ pub(crate) struct Config {
     /// All problems found so far.
     pub(super) faults: RefCell<Vec<Diagnostic>>,
     /// Whether a problem leaves the description incomplete.
-    pub(super) broken: Cell<bool>,
+    pub(super) incomplete: Cell<bool>,
 }
 
 /// Paths of the configuration keys that an architecture reads, whether or not they are present.
@@ -53,20 +53,20 @@ impl Config {
         Config {
             document,
             conventions,
-            asked: RefCell::default(),
-            passed: RefCell::default(),
+            read: RefCell::default(),
+            inert: RefCell::default(),
             models: RefCell::default(),
             ignored: RefCell::default(),
             notes: RefCell::default(),
             empty: RefCell::default(),
             faults: RefCell::default(),
-            broken: Cell::new(false),
+            incomplete: Cell::new(false),
         }
     }
 
     /// Whether a problem was found that leaves the description incomplete.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.get()
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.incomplete.get()
     }
 
     /// All problems found.
@@ -81,17 +81,17 @@ impl Config {
 
     /// The keys that were read, and the keys that were ignored and not read.
     pub(crate) fn keys(&self) -> Keys {
-        let (read, passed) = (self.asked.borrow(), self.passed.borrow());
+        let (read, inert) = (self.read.borrow(), self.inert.borrow());
         Keys {
             read: read.iter().cloned().collect(),
-            inert: passed.difference(&read).cloned().collect(),
+            inert: inert.difference(&read).cloned().collect(),
             ignored: self.ignored.borrow().clone(),
         }
     }
 
     /// Records a problem that leaves the description incomplete.
     pub(super) fn fault(&self, fault: Diagnostic) {
-        self.broken.set(true);
+        self.incomplete.set(true);
         self.faults.borrow_mut().push(fault);
     }
 }

@@ -44,12 +44,12 @@ const ONLY: &[(&str, &str, &str)] = &[
 pub(crate) fn check(root: &Section<'_>, family: &str) {
     let own = OF.iter().filter(|(of, _, _)| *of == family).flat_map(|(_, _, keys)| *keys);
     for key in ANY.iter().map(|(key, _)| key).chain(own) {
-        root.pass_over(key);
+        root.mark_inert(key);
     }
     for (key, inert, why) in ONLY {
-        if !root.was_known(key) {
+        if !root.is_known(key) {
             let inert: Value = serde_json::from_str(inert).unwrap_or_default();
-            root.only(key, inert, why);
+            root.allow_only(key, inert, why);
         }
     }
 }

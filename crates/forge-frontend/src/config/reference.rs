@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_an_effect_where_the_reference_reads_it_and_it_is_not_the_default() {
+    fn keys_with_effect_are_read_by_transformers_and_not_default() {
         let llama = model("llama").unwrap();
         assert!(llama.has_effect("", "attention_bias", &json!(true)));
         assert!(!llama.has_effect("", "attention_bias", &json!(false)));

@@ -19,10 +19,10 @@ pub(crate) struct Section<'a> {
 }
 
 /// Maximum count. Products of two counts fit in 64 bits.
-const LARGEST: u64 = u32::MAX as u64;
+const MAX_COUNT: u64 = u32::MAX as u64;
 
 /// Maximum number of layers. Published models have fewer than 200.
-const MOST_LAYERS: usize = 1000;
+const MAX_LAYERS: usize = 1000;
 
 impl Config {
     /// The whole file.
@@ -41,7 +41,7 @@ impl<'a> Section<'a> {
 
     /// The value of a key; null counts as absent. All getters use it.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
-        self.config.asked.borrow_mut().insert(self.path_of(key));
+        self.config.read.borrow_mut().insert(self.path_of(key));
         let is_empty = || self.config.empty.borrow().contains(&self.path_of(key));
         self.map?.get(key).filter(|value| !value.is_null() && !is_empty())
     }
@@ -52,8 +52,8 @@ impl<'a> Section<'a> {
     }
 
     /// Marks a key as having no effect, unless it is also read.
-    pub(crate) fn pass_over(&self, key: &str) {
-        self.config.passed.borrow_mut().insert(self.path_of(key));
+    pub(crate) fn mark_inert(&self, key: &str) {
+        self.config.inert.borrow_mut().insert(self.path_of(key));
     }
 
     /// Treats a key whose value is an empty object as absent. Some tools write such objects.
@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a key is present, without marking it as read. For keys that do not affect the model itself.
-    pub(crate) fn has_beside(&self, key: &str) -> bool {
+    pub(crate) fn contains_key_unread(&self, key: &str) -> bool {
         self.map.is_some_and(|map| map.contains_key(key))
     }
 
@@ -76,8 +76,8 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a problem was found that leaves the description incomplete.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.config.is_broken()
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.config.is_incomplete()
     }
 
     /// The document that the object belongs to.
@@ -91,9 +91,9 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a key was read or ignored.
-    pub(crate) fn was_known(&self, key: &str) -> bool {
+    pub(crate) fn is_known(&self, key: &str) -> bool {
         let path = self.path_of(key);
-        self.config.asked.borrow().contains(&path) || self.config.passed.borrow().contains(&path)
+        self.config.read.borrow().contains(&path) || self.config.inert.borrow().contains(&path)
     }
 
     /// The object's keys.
@@ -102,7 +102,7 @@ impl<'a> Section<'a> {
     }
 
     /// Marks every key of the object as read: their meaning depends on a value that was rejected already.
-    pub(crate) fn ask_all(&self) {
+    pub(crate) fn read_all(&self) {
         self.map.into_iter().flat_map(|map| map.keys()).for_each(|key| {
             self.get(key);
         });
@@ -129,10 +129,10 @@ impl<'a> Section<'a> {
     /// up.
     pub(crate) fn layers(&self, key: &str) -> usize {
         let layers = self.count(key);
-        if layers <= MOST_LAYERS {
+        if layers <= MAX_LAYERS {
             return layers;
         }
-        self.contradiction(key, format!("{key} is {layers}; the maximum is {MOST_LAYERS}"));
+        self.report_inconsistency(key, format!("{key} is {layers}; the maximum is {MAX_LAYERS}"));
         1
     }
 
@@ -143,10 +143,10 @@ impl<'a> Section<'a> {
 
     fn as_count(&self, key: &str, value: &Value) -> usize {
         match value.as_u64() {
-            Some(number @ 1..=LARGEST) => return number as usize,
+            Some(number @ 1..=MAX_COUNT) => return number as usize,
             // serde_json reads integers beyond 64 bits as floats.
-            _ if value.as_f64().is_some_and(|number| number > LARGEST as f64 && number.fract() == 0.0) => {
-                self.refuse(key, &format!("the maximum is {LARGEST}"), &[]);
+            _ if value.as_f64().is_some_and(|number| number > MAX_COUNT as f64 && number.fract() == 0.0) => {
+                self.reject(key, &format!("the maximum is {MAX_COUNT}"), &[]);
             }
             _ => {
                 self.wrong::<usize>(key, "a positive integer");
@@ -174,7 +174,7 @@ impl<'a> Section<'a> {
         if number as f32 > 0.0 {
             return number;
         }
-        self.contradiction(key, format!("{key} is {number}; it must be positive"));
+        self.report_inconsistency(key, format!("{key} is {number}; it must be positive"));
         default
     }
 
@@ -184,7 +184,7 @@ impl<'a> Section<'a> {
         if number >= 0.0 {
             return number;
         }
-        self.contradiction(key, format!("{key} is {number}; it must be 0 or more"));
+        self.report_inconsistency(key, format!("{key} is {number}; it must be 0 or more"));
         default
     }
 
@@ -246,7 +246,7 @@ impl<'a> Section<'a> {
     }
 
     /// Records that the value of a key is unsupported, and why.
-    pub(crate) fn refuse(&self, key: &str, why: &str, notes: &[String]) {
+    pub(crate) fn reject(&self, key: &str, why: &str, notes: &[String]) {
         let path = self.path_of(key);
         let value = self.map.and_then(|map| map.get(key)).map(Value::to_string).unwrap_or_default();
         let fault = Diagnostic::new("F0205", format!("unsupported value {path} = {value}"));
@@ -254,33 +254,33 @@ impl<'a> Section<'a> {
     }
 
     /// Rejects any value of a key but `right` or a list that contains only `right`. The key may be absent.
-    pub(crate) fn only(&self, key: &str, right: impl Into<Value>, why: &str) {
+    pub(crate) fn allow_only(&self, key: &str, right: impl Into<Value>, why: &str) {
         let right = right.into();
         let is_right = |value: &Value| match value {
             Value::Array(values) => values.iter().all(|value| *value == right),
             value => *value == right,
         };
         if self.get(key).is_some_and(|value| !is_right(value)) {
-            self.refuse(key, why, &[]);
+            self.reject(key, why, &[]);
         }
     }
 
     /// Records that the architecture named by a key is unsupported.
-    pub(crate) fn refuse_architecture(&self, key: &str, name: &str, notes: &[String]) {
+    pub(crate) fn reject_architecture(&self, key: &str, name: &str, notes: &[String]) {
         let fault = Diagnostic::new("F0202", format!("unsupported architecture {name}"));
         self.fault_at(key, fault, "unsupported", notes);
     }
 
     /// Records that values of keys are inconsistent. Skipped after an earlier error, because placeholders may
     /// be among the values.
-    pub(crate) fn contradiction(&self, key: &str, message: String) {
-        if !self.config.is_broken() {
+    pub(crate) fn report_inconsistency(&self, key: &str, message: String) {
+        if !self.config.is_incomplete() {
             let path = self.path_of(key);
             self.fault_at(&path, Diagnostic::new("F0206", message), "inconsistent with the other keys", &[]);
         }
     }
 
-    fn missing<T>(&self, key: &str, stand_in: T) -> T {
+    fn missing<T>(&self, key: &str, placeholder: T) -> T {
         let path = self.path_of(key);
         let file = &self.config.document.file;
         let mut fault = Diagnostic::new("F0203", format!("{file}: missing key {path}"));
@@ -289,7 +289,7 @@ impl<'a> Section<'a> {
             fault = fault.note(format!("nearest key: {found}"));
         }
         self.config.fault(fault);
-        stand_in
+        placeholder
     }
 
     fn wrong<T>(&self, key: &str, expected: &str) -> Option<T> {

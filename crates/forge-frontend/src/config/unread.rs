@@ -51,14 +51,14 @@ impl Config {
 
     /// Accepts every unread key that has no effect in the reference implementation and records an error for
     /// the others.
-    pub(crate) fn refuse_unread(&self, family: &str, allowed: &[String]) {
+    pub(crate) fn reject_unread_keys(&self, family: &str, allowed: &[String]) {
         let (unknown, ignored): (Vec<Unread<'_>>, Vec<Unread<'_>>) =
             self.unread(allowed).into_iter().partition(|unread| self.has_effect(unread));
-        let (asked, passed) = (self.asked.borrow(), self.passed.borrow());
+        let (read, inert) = (self.read.borrow(), self.inert.borrow());
         for unread in &ignored {
             // A key of the same object that was read and is absent.
             let (path, Unread { object, key, .. }) = (unread.path(), unread);
-            let siblings = asked.iter().filter_map(|known| {
+            let siblings = read.iter().filter_map(|known| {
                 let (parent, name) = known.rsplit_once('.').unwrap_or(("", known));
                 (parent == *object && self.document.key(known).is_none()).then_some(name)
             });
@@ -81,7 +81,7 @@ impl Config {
                 fault = fault.at(&self.document.file, span, format!("not supported for {family}"));
             }
             // Only keys of the same object are suggested.
-            let siblings = asked.union(&passed).filter_map(|known| {
+            let siblings = read.union(&inert).filter_map(|known| {
                 let (parent, known) = known.rsplit_once('.').unwrap_or(("", known));
                 (parent == *object).then_some(known)
             });
@@ -97,7 +97,7 @@ impl Config {
     }
 
     /// Records an error for every allowed key that is absent: it is probably misspelled.
-    pub(crate) fn refuse_absent(&self, allowed: &[String]) {
+    pub(crate) fn reject_absent_keys(&self, allowed: &[String]) {
         let Document { file, value, .. } = &self.document;
         let Some(map) = value.as_object() else { return };
         for path in allowed.iter().filter(|path| self.document.key(path).is_none()) {
@@ -113,18 +113,18 @@ impl Config {
     fn find_unread<'a>(&'a self, section: &Section<'a>, allowed: &[String], unread: &mut Vec<Unread<'a>>) {
         for (key, value) in section.map.into_iter().flatten() {
             let path = section.path_of(key);
-            if !section.was_known(key) && !allowed.contains(&path) {
+            if !section.is_known(key) && !allowed.contains(&path) {
                 unread.push(Unread { object: section.path.clone(), key, value });
-            } else if let (true, Some(map)) = (self.was_opened(&path), value.as_object()) {
+            } else if let (true, Some(map)) = (self.was_read(&path), value.as_object()) {
                 self.find_unread(&Section { config: self, path, map: Some(map) }, allowed, unread);
             }
         }
     }
 
     /// Whether any key of the object at a path has been read.
-    fn was_opened(&self, path: &str) -> bool {
+    fn was_read(&self, path: &str) -> bool {
         let inside = format!("{path}.");
-        let asked = self.asked.borrow();
-        asked.range(inside.clone()..).next().is_some_and(|key| key.starts_with(&inside))
+        let read = self.read.borrow();
+        read.range(inside.clone()..).next().is_some_and(|key| key.starts_with(&inside))
     }
 }

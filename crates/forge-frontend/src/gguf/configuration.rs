@@ -9,7 +9,7 @@ use crate::gguf::reading::{Reading, Shape, Tensors};
 use serde_json::{Map, Value, json};
 
 /// Layer counts of models whose score scale is not derived from the head dimension.
-const SCALED_BY_SHARE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
+const SCALED_BY_HIDDEN_SIZE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
 /// config.json without special tokens, which are in generation_config.json.
 pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tensors<'_>) -> Value {
@@ -17,7 +17,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
     config.insert("architectures".to_owned(), json!([family.class[0]]));
     config.insert("model_type".to_owned(), json!(family.class[1]));
     let mut read = Reading { metadata, tensors, config };
-    read.refuse_elsewhere();
+    read.reject_unsupported();
     if family.name == "gpt2" {
         read.gpt2();
         return read.config.into();
@@ -54,7 +54,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
 
 impl Reading<'_> {
     /// Rejects unsupported values of keys that do not depend on the architecture.
-    fn refuse_elsewhere(&self) {
+    fn reject_unsupported(&self) {
         let metadata = self.metadata;
         for (key, why) in [
             ("expert_count", "mixture-of-experts GGUF files are unsupported"),
@@ -63,19 +63,19 @@ impl Reading<'_> {
         ] {
             let key = metadata.own(key);
             if metadata.count(&key).is_some_and(|count| count > 0) {
-                metadata.refuse(&key, why);
+                metadata.reject(&key, why);
             }
         }
         // Pooling for embedding models; it does not change logits.
-        metadata.pass(&metadata.own("pooling_type"));
-        metadata.only(&metadata.own("attention.causal"), true, "only causal attention is supported");
+        metadata.mark_inert(&metadata.own("pooling_type"));
+        metadata.allow_only(&metadata.own("attention.causal"), true, "only causal attention is supported");
         let layout = metadata.own("tensor_data_layout");
         if metadata.word(&layout).is_some_and(|layout| layout != "Meta AI original pth") {
-            metadata.refuse(&layout, "expected the layout of llama.cpp's converter");
+            metadata.reject(&layout, "expected the layout of llama.cpp's converter");
         }
         let rows = metadata.own("vocab_size");
         if metadata.count(&rows).is_some_and(|count| count != self.tensors.vocabulary as u64) {
-            metadata.refuse(&rows, &format!("the embedding table has {} rows", self.tensors.vocabulary));
+            metadata.reject(&rows, &format!("the embedding table has {} rows", self.tensors.vocabulary));
         }
     }
 
@@ -88,7 +88,7 @@ impl Reading<'_> {
         let [width, values] = ["attention.key_length", "attention.value_length"]
             .map(|key| metadata.count(&metadata.own(key)).unwrap_or(hidden / heads));
         if width != values {
-            metadata.refuse(
+            metadata.reject(
                 &metadata.own("attention.value_length"),
                 "keys and values must have the same head dimension",
             );
@@ -96,7 +96,7 @@ impl Reading<'_> {
         let (layers, context) = (self.count("block_count"), self.count("context_length"));
         if layers > self.tensors.count as u64 {
             let why = format!("the file has {} tensors", self.tensors.count);
-            metadata.refuse(&metadata.own("block_count"), &why);
+            metadata.reject(&metadata.own("block_count"), &why);
         }
         let layers = layers.min(self.tensors.count as u64);
         let inner = self.count("feed_forward_length");
@@ -156,7 +156,7 @@ impl Reading<'_> {
 
     fn gemma(&mut self, family: &Family, shape: &Shape) {
         let metadata = self.metadata;
-        let by_share = SCALED_BY_SHARE.contains(&(family.name, shape.layers));
+        let by_share = SCALED_BY_HIDDEN_SIZE.contains(&(family.name, shape.layers));
         let scalar = if by_share { shape.hidden / shape.heads } else { shape.width };
         self.set("query_pre_attn_scalar", json!(scalar));
         if family.name == "gemma2" {

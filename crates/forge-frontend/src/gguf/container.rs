@@ -36,11 +36,11 @@ const MAGIC: [u8; 4] = *b"GGUF";
 const ALIGNMENT: &str = "general.alignment";
 
 /// Default alignment of tensors in bytes.
-const USUAL_ALIGNMENT: u64 = 32;
+const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// Minimum size of a value and of a tensor entry in bytes, which bounds their number.
-const LEAST_VALUE: u64 = 8 + 4 + 1;
-const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
+const MIN_VALUE_BYTES: u64 = 8 + 4 + 1;
+const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
 /// Reads a header.
 pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container, Diagnostic> {
@@ -66,16 +66,16 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container,
         }
     }
     let (tensors, values) = (cursor.u64("the number of tensors")?, cursor.u64("the number of values")?);
-    cursor.expect(values.checked_mul(LEAST_VALUE), "the metadata")?;
+    cursor.expect(values.checked_mul(MIN_VALUE_BYTES), "the metadata")?;
     let values = read_values(&mut cursor, values)?;
     let alignment = match values.get(ALIGNMENT) {
-        None => USUAL_ALIGNMENT,
+        None => DEFAULT_ALIGNMENT,
         Some(Value::Unsigned(alignment)) if alignment.is_power_of_two() && *alignment <= 1 << 20 => {
             *alignment
         }
         Some(_) => return Err(cursor.fault(&format!("{ALIGNMENT} is not a power of two"))),
     };
-    cursor.expect(tensors.checked_mul(LEAST_TENSOR), "the list of tensors")?;
+    cursor.expect(tensors.checked_mul(MIN_TENSOR_BYTES), "the list of tensors")?;
     let tensors = read_tensors(&mut cursor, tensors)?;
     let tensors = place(&cursor, tensors, alignment)?;
     Ok(Container { values, tensors })
@@ -84,7 +84,7 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container,
 fn read_values(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Value>, Diagnostic> {
     let mut values = BTreeMap::new();
     // Shared by all lists of the file.
-    let mut room = Value::MOST;
+    let mut room = Value::MAX_ELEMENTS;
     for _ in 0..count {
         let name = cursor.text("the name of a value")?;
         let kind = cursor.u32(&name)?;

@@ -34,28 +34,28 @@ pub(crate) fn merges<'a>(pieces: &Pieces<'a>) -> Option<Vec<[&'a str; 2]>> {
 mod tests {
     use super::*;
 
-    fn said(pieces: &[(&'static str, f64)]) -> Option<Vec<String>> {
+    fn merges_of(pieces: &[(&'static str, f64)]) -> Option<Vec<String>> {
         let numbered = pieces.iter().enumerate().map(|(id, (piece, score))| (*piece, (id, *score)));
         let merges = merges(&numbered.collect())?;
         Some(merges.into_iter().map(|parts| parts.join(" ")).collect())
     }
 
     #[test]
-    fn pieces_are_joined_by_their_scores() {
+    fn merges_are_ordered_by_score() {
         let pieces =
             [("a", -9.0), ("b", -9.5), ("ab", -2.0), ("ba", -1.0), ("aba", -3.0), ("x", 0.0), ("xy", 0.0)];
-        assert_eq!(said(&pieces).unwrap(), ["b a", "a b", "ab a", "a ba"]);
+        assert_eq!(merges_of(&pieces).unwrap(), ["b a", "a b", "ab a", "a ba"]);
     }
 
     #[test]
-    fn of_one_score_the_longer_first_part_comes_first() {
+    fn equal_scores_order_by_longer_first_part() {
         let pieces = [("_", -9.0), ("__", -5.0), ("___", -5.0), ("é", -9.0), ("éé", -1.0)];
-        assert_eq!(said(&pieces).unwrap(), ["é é", "__ _", "_ __", "_ _"]);
+        assert_eq!(merges_of(&pieces).unwrap(), ["é é", "__ _", "_ __", "_ _"]);
     }
 
     #[test]
-    fn one_score_for_all_is_no_order() {
-        assert_eq!(said(&[("a", -1000.0), ("aa", -1000.0), ("aaa", -1000.0)]), None);
-        assert_eq!(said(&[("a", -1000.0), ("b", -1000.0)]), Some(Vec::new()));
+    fn constant_scores_give_no_merge_order() {
+        assert_eq!(merges_of(&[("a", -1000.0), ("aa", -1000.0), ("aaa", -1000.0)]), None);
+        assert_eq!(merges_of(&[("a", -1000.0), ("b", -1000.0)]), Some(Vec::new()));
     }
 }

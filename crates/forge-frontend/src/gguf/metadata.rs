@@ -16,10 +16,10 @@ pub(crate) struct Metadata {
     /// Prefix of architecture-specific keys.
     pub(crate) architecture: String,
     values: BTreeMap<String, Value>,
-    asked: RefCell<BTreeSet<String>>,
+    read_keys: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
     notes: RefCell<Vec<String>>,
-    broken: Cell<bool>,
+    incomplete: Cell<bool>,
 }
 
 impl Metadata {
@@ -28,10 +28,10 @@ impl Metadata {
             file: file.to_owned(),
             architecture: String::new(),
             values,
-            asked: RefCell::default(),
+            read_keys: RefCell::default(),
             faults: RefCell::default(),
             notes: RefCell::default(),
-            broken: Cell::new(false),
+            incomplete: Cell::new(false),
         };
         metadata.architecture = metadata.word("general.architecture").unwrap_or_default().to_owned();
         metadata
@@ -39,7 +39,7 @@ impl Metadata {
 
     /// The value of a key. All getters use it.
     fn get(&self, key: &str) -> Option<&Value> {
-        self.asked.borrow_mut().insert(key.to_owned());
+        self.read_keys.borrow_mut().insert(key.to_owned());
         self.values.get(key)
     }
 
@@ -50,7 +50,7 @@ impl Metadata {
 
     /// Records an error that leaves the translation incomplete.
     pub(crate) fn fault(&self, message: String, notes: &[&str]) {
-        self.broken.set(true);
+        self.incomplete.set(true);
         let fault = Diagnostic::new("F0110", message);
         self.faults.borrow_mut().push(notes.iter().fold(fault, |fault, note| fault.note(*note)));
     }
@@ -61,7 +61,7 @@ impl Metadata {
     }
 
     /// Records that the value of a key is unsupported.
-    pub(crate) fn refuse(&self, key: &str, why: &str) {
+    pub(crate) fn reject(&self, key: &str, why: &str) {
         let value = match self.values.get(key) {
             Some(Value::List(values)) => format!("a list of {}", values.len()),
             Some(Value::Text(text)) => text.clone(),
@@ -118,7 +118,7 @@ impl Metadata {
                 u64::try_from(*first).ok()
             }
             _ => {
-                self.refuse(key, "values that differ between layers are unsupported for this architecture");
+                self.reject(key, "values that differ between layers are unsupported for this architecture");
                 None
             }
         }
@@ -181,14 +181,14 @@ impl Metadata {
     }
 
     /// Rejects any boolean but `right`. The key may be absent.
-    pub(crate) fn only(&self, key: &str, right: bool, why: &str) {
+    pub(crate) fn allow_only(&self, key: &str, right: bool, why: &str) {
         if self.flag(key).is_some_and(|flag| flag != right) {
-            self.refuse(key, why);
+            self.reject(key, why);
         }
     }
 
     /// Marks a key as having no effect.
-    pub(crate) fn pass(&self, key: &str) {
+    pub(crate) fn mark_inert(&self, key: &str) {
         self.get(key);
     }
 
@@ -211,19 +211,19 @@ impl Metadata {
     /// The keys without effect, and all errors. If the translation is complete, unread keys that llama.cpp
     /// uses and that are not in `allowed` are errors.
     pub(crate) fn finish(self, allowed: &[String]) -> (Vec<String>, Vec<Diagnostic>) {
-        let asked = self.asked.into_inner();
+        let read_keys = self.read_keys.into_inner();
         let (mut ignored, mut faults) = (Vec::new(), self.faults.into_inner());
-        if self.broken.get() {
+        if self.incomplete.get() {
             return (ignored, faults);
         }
-        for (key, value) in self.values.iter().filter(|(key, _)| !asked.contains(*key)) {
+        for (key, value) in self.values.iter().filter(|(key, _)| !read_keys.contains(*key)) {
             if allowed.contains(key) || !crate::gguf::reference::has_effect(&self.architecture, key, value) {
                 ignored.push(key.clone());
                 continue;
             }
             let message = format!("{}: unsupported key {key}, which llama.cpp reads", self.file);
             let mut fault = Diagnostic::new("F0207", message);
-            if let Some(known) = nearest(key, asked.iter().map(String::as_str)) {
+            if let Some(known) = nearest(key, read_keys.iter().map(String::as_str)) {
                 fault = fault.note(format!("nearest supported key: {known}"));
             }
             faults.push(

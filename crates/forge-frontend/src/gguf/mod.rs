@@ -30,7 +30,7 @@ pub(crate) mod types;
 pub(crate) mod value;
 pub(crate) mod vocabulary;
 
-use crate::checkpoint::files::{Checkpoint, GGUF, Memory, is_gguf, is_there, unreadable};
+use crate::checkpoint::files::{Checkpoint, GGUF, MemoryCheckpoint, exists, is_gguf, unreadable};
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
 use crate::config::conventions::Conventions;
@@ -45,7 +45,7 @@ use forge_ir::Diagnostic;
 /// A translated file.
 pub(crate) struct Translated {
     /// Text files of the equivalent Hugging Face directory.
-    pub(crate) texts: Memory,
+    pub(crate) texts: MemoryCheckpoint,
     /// Tensors by their Hugging Face names.
     pub(crate) tensors: Tensors,
     /// How tensor data differs from Hugging Face's.
@@ -65,7 +65,7 @@ pub(crate) fn translate(
     allowed: &[String],
 ) -> Result<Option<Translated>, Vec<Diagnostic>> {
     let parts = parts(checkpoint).map_err(|fault| vec![fault])?;
-    if parts.is_empty() { Ok(None) } else { whole(checkpoint, parts, allowed).map(Some) }
+    if parts.is_empty() { Ok(None) } else { combine(checkpoint, parts, allowed).map(Some) }
 }
 
 /// The tensors of a GGUF checkpoint by their GGUF names, even if the model is unsupported.
@@ -83,7 +83,7 @@ pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>
 
 /// The headers of the file or of its parts, in order; empty if there is a config.json.
 fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagnostic> {
-    if is_there(checkpoint, "config.json")? {
+    if exists(checkpoint, "config.json")? {
         return Ok(Vec::new());
     }
     let read = |file: String| crate::gguf::container::read(checkpoint, &file).map(|part| (file, part));
@@ -114,7 +114,7 @@ fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
 }
 
 /// Combines the parts: the first has the metadata, all have tensors.
-fn whole(
+fn combine(
     checkpoint: &dyn Checkpoint,
     parts: Vec<(String, Container)>,
     allowed: &[String],
@@ -141,10 +141,10 @@ fn whole(
             Some("mmproj") => "it is a multimodal projector: pass the text model's file",
             _ => "expected a complete model",
         };
-        metadata.refuse("general.type", why);
+        metadata.reject("general.type", why);
     }
     if metadata.count("general.quantization_version").is_some_and(|version| version != 2) {
-        metadata.refuse("general.quantization_version", "expected version 2");
+        metadata.reject("general.quantization_version", "expected version 2");
     }
     let family = crate::gguf::family::ALL.iter().find(|family| family.name == metadata.architecture);
     let Some(family) = family else {
@@ -174,7 +174,7 @@ fn translated(
     metadata: &Metadata,
     family: &Family,
     mut entries: Vec<(String, Entry)>,
-) -> (Memory, Result<Tensors, Vec<Diagnostic>>) {
+) -> (MemoryCheckpoint, Result<Tensors, Vec<Diagnostic>>) {
     let rows = entries.iter().find(|(_, entry)| entry.name == "token_embd.weight");
     let vocabulary = rows.and_then(|(_, entry)| entry.shape.first()).copied().unwrap_or(0);
     if vocabulary == 0 {
@@ -185,15 +185,16 @@ fn translated(
         factors(checkpoint, metadata, &entries.remove(at))
     };
     let mut found = Factors::default();
-    if family.conventions.neighbours_turn {
+    if family.conventions.interleaved_rope {
         found.all = take("rope_freqs.weight");
     }
     if family.name == "phi3" {
         found.both = take("rope_factors_short.weight").zip(take("rope_factors_long.weight")).map(Into::into);
     }
     let has = |name: &str| entries.iter().any(|(_, entry)| entry.name == name);
-    let told = crate::gguf::reading::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
-    let config = configuration(metadata, family, &told);
+    let tensor_info =
+        crate::gguf::reading::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
+    let config = configuration(metadata, family, &tensor_info);
     let mut texts = crate::gguf::tokenizer::files(metadata);
     texts.0.insert("config.json".to_owned(), format!("{config:#}\n").into_bytes());
     let mut faults = Vec::new();
@@ -210,20 +211,20 @@ fn translated(
 /// A tensor with its Hugging Face name.
 fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnostic> {
     let Entry { name, shape, kind, offset, bytes } = entry;
-    let refuse = |message: String| {
+    let reject = |message: String| {
         Diagnostic::new("F0304", message)
-            .note(format!("expected {}; block formats only for matrices", Type::readable()))
+            .note(format!("expected {}; block formats only for matrices", Type::supported_names()))
             .note("convert to a supported type such as Q8_0 or Q4_0, or compile the original model with --quant")
     };
-    if !kind.is_read() || kind.blocks().is_some() && shape.len() != 2 {
-        return Err(refuse(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
+    if !kind.is_supported() || kind.blocks().is_some() && shape.len() != 2 {
+        return Err(reject(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
     }
     let (name, blocks) = (family.tensor(&name), kind.blocks());
     Ok(Tensor { name, file: file.to_owned(), dtype: kind.name.to_owned(), shape, offset, bytes, blocks })
 }
 
 /// Maximum number of RoPE pairs of a head.
-const MOST_PAIRS: u64 = 1 << 15;
+const MAX_PAIRS: u64 = 1 << 15;
 
 /// The values of a tensor of RoPE factors.
 fn factors(
@@ -231,7 +232,7 @@ fn factors(
     metadata: &Metadata,
     (file, entry): &(String, Entry),
 ) -> Option<Vec<f32>> {
-    if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MOST_PAIRS {
+    if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MAX_PAIRS {
         let message = format!(
             "{} in {file} is {:?} {}; expected a vector in F32",
             entry.name, entry.shape, entry.kind.name

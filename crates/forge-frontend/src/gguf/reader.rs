@@ -7,10 +7,10 @@ use crate::checkpoint::files::{Checkpoint, unreadable};
 use forge_ir::Diagnostic;
 
 /// Bytes fetched at once.
-const PIECE: u64 = 1 << 16;
+const CHUNK: u64 = 1 << 16;
 
 /// Maximum header size in bytes. A vocabulary of 256k tokens takes 20 MB.
-const LONGEST: u64 = 256 << 20;
+const MAX_STRING_BYTES: u64 = 256 << 20;
 
 /// A read position in a file.
 pub(crate) struct Cursor<'a> {
@@ -39,7 +39,7 @@ impl<'a> Cursor<'a> {
 
     /// Bytes that the header may still have.
     fn left(&self) -> u64 {
-        self.length.min(LONGEST).saturating_sub(self.at)
+        self.length.min(MAX_STRING_BYTES).saturating_sub(self.at)
     }
 
     /// Fails if `bytes` more bytes are not available.
@@ -47,8 +47,10 @@ impl<'a> Cursor<'a> {
         if bytes.is_some_and(|bytes| bytes <= self.left()) {
             return Ok(());
         }
-        if self.length > LONGEST {
-            return Err(self.fault(&format!("{what} exceeds the maximum header size of {LONGEST} bytes")));
+        if self.length > MAX_STRING_BYTES {
+            return Err(
+                self.fault(&format!("{what} exceeds the maximum header size of {MAX_STRING_BYTES} bytes"))
+            );
         }
         let fault = Diagnostic::new(
             "F0109",
@@ -63,7 +65,7 @@ impl<'a> Cursor<'a> {
         while !out.is_empty() {
             let held = self.start + self.piece.len() as u64;
             if self.at < self.start || self.at >= held {
-                self.piece.resize(PIECE.min(self.length - self.at) as usize, 0);
+                self.piece.resize(CHUNK.min(self.length - self.at) as usize, 0);
                 self.start = self.at;
                 self.checkpoint
                     .read(self.file, self.start, &mut self.piece)

@@ -7,7 +7,7 @@ use crate::gguf::value::Value;
 
 /// Architecture-specific keys that the loader reads for every architecture. A trailing `.` matches all keys
 /// with that prefix.
-const OF_ALL: &[&str] = &[
+const COMMON_KEYS: &[&str] = &[
     "attention.causal",
     "attention.head_count",
     "attention.head_count_kv",
@@ -38,20 +38,20 @@ const OF_ALL: &[&str] = &[
 ];
 
 /// Further keys that the loader reads for some architectures.
-const OF_SOME: &[(&str, &[&str])] = &[
-    ("cohere2", WINDOWS),
-    ("gemma2", WINDOWS),
+const ARCHITECTURE_KEYS: &[(&str, &[&str])] = &[
+    ("cohere2", WINDOW_KEYS),
+    ("gemma2", WINDOW_KEYS),
     ("gemma2", &["attn_logit_softcapping", "final_logit_softcapping"]),
-    ("gemma3", WINDOWS),
+    ("gemma3", WINDOW_KEYS),
     ("gemma3", &["attn_logit_softcapping", "final_logit_softcapping"]),
-    ("olmo2", WINDOWS),
-    ("phi3", WINDOWS),
+    ("olmo2", WINDOW_KEYS),
+    ("phi3", WINDOW_KEYS),
 ];
 
-const WINDOWS: &[&str] = &["attention.sliding_window", "attention.sliding_window_pattern"];
+const WINDOW_KEYS: &[&str] = &["attention.sliding_window", "attention.sliding_window_pattern"];
 
 /// Tokenizer keys that the loader reads.
-const OF_TOKENIZER: &[&str] = &[
+const TOKENIZER_KEYS: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
     "add_sep_token",
@@ -81,7 +81,7 @@ const DEFAULTS: &[(&str, f64)] =
 /// Whether a key has an effect in llama.cpp, compared with leaving it out.
 pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
     if let Some(key) = key.strip_prefix(crate::gguf::vocabulary::KEYS) {
-        return OF_TOKENIZER.contains(&key);
+        return TOKENIZER_KEYS.contains(&key);
     }
     let Some(key) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else {
         return false;
@@ -90,7 +90,7 @@ pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
         true => key.starts_with(*known),
         false => key == *known,
     };
-    let of_some = OF_SOME.iter().filter(|(of, _)| *of == architecture).flat_map(|(_, keys)| *keys);
+    let of_some = ARCHITECTURE_KEYS.iter().filter(|(of, _)| *of == architecture).flat_map(|(_, keys)| *keys);
     let is_default = |(of, default): &(&str, f64)| {
         *of == key
             && match value {
@@ -99,5 +99,5 @@ pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
                 _ => false,
             }
     };
-    OF_ALL.iter().chain(of_some).any(matches) && !DEFAULTS.iter().any(is_default)
+    COMMON_KEYS.iter().chain(of_some).any(matches) && !DEFAULTS.iter().any(is_default)
 }

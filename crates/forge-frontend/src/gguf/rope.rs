@@ -20,17 +20,17 @@ impl Reading<'_> {
                 if ((shape.width as f64 * share) as u64) < channels { share.next_up() } else { share };
             self.set("partial_rotary_factor", json!(share));
         } else if channels != shape.width {
-            metadata.refuse(&turned, "partial rotation is unsupported for this architecture");
+            metadata.reject(&turned, "partial rotation is unsupported for this architecture");
         }
         let sections = metadata.own("rope.dimension_sections");
         if metadata.numbers(&sections).is_some_and(|sections| sections.iter().any(|section| *section != 0.0))
         {
-            metadata.refuse(&sections, "multi-dimensional positions are unsupported");
+            metadata.reject(&sections, "multi-dimensional positions are unsupported");
         }
         let trained = metadata.own("rope.scaling.finetuned");
         match family.name {
-            "granite" => metadata.only(&trained, true, "Granite without RoPE is unsupported"),
-            _ => metadata.pass(&trained),
+            "granite" => metadata.allow_only(&trained, true, "Granite without RoPE is unsupported"),
+            _ => metadata.mark_inert(&trained),
         }
         self.copy_or("rope.freq_base", "rope_theta", 1e4);
         if let Some(scaling) = self.scaling(family, shape) {
@@ -52,7 +52,7 @@ impl Reading<'_> {
             named.unwrap_or(if factor.is_some_and(|factor| factor != 1.0) { "linear" } else { "none" });
         let Factors { all, both } = &self.tensors.factors;
         if (all.is_some() || both.is_some()) && !["none", "longrope"].contains(&found) {
-            metadata.refuse(&kind, "the file also has RoPE factor tensors");
+            metadata.reject(&kind, "the file also has RoPE factor tensors");
         }
         if let Some([short, long]) = both {
             self.set(
@@ -80,7 +80,7 @@ impl Reading<'_> {
         match found {
             "none" => {
                 if factor.is_some_and(|factor| factor != 1.0) {
-                    metadata.refuse(&own("factor"), "the scaling type is none");
+                    metadata.reject(&own("factor"), "the scaling type is none");
                 }
                 None
             }
@@ -103,12 +103,12 @@ impl Reading<'_> {
                     }
                 }
                 if number("yarn_ext_factor").is_some_and(|share| share != 1.0) {
-                    metadata.refuse(&own("yarn_ext_factor"), "expected 1");
+                    metadata.reject(&own("yarn_ext_factor"), "expected 1");
                 }
                 Some(scaling)
             }
             _ => {
-                metadata.refuse(&kind, "expected none, linear, yarn, or factors as tensors");
+                metadata.reject(&kind, "expected none, linear, yarn, or factors as tensors");
                 None
             }
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Control tokens of these names count as EOS, in addition to those that the file names, if a chat template
 /// ends turns with them.
-const ENDS_OF_TURNS: [&str; 8] = [
+const END_OF_TURN_TOKENS: [&str; 8] = [
     "<end_of_turn>",
     "<|END_OF_TURN_TOKEN|>",
     "<|end_of_text|>",
@@ -28,7 +28,7 @@ impl Vocabulary<'_> {
         });
         let others: Vec<String> = self.metadata.keys("tokenizer.chat_template.").map(str::to_owned).collect();
         // A list of the templates' names.
-        self.metadata.pass("tokenizer.chat_templates");
+        self.metadata.mark_inert("tokenizer.chat_templates");
         let named = |key: &String| {
             let name = key.trim_start_matches("tokenizer.chat_template.");
             self.metadata.word(key).map(|template| json!({"name": name, "template": template}))
@@ -50,7 +50,7 @@ impl Vocabulary<'_> {
         let named = ["eot_token_id", "eom_token_id"].map(|name| self.token(name));
         let template = self.metadata.word("tokenizer.chat_template").unwrap_or_default();
         let written = self.used().filter(|(_, token, kind)| {
-            *kind == Kind::Control && ENDS_OF_TURNS.contains(token) && template.contains(token)
+            *kind == Kind::Control && END_OF_TURN_TOKENS.contains(token) && template.contains(token)
         });
         let mut ends: Vec<usize> = Vec::new();
         let listed = self.metadata.tokens(&format!("{KEYS}eos_token_ids")).unwrap_or_default();

@@ -4,7 +4,7 @@
 //! Two vocabulary types are supported: byte-level BPE (`gpt2`), with the splits of `pretokenizer`, and
 //! SentencePiece pieces with scores and byte fallback (`llama`), whose merges `merges` derives.
 
-use crate::checkpoint::files::Memory;
+use crate::checkpoint::files::MemoryCheckpoint;
 use crate::gguf::merges::{Pieces, merges};
 use crate::gguf::metadata::Metadata;
 use crate::gguf::pretokenizer;
@@ -16,21 +16,21 @@ use serde_json::{Map, Value, json};
 const SPACE: char = '\u{2581}';
 
 /// The tokenizer files; empty for a model without a vocabulary.
-pub(crate) fn files(metadata: &Metadata) -> Memory {
-    let mut files = Memory::default();
+pub(crate) fn files(metadata: &Metadata) -> MemoryCheckpoint {
+    let mut files = MemoryCheckpoint::default();
     let mut add =
         |name: &str, value: Value| files.0.insert(name.to_owned(), format!("{value:#}\n").into_bytes());
     let key = |name: &str| format!("{KEYS}{name}");
     // A copy in another format, and keys of other vocabulary types.
-    metadata.pass("tokenizer.huggingface.json");
+    metadata.mark_inert("tokenizer.huggingface.json");
     let model = metadata.word(&key("model"));
     if !matches!(model, None | Some("none" | "no_vocab")) {
         let Some(vocabulary) = Vocabulary::read(metadata) else { return files };
         let tokenizer = match model {
-            Some("gpt2") => vocabulary.of_bytes(),
-            Some("llama") => vocabulary.of_pieces(),
+            Some("gpt2") => vocabulary.byte_level_bpe(),
+            Some("llama") => vocabulary.sentencepiece_bpe(),
             _ => {
-                metadata.refuse(&key("model"), "expected gpt2 or llama");
+                metadata.reject(&key("model"), "expected gpt2 or llama");
                 None
             }
         };
@@ -45,8 +45,8 @@ pub(crate) fn files(metadata: &Metadata) -> Memory {
 
 impl Vocabulary<'_> {
     /// The post-processor that adds BOS and EOS as the file says.
-    fn around(&self, begins: bool) -> Value {
-        let asked = |name: &str, usual: bool, token: Option<usize>, id: &str| {
+    fn post_processor(&self, begins: bool) -> Value {
+        let adds_token = |name: &str, usual: bool, token: Option<usize>, id: &str| {
             let key = format!("{KEYS}{name}");
             let is_added = self.metadata.flag(&key).unwrap_or(usual);
             if is_added && token.is_none() {
@@ -54,8 +54,8 @@ impl Vocabulary<'_> {
             }
             token.filter(|_| is_added)
         };
-        let begin = asked("add_bos_token", begins, self.begin, "bos_token_id");
-        let end = asked("add_eos_token", false, self.end, "eos_token_id");
+        let begin = adds_token("add_bos_token", begins, self.begin, "bos_token_id");
+        let end = adds_token("add_eos_token", false, self.end, "eos_token_id");
         let special =
             |id: usize, text: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": text}});
         let of = |name: &str, text: usize| {
@@ -77,7 +77,7 @@ impl Vocabulary<'_> {
     }
 
     /// Byte-level BPE.
-    fn of_bytes(&self) -> Option<Value> {
+    fn byte_level_bpe(&self) -> Option<Value> {
         let metadata = self.metadata;
         let name = format!("{KEYS}pre");
         let named = metadata.word(&name).unwrap_or_else(|| {
@@ -86,17 +86,17 @@ impl Vocabulary<'_> {
             ));
             pretokenizer::DEFAULT
         });
-        let Some(cutting) = pretokenizer::cutting(named) else {
-            metadata.refuse(&name, &format!("expected one of {NAMES}"));
+        let Some(from_name) = pretokenizer::from_name(named) else {
+            metadata.reject(&name, &format!("expected one of {NAMES}"));
             return None;
         };
-        let PreTokenizer { normalizer, cut, whole_tokens, begins } = cutting;
-        metadata.only(
+        let PreTokenizer { normalizer, cut, whole_tokens, begins } = from_name;
+        metadata.allow_only(
             &format!("{KEYS}add_space_prefix"),
             false,
             "byte-level BPE with a leading space is unsupported",
         );
-        metadata.pass(&format!("{KEYS}scores"));
+        metadata.mark_inert(&format!("{KEYS}scores"));
         let key = format!("{KEYS}merges");
         let merges = metadata.words(&key).or_else(|| metadata.missing(&key))?;
         let ids = self.ids()?;
@@ -120,8 +120,8 @@ impl Vocabulary<'_> {
         }
         let bytes =
             json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
-        Some(self.whole(
-            [normalizer, cut, self.around(begins), bytes],
+        Some(self.tokenizer_json(
+            [normalizer, cut, self.post_processor(begins), bytes],
             json!({
                 "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
@@ -131,13 +131,13 @@ impl Vocabulary<'_> {
     }
 
     /// SentencePiece pieces.
-    fn of_pieces(&self) -> Option<Value> {
+    fn sentencepiece_bpe(&self) -> Option<Value> {
         let metadata = self.metadata;
         let pre = format!("{KEYS}pre");
         if metadata.word(&pre).is_some_and(|name| name != "default") {
-            metadata.refuse(&pre, "pre-tokenizers are unsupported for SentencePiece vocabularies");
+            metadata.reject(&pre, "pre-tokenizers are unsupported for SentencePiece vocabularies");
         }
-        metadata.pass(&format!("{KEYS}merges"));
+        metadata.mark_inert(&format!("{KEYS}merges"));
         let key = format!("{KEYS}scores");
         let scores = metadata.numbers(&key).or_else(|| metadata.missing(&key))?;
         if scores.len() != self.tokens.len() {
@@ -169,11 +169,11 @@ impl Vocabulary<'_> {
             after.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
         before.push(spaces);
-        Some(self.whole(
+        Some(self.tokenizer_json(
             [
                 json!({"type": "Sequence", "normalizers": before}),
                 Value::Null,
-                self.around(true),
+                self.post_processor(true),
                 json!({"type": "Sequence", "decoders": after}),
             ],
             json!({
@@ -184,10 +184,10 @@ impl Vocabulary<'_> {
         ))
     }
 
-    fn whole(&self, [normalizer, cut, around, decoder]: [Value; 4], model: Value) -> Value {
+    fn tokenizer_json(&self, [normalizer, cut, post_processor, decoder]: [Value; 4], model: Value) -> Value {
         json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
-            "normalizer": normalizer, "pre_tokenizer": cut, "post_processor": around, "decoder": decoder,
+            "normalizer": normalizer, "pre_tokenizer": cut, "post_processor": post_processor, "decoder": decoder,
             "model": model,
         })
     }

@@ -78,13 +78,13 @@ impl Type {
     }
 
     /// Whether forge reads it, as plain values or as blocks.
-    pub(crate) fn is_read(&self) -> bool {
+    pub(crate) fn is_supported(&self) -> bool {
         ["F32", "F16", "BF16"].contains(&self.name) || self.blocks().is_some()
     }
 
     /// The supported types, for messages.
-    pub(crate) fn readable() -> String {
-        let names: Vec<&str> = ALL.iter().filter(|kind| kind.is_read()).map(|kind| kind.name).collect();
+    pub(crate) fn supported_names() -> String {
+        let names: Vec<&str> = ALL.iter().filter(|kind| kind.is_supported()).map(|kind| kind.name).collect();
         names.join(", ")
     }
 }
@@ -94,14 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_as_long_as_the_format_of_their_numbers_says() {
+    fn ggml_block_sizes_match_the_formats() {
         for blocks in Blocks::ALL {
             let kind = ALL.iter().find(|kind| kind.name == blocks.name()).unwrap();
             assert_eq!((kind.columns, kind.block), (blocks.columns() as u64, blocks.bytes() as u64));
-            assert!(kind.is_read());
+            assert!(kind.is_supported());
             assert_eq!(kind.bytes(&[3 * blocks.columns(), 7]), Some(21 * blocks.bytes() as u64));
             assert_eq!(kind.bytes(&[blocks.columns() - 1, 7]), None);
         }
-        assert_eq!(Type::readable(), "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16");
+        assert_eq!(Type::supported_names(), "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16");
     }
 }

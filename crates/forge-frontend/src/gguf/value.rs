@@ -22,7 +22,7 @@ const LIST: u32 = 9;
 
 impl Value {
     /// Maximum number of values in all lists of a file.
-    pub(crate) const MOST: u64 = 1 << 22;
+    pub(crate) const MAX_ELEMENTS: u64 = 1 << 22;
 
     /// Reads a value of a type. `room` is the number of values that further lists may contain.
     pub(crate) fn read(
@@ -32,22 +32,24 @@ impl Value {
         room: &mut u64,
     ) -> Result<Value, Diagnostic> {
         if kind != LIST {
-            return Value::single(cursor, name, kind);
+            return Value::read_scalar(cursor, name, kind);
         }
         let kind = cursor.u32(name)?;
         let count = cursor.u64(name)?;
         if kind == LIST {
             return Err(cursor.fault(&format!("{name} is a list of lists")));
         }
-        cursor.expect(least(kind).checked_mul(count), name)?;
+        cursor.expect(min_bytes(kind).checked_mul(count), name)?;
         if count > *room {
-            return Err(cursor.fault(&format!("lists up to {name} have more than {} values", Value::MOST)));
+            return Err(
+                cursor.fault(&format!("lists up to {name} have more than {} values", Value::MAX_ELEMENTS))
+            );
         }
         *room -= count;
-        (0..count).map(|_| Value::single(cursor, name, kind)).collect::<Result<_, _>>().map(Value::List)
+        (0..count).map(|_| Value::read_scalar(cursor, name, kind)).collect::<Result<_, _>>().map(Value::List)
     }
 
-    fn single(cursor: &mut Cursor<'_>, name: &str, kind: u32) -> Result<Value, Diagnostic> {
+    fn read_scalar(cursor: &mut Cursor<'_>, name: &str, kind: u32) -> Result<Value, Diagnostic> {
         Ok(match kind {
             0 => Value::Unsigned(cursor.array::<1>(name)?[0].into()),
             1 => Value::Signed(i8::from_le_bytes(cursor.array(name)?).into()),
@@ -74,7 +76,7 @@ impl Value {
 }
 
 /// Minimum size of a value of a type, in bytes.
-fn least(kind: u32) -> u64 {
+fn min_bytes(kind: u32) -> u64 {
     match kind {
         0 | 1 | 7 => 1,
         2 | 3 => 2,

@@ -61,7 +61,7 @@ impl<'a> Vocabulary<'a> {
             ("normalizer.lowercase", "lowercasing is unsupported"),
             ("normalizer.strip_accents", "accent stripping is unsupported"),
         ] {
-            metadata.only(&key(name), false, why);
+            metadata.allow_only(&key(name), false, why);
         }
         // For text pairs, masking or padding, which causal models do not use.
         for name in [
@@ -79,7 +79,7 @@ impl<'a> Vocabulary<'a> {
             "fim_rep_token_id",
             "fim_sep_token_id",
         ] {
-            metadata.pass(&key(name));
+            metadata.mark_inert(&key(name));
         }
         let mut vocabulary = Vocabulary { metadata, tokens, kinds, begin: None, end: None };
         vocabulary.begin = vocabulary.token("bos_token_id");
@@ -95,7 +95,7 @@ impl<'a> Vocabulary<'a> {
         if id < self.tokens.len() as u64 {
             return Some(id as usize);
         }
-        self.metadata.refuse(&key, &format!("there are {} tokens", self.tokens.len()));
+        self.metadata.reject(&key, &format!("there are {} tokens", self.tokens.len()));
         None
     }
 

@@ -96,12 +96,12 @@ impl<'a> Bindings<'a> {
     }
 
     /// Marks the last rows of a tensor as unused.
-    pub(crate) fn leave_out_rows(&mut self, tensor: &str, rows: Range<usize>) {
+    pub(crate) fn ignore_rows(&mut self, tensor: &str, rows: Range<usize>) {
         self.further_rows.insert(tensor.to_owned(), rows);
     }
 
     /// Whether so much is missing or requested that building the graph further is useless.
-    pub(crate) fn is_hopeless(&self) -> bool {
+    pub(crate) fn has_too_many_faults(&self) -> bool {
         self.missing.len() > MAX_MISSING || self.bound.len() > MAX_TENSORS
     }
 
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     /// The error for a tensor of 9 rows of which these are bound.
-    fn said(parts: &[(usize, usize)]) -> String {
+    fn binding_errors(parts: &[(usize, usize)]) -> String {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
             let cut = Some(WeightSlice::Rows { first, of: 9 });
@@ -315,16 +315,16 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_has_to_be_used_to_its_end() {
-        assert_eq!(said(&[(0, 9)]), "");
-        assert_eq!(said(&[(5, 4), (0, 3), (3, 2)]), "");
-        assert!(said(&[(0, 3), (3, 5)]).contains("unused part of tensor joined: from 8 on, of 9"));
-        assert!(said(&[(0, 3), (5, 4)]).contains("unused part of tensor joined: from 3 on, of 9"));
-        assert!(said(&[(1, 8)]).contains("from 0 on"));
+    fn reports_unused_parts_of_tensors() {
+        assert_eq!(binding_errors(&[(0, 9)]), "");
+        assert_eq!(binding_errors(&[(5, 4), (0, 3), (3, 2)]), "");
+        assert!(binding_errors(&[(0, 3), (3, 5)]).contains("unused part of tensor joined: from 8 on, of 9"));
+        assert!(binding_errors(&[(0, 3), (5, 4)]).contains("unused part of tensor joined: from 3 on, of 9"));
+        assert!(binding_errors(&[(1, 8)]).contains("from 0 on"));
     }
 
     #[test]
-    fn a_part_is_bound_once() {
+    fn binds_each_part_once() {
         let mut bindings = Bindings::new(None);
         let mut bind = |first| {
             let cut = Some(WeightSlice::Columns { first, of: 8 });

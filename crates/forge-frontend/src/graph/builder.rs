@@ -93,7 +93,7 @@ impl Layer<'_, '_> {
     pub(crate) fn first_rows(&mut self, role: &str, tensor: &str, shape: [usize; 2], of: usize) -> ParamId {
         let cut = (of > shape[0]).then_some(WeightSlice::Rows { first: 0, of });
         if cut.is_some() {
-            self.builder.bindings.leave_out_rows(tensor, shape[0]..of);
+            self.builder.bindings.ignore_rows(tensor, shape[0]..of);
         }
         self.bound(role, TensorRequest { cut, ..TensorRequest::whole(tensor, &shape) })
     }
@@ -180,7 +180,13 @@ impl Layer<'_, '_> {
     }
 
     /// A norm of each part of x without a gain.
-    pub(crate) fn norm_alone(&mut self, name: &str, x: ValueId, parts: usize, epsilon: f32) -> ValueId {
+    pub(crate) fn norm_without_gain(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        parts: usize,
+        epsilon: f32,
+    ) -> ValueId {
         self.node(name, Op::RmsNorm { gain: None, parts, epsilon }, &[x])
     }
 
@@ -327,10 +333,10 @@ impl Layer<'_, '_> {
         &mut self,
         (role, name): (&str, &str),
         x: ValueId,
-        of: &OfHeads,
+        of: &PerHeadWeight,
         (heads, turned): (usize, bool),
     ) -> ValueId {
-        let OfHeads { tensor, shape, cut, lies } = of;
+        let PerHeadWeight { tensor, shape, cut, lies } = of;
         let weight =
             self.bound(role, TensorRequest { cut: *cut, lies, ..TensorRequest::whole(tensor, shape) });
         self.node(name, Op::EachHead { weight, heads, turned }, &[x])
@@ -403,7 +409,7 @@ impl Layer<'_, '_> {
 }
 
 /// One matrix per head, stacked: a tensor or a slice of one.
-pub(crate) struct OfHeads {
+pub(crate) struct PerHeadWeight {
     /// The tensor.
     pub(crate) tensor: String,
     /// Shape over all heads.

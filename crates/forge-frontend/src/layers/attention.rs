@@ -58,7 +58,7 @@ pub(crate) struct HeadNorm {
 
 impl HeadNorm {
     /// A norm of each head, before RoPE.
-    pub(crate) fn of_heads(norm: Norm) -> HeadNorm {
+    pub(crate) fn per_head(norm: Norm) -> HeadNorm {
         HeadNorm { norm, modules: ["q_norm", "k_norm"], of_all: false, rotated: false }
     }
 }
@@ -77,7 +77,7 @@ impl Attention {
         let width = default("head_dim", defaults.width, (hidden / query_heads).max(1));
         let width = config.count_or("head_dim", width);
         if !query_heads.is_multiple_of(key_heads) {
-            config.contradiction(
+            config.report_inconsistency(
                 "num_key_value_heads",
                 format!("{query_heads} query heads are not a multiple of {key_heads} key heads"),
             );
@@ -85,7 +85,7 @@ impl Attention {
         let is_share = config.is_null("head_dim") || defaults.width.is_none();
         if config.get("head_dim").is_none() && is_share && !hidden.is_multiple_of(query_heads) {
             let message = format!("hidden size {hidden} is not a multiple of {query_heads} heads");
-            config.contradiction("num_attention_heads", message);
+            config.report_inconsistency("num_attention_heads", message);
         }
         let pairing = defaults.pairing;
         Attention {
@@ -162,7 +162,7 @@ impl Attention {
         }
         self.normed(layer, &mut turned, module, true);
         let value = value.map(|value| match self.value_norm {
-            Some(epsilon) => layer.norm_alone("normed_value", value, self.key_heads, epsilon),
+            Some(epsilon) => layer.norm_without_gain("normed_value", value, self.key_heads, epsilon),
             None => value,
         });
         let cache = match kept {

@@ -50,18 +50,18 @@ impl DeltaNet {
     pub(crate) fn read(config: &Section<'_>, hidden: usize, epsilon: f32, stored: Stored) -> DeltaNet {
         // It applies to the convolution. The reference's gate is silu or this activation, depending on the
         // kernel used.
-        config.only("hidden_act", "silu", "expected silu");
+        config.allow_only("hidden_act", "silu", "expected silu");
         let [key_heads, value_heads] = [("linear_num_key_heads", 16), ("linear_num_value_heads", 32)]
             .map(|(key, usual)| config.count_or(key, usual));
         if !value_heads.is_multiple_of(key_heads) {
-            config.contradiction(
+            config.report_inconsistency(
                 "linear_num_value_heads",
                 format!("{value_heads} value heads are not a multiple of {key_heads} key heads"),
             );
         }
         let taps = config.count_or("linear_conv_kernel_dim", 4);
         if taps == 1 {
-            config.refuse("linear_conv_kernel_dim", "expected 2 or more", &[]);
+            config.reject("linear_conv_kernel_dim", "expected 2 or more", &[]);
         }
         DeltaNet {
             hidden,
@@ -135,12 +135,12 @@ impl DeltaNet {
         let tensors = [&*format!("{module}.A_log"), &*format!("{module}.dt_bias")];
         let memory = RecurrentState { heads, keys: self.key_width, values: self.value_width };
         let scale = (self.key_width as f64).sqrt().recip() as f32;
-        let said =
+        let output =
             layer.delta_rule("heads", [query, key, value, time, strength], tensors, scale, EPSILON, memory);
 
         let norm = Norm { epsilon: self.epsilon, plus_one: false, kind: NormKind::Rms };
         let gain = ("head_gain", &*format!("{module}.norm"));
-        let normed = layer.norm("normed_heads", said, gain, [heads, self.value_width], norm);
+        let normed = layer.norm("normed_heads", output, gain, [heads, self.value_width], norm);
         let gate = layer.activate("open_gate", gate, Activation::Silu);
         let gated = layer.multiply("gated_heads", normed, gate);
         layer.linear("output", gated, &format!("{module}.out_proj"), [self.hidden, values], false)
@@ -149,18 +149,18 @@ impl DeltaNet {
 
 /// The layers with Gated DeltaNet, from `layer_types`, or all but every `full_attention_interval`th.
 pub(crate) fn layers(config: &Section<'_>, layers: usize) -> Vec<bool> {
-    config.pass_over("full_attention_interval");
+    config.mark_inert("full_attention_interval");
     let Some(words) = config.words("layer_types") else {
         let interval = config.count_or("full_attention_interval", 4);
         return (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect();
     };
     if words.len() != layers {
         let message = format!("layer_types has {} entries for {layers} layers", words.len());
-        config.contradiction("layer_types", message);
+        config.report_inconsistency("layer_types", message);
     }
     let known = |word: &&str| ["full_attention", "linear_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {
-        config.refuse("layer_types", &format!("unsupported layer type {other}"), &[]);
+        config.reject("layer_types", &format!("unsupported layer type {other}"), &[]);
     }
     words.iter().map(|word| *word == "linear_attention").collect()
 }

@@ -23,7 +23,7 @@ pub(crate) struct Experts {
     /// Whether the router and all projections have a bias.
     pub(crate) bias: bool,
     /// Routing.
-    pub(crate) choice: Choice,
+    pub(crate) choice: Router,
     /// Shared experts.
     pub(crate) shared: Option<Shared>,
     /// Module name in a layer, such as `mlp`.
@@ -41,7 +41,7 @@ pub(crate) struct Experts {
 }
 
 /// Routing without its tensors.
-pub(crate) struct Choice {
+pub(crate) struct Router {
     /// Score function.
     pub(crate) scores: Scores,
     /// Experts per token (top-k).
@@ -73,7 +73,7 @@ const STACKED: [&str; 3] = ["switch_mlp", "experts", "experts.switch_glu"];
 const OF_STACKED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 /// Maximum number of experts. Published models have at most 512.
-const MOST: usize = 1024;
+const MAX_EXPERTS: usize = 1024;
 
 impl Experts {
     /// Reads a configuration: the number of experts from one of `keys`, the first being the architecture's
@@ -85,22 +85,22 @@ impl Experts {
         (keys, inner): (&[&str], usize),
         scores: Scores,
     ) -> Experts {
-        Experts::of_a_row(config, mlp, (keys, inner), scores, "num_experts_per_tok")
+        Experts::read_with_top_k(config, mlp, (keys, inner), scores, "num_experts_per_tok")
     }
 
     /// Like [`Experts::read`], with another key for top-k.
-    pub(crate) fn of_a_row(
+    pub(crate) fn read_with_top_k(
         config: &Section<'_>,
         mlp: &Mlp,
         (keys, inner): (&[&str], usize),
         scores: Scores,
-        of_a_row: &str,
+        read_with_top_k: &str,
     ) -> Experts {
-        let chosen = config.count(of_a_row);
+        let chosen = config.count(read_with_top_k);
         let count = count(config, keys);
         if chosen > count {
             let message = format!("cannot select {chosen} of {count} experts");
-            config.contradiction(of_a_row, message);
+            config.report_inconsistency(read_with_top_k, message);
         }
         let (correction, groups, shares, factor) = (None, None, false, 1.0);
         Experts {
@@ -109,7 +109,7 @@ impl Experts {
             inner,
             gating: Gating::Plain(mlp.activation),
             bias: false,
-            choice: Choice { scores, chosen, correction, groups, shares, factor },
+            choice: Router { scores, chosen, correction, groups, shares, factor },
             shared: None,
             module: "mlp",
             router: "gate",
@@ -158,19 +158,19 @@ impl Experts {
         module: &str,
         [correction, scale]: [Option<ParamId>; 2],
     ) -> ValueId {
-        let Choice { scores, chosen, groups, shares, factor, .. } = self.choice;
+        let Router { scores, chosen, groups, shares, factor, .. } = self.choice;
         let routing = Routing { scores, chosen, correction, groups, shares, factor, scale };
         let weights = layer.route("weights", logits, routing);
         let stacked = STACKED.map(|name| format!("{module}.{name}"));
         let stacked = stacked.iter().find(|name| layer.has(&format!("{name}.{}.weight", OF_STACKED[0])));
         let [gate, up, down] = match stacked {
             Some(stacked) => self.stacked(layer, stacked),
-            None if self.alternate => self.alternating(layer, &format!("{module}.experts")),
-            None => self.joined_or_apart(layer, module),
+            None if self.alternate => self.interleaved(layer, &format!("{module}.experts")),
+            None => self.joined_or_separate(layer, module),
         };
         let biases = self.bias.then(|| match stacked {
             Some(stacked) => self.biases(layer, stacked),
-            None => self.alternating_biases(layer, &format!("{module}.experts")),
+            None => self.interleaved_biases(layer, &format!("{module}.experts")),
         });
         let experts = forge_ir::Experts { gate, up, down, biases, gating: self.gating };
         layer.experts("routed", [x, weights], experts)
@@ -178,7 +178,7 @@ impl Experts {
 
     /// Gate, up and down stacks if gate and up alternate: transposed float matrices, or quantized ones in row
     /// order.
-    fn alternating(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+    fn interleaved(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let (inner, hidden) = (self.inner, self.hidden);
         let [both, down] = ["gate_up_proj", "down_proj"].map(|name| format!("{module}.{name}"));
         let is_coded = |layer: &Layer<'_, '_>, matrix: &str| layer.has(&mxfp4::blocks(matrix));
@@ -199,7 +199,7 @@ impl Experts {
     }
 
     /// Biases of gate, up and down if those of gate and up alternate.
-    fn alternating_biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+    fn interleaved_biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let both = format!("{module}.gate_up_proj_bias");
         let mut part = |role, first| {
             let cut = Some(WeightSlice::Groups { first, rows: 1, of: 2 });
@@ -229,7 +229,7 @@ impl Experts {
     }
 
     /// Gate, up and down stacks with one gate-up tensor, or with tensors per expert.
-    fn joined_or_apart(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+    fn joined_or_separate(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let inward = [self.count, self.inner, self.hidden];
         let outward = [self.count, self.hidden, self.inner];
         let joined = format!("{module}.experts.gate_up_proj");
@@ -252,12 +252,12 @@ fn count(config: &Section<'_>, keys: &[&str]) -> usize {
     let there: Vec<&str> = keys.iter().filter(|key| config.get(key).is_some()).copied().collect();
     let first = there.first().or(keys.first()).copied().unwrap_or_default();
     let count = config.count(first);
-    if count > MOST {
-        config.contradiction(first, format!("{count} experts; the maximum is {MOST}"));
+    if count > MAX_EXPERTS {
+        config.report_inconsistency(first, format!("{count} experts; the maximum is {MAX_EXPERTS}"));
     }
     for key in there.iter().skip(1) {
         if config.count(key) != count {
-            config.contradiction(key, format!("{key} and {first} differ"));
+            config.report_inconsistency(key, format!("{key} and {first} differ"));
         }
     }
     count
@@ -277,10 +277,10 @@ pub(crate) fn groups(
     if !experts.count.is_multiple_of(count) || size < best {
         let message =
             format!("{} experts cannot be divided into {count} groups of at least {best}", experts.count);
-        config.contradiction("n_group", message);
+        config.report_inconsistency("n_group", message);
     } else if kept > count || kept * size < chosen {
         let message = format!("cannot select {chosen} experts from {kept} of {count} groups of {size}");
-        config.contradiction("topk_group", message);
+        config.report_inconsistency("topk_group", message);
     }
     (count > 1).then_some(Groups { count, kept, best })
 }

@@ -11,7 +11,7 @@
 //! over latents by the value matrices, so keys and values of heads are never materialized.
 
 use crate::config::section::Section;
-use crate::graph::builder::{Layer, Norm, OfHeads};
+use crate::graph::builder::{Layer, Norm, PerHeadWeight};
 use crate::layers::attention::Attention;
 use crate::layers::rope::Rope;
 use crate::layers::rope_keys;
@@ -59,17 +59,17 @@ impl LatentAttention {
         if key_heads != heads {
             let message =
                 format!("{heads} query heads and {key_heads} key heads; MLA requires equal numbers");
-            config.contradiction("num_key_value_heads", message);
+            config.report_inconsistency("num_key_value_heads", message);
         }
         let [plain, turned, values, rank] =
             [("qk_nope_head_dim", 128), ("qk_rope_head_dim", 64), ("v_head_dim", 128), ("kv_lora_rank", 512)]
                 .map(|(key, usual)| config.count_or(key, usual));
         if config.get("head_dim").is_some() && width != turned {
             let message = format!("head_dim is {width}, expected qk_rope_head_dim, {turned}");
-            config.contradiction("head_dim", message);
+            config.report_inconsistency("head_dim", message);
         }
         let query_rank = (!config.is_null("q_lora_rank")).then(|| config.count_or("q_lora_rank", 1536));
-        let scale = ((plain + turned) as f64).sqrt().recip() * spread(config);
+        let scale = ((plain + turned) as f64).sqrt().recip() * yarn_mscale(config);
         LatentAttention {
             hidden,
             heads,
@@ -130,8 +130,8 @@ impl LatentAttention {
 struct Matrices {
     /// Key matrices, and whether they are multiplied transposed: they are stored as projections from latents
     /// to keys.
-    keys: (OfHeads, bool),
-    values: OfHeads,
+    keys: (PerHeadWeight, bool),
+    values: PerHeadWeight,
 }
 
 impl LatentAttention {
@@ -139,7 +139,7 @@ impl LatentAttention {
     /// keys (transposed) and one for values.
     fn matrices(&self, layer: &Layer<'_, '_>, module: &str) -> Matrices {
         let LatentAttention { heads, rank, plain, values, .. } = *self;
-        let whole = |projection: &str, rows: usize, columns: usize| OfHeads {
+        let whole = |projection: &str, rows: usize, columns: usize| PerHeadWeight {
             tensor: format!("{module}.{projection}.weight"),
             shape: [heads * rows, columns],
             cut: None,
@@ -149,7 +149,7 @@ impl LatentAttention {
         if layer.has(&keys.tensor) {
             return Matrices { keys: (keys, false), values: whole("unembed_out", values, rank) };
         }
-        let part = |first: usize, rows: usize| OfHeads {
+        let part = |first: usize, rows: usize| PerHeadWeight {
             tensor: format!("{module}.kv_b_proj.weight"),
             shape: [heads * rows, rank],
             cut: Some(WeightSlice::Groups { first, rows, of: plain + values }),
@@ -160,11 +160,11 @@ impl LatentAttention {
 }
 
 /// YaRN's correction of the score scale (`mscale_all_dim`).
-fn spread(config: &Section<'_>) -> f64 {
+fn yarn_mscale(config: &Section<'_>) -> f64 {
     let Some(scaling) = rope_keys::object(config).filter(|scaling| rope_scaling::kind(scaling) == "yarn")
     else {
         return 1.0;
     };
     let all = scaling.number_or("mscale_all_dim", 0.0);
-    if all == 0.0 { 1.0 } else { rope_scaling::spread(scaling.number("factor"), all).powi(2) }
+    if all == 0.0 { 1.0 } else { rope_scaling::yarn_mscale(scaling.number("factor"), all).powi(2) }
 }

@@ -55,7 +55,7 @@ pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -
         Some("relu") => Activation::Relu,
         Some("relu2") => Activation::ReluSquared,
         Some(_) => {
-            config.refuse(key, "expected silu, gelu, gelu_pytorch_tanh, relu or relu2", &[]);
+            config.reject(key, "expected silu, gelu, gelu_pytorch_tanh, relu or relu2", &[]);
             default
         }
     }

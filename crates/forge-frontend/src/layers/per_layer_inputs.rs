@@ -20,13 +20,13 @@ impl Inputs {
     pub(crate) fn read(config: &Section<'_>, tokens: usize) -> Option<Inputs> {
         let width = whole_number(config, "hidden_size_per_layer_input", 256);
         if width == 0 {
-            config.pass_over("vocab_size_per_layer_input");
+            config.mark_inert("vocab_size_per_layer_input");
             return None;
         }
         let vocabulary = config.count_or("vocab_size_per_layer_input", 262_144);
         if vocabulary < tokens {
             let message = format!("vocab_size_per_layer_input is {vocabulary}; vocab_size is {tokens}");
-            config.contradiction("vocab_size_per_layer_input", message);
+            config.report_inconsistency("vocab_size_per_layer_input", message);
         }
         Some(Inputs { vocabulary, width })
     }
@@ -72,7 +72,7 @@ impl Inputs {
 pub(crate) fn whole_number(config: &Section<'_>, key: &str, usual: usize) -> usize {
     let number = config.number_or(key, usual as f64);
     if number < 0.0 || number.fract() != 0.0 || number > f64::from(u32::MAX) {
-        config.contradiction(key, format!("{key} is {number}; it must be a non-negative integer"));
+        config.report_inconsistency(key, format!("{key} is {number}; it must be a non-negative integer"));
         return usual;
     }
     number as usize

@@ -7,7 +7,7 @@
 use crate::config::section::Section;
 use crate::layers::rope_keys::{either, object};
 use crate::layers::rope_scaling;
-use crate::layers::rope_scaling::{Kinds, Plain, Scaled, scaled};
+use crate::layers::rope_scaling::{Kinds, ScaledRope, UnscaledRope, scaled};
 use forge_ir::{Pairing, Rotation};
 
 /// RoPE parameters that an architecture determines.
@@ -45,42 +45,42 @@ impl Rope {
             scaling.is_some_and(|scaling| rope_scaling::kind(scaling) == rope_scaling::PROPORTIONAL);
         let channels = if is_proportional { self.width } else { (self.width as f64 * share) as usize };
         if theta <= 0.0 {
-            config.contradiction("rope_theta", format!("rope_theta is {theta}; it must be positive"));
+            config.report_inconsistency("rope_theta", format!("rope_theta is {theta}; it must be positive"));
         }
         if is_proportional && !(0.0..=1.0).contains(&share) {
             let message = format!("partial rotary factor {share} is out of range");
-            config.contradiction("partial_rotary_factor", message);
+            config.report_inconsistency("partial_rotary_factor", message);
         }
         if self.partial.is_none() && share != 1.0 && !is_proportional {
-            config.contradiction(
+            config.report_inconsistency(
                 "partial_rotary_factor",
                 "partial rotation is unsupported for this architecture".to_owned(),
             );
         }
         let channels = self.in_pairs(config, channels);
-        let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
-        let Scaled { frequencies, magnitude, long } = scaled(config, scaling, &plain);
-        let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
+        let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };
+        let ScaledRope { frequencies, magnitude, long } = scaled(config, scaling, &plain);
+        let pairing = if config.conventions().interleaved_rope { Pairing::Interleaved } else { self.pairing };
         Rotation { frequencies: frequencies.into(), pairing, magnitude, long }
     }
 
     /// The proportional rotation of base `theta`: the first `share` of the pairs rotates, at the frequencies
     /// of a full rotation.
-    pub(crate) fn in_proportion(self, config: &Section<'_>, share: f64, theta: f64) -> Rotation {
+    pub(crate) fn proportional(self, config: &Section<'_>, share: f64, theta: f64) -> Rotation {
         let channels = self.in_pairs(config, self.width);
-        let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
-        let frequencies = plain.in_proportion(1.0);
+        let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };
+        let frequencies = plain.proportional(1.0);
         Rotation { frequencies: frequencies.into(), pairing: self.pairing, magnitude: 1.0, long: None }
     }
 
     /// The number of rotated channels, if valid; 0 after an error.
     fn in_pairs(self, config: &Section<'_>, channels: usize) -> usize {
         if channels % 2 == 1 || channels == 0 || channels > self.width.min(WIDEST) {
-            config.contradiction(
+            config.report_inconsistency(
                 "head_dim",
                 format!("cannot rotate {channels} of {} channels of a head in pairs", self.width),
             );
         }
-        if config.is_broken() { 0 } else { channels }
+        if config.is_incomplete() { 0 } else { channels }
     }
 }

@@ -6,8 +6,10 @@ use crate::config::section::Section;
 pub(crate) fn object<'a>(config: &Section<'a>) -> Option<Section<'a>> {
     let (new, old) = (config.get("rope_parameters"), config.get("rope_scaling"));
     if new.is_some() && old.is_some() && new != old {
-        config
-            .contradiction("rope_scaling", "rope_scaling and rope_parameters differ; remove one".to_owned());
+        config.report_inconsistency(
+            "rope_scaling",
+            "rope_scaling and rope_parameters differ; remove one".to_owned(),
+        );
     }
     let key = if new.is_some() { "rope_parameters" } else { "rope_scaling" };
     config.section(key)
@@ -20,7 +22,7 @@ pub(crate) fn either(config: &Section<'_>, scaling: Option<&Section<'_>>, key: &
     if let (Some(outside), Some(inside)) = (outside, inside)
         && outside != inside
     {
-        config.contradiction(key, format!("{key} is {outside}, but {inside} in the scaling object"));
+        config.report_inconsistency(key, format!("{key} is {outside}, but {inside} in the scaling object"));
     }
     inside.or(outside)
 }

@@ -43,7 +43,7 @@ pub(crate) const KNOWS: &str = "supported: ";
 pub(crate) const PROPORTIONAL: &str = "proportional";
 
 /// Parameters of an unscaled rotation.
-pub(crate) struct Plain {
+pub(crate) struct UnscaledRope {
     /// Base of the frequencies.
     pub(crate) theta: f64,
     /// Rotated channels of a head; all of them for proportional scaling.
@@ -57,7 +57,7 @@ pub(crate) struct Plain {
 }
 
 /// Parameters of a scaled rotation.
-pub(crate) struct Scaled {
+pub(crate) struct ScaledRope {
     /// Angle per position of each pair, in radians.
     pub(crate) frequencies: Vec<f32>,
     /// Multiplies sine and cosine.
@@ -66,7 +66,7 @@ pub(crate) struct Scaled {
     pub(crate) long: Option<LongContext>,
 }
 
-impl Plain {
+impl UnscaledRope {
     /// theta^(2k / channels)
     fn waves(&self, theta: f64) -> Vec<f32> {
         (0..self.channels / 2)
@@ -84,16 +84,16 @@ impl Plain {
 
     /// Frequencies of a proportional rotation: the first pairs rotate as in a full rotation, the others not
     /// at all.
-    pub(crate) fn in_proportion(&self, factor: f32) -> Vec<f32> {
+    pub(crate) fn proportional(&self, factor: f32) -> Vec<f32> {
         let turning = (self.share * self.channels as f64 / 2.0) as usize;
         let of_pair = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
         self.frequencies().into_iter().enumerate().map(of_pair).collect()
     }
 }
 
-impl Scaled {
-    fn of(frequencies: Vec<f32>) -> Scaled {
-        Scaled { frequencies, magnitude: 1.0, long: None }
+impl ScaledRope {
+    fn of(frequencies: Vec<f32>) -> ScaledRope {
+        ScaledRope { frequencies, magnitude: 1.0, long: None }
     }
 }
 
@@ -101,7 +101,7 @@ impl Scaled {
 pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
     match scaling.word("rope_type") {
         Some(kind) => {
-            scaling.pass_over("type");
+            scaling.mark_inert("type");
             kind
         }
         None => scaling.word("type").unwrap_or("default"),
@@ -109,57 +109,61 @@ pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
 }
 
 /// Applies a scaling object to a rotation; without an object the rotation stays unscaled.
-pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain: &Plain) -> Scaled {
+pub(crate) fn scaled(
+    config: &Section<'_>,
+    scaling: Option<&Section<'_>>,
+    plain: &UnscaledRope,
+) -> ScaledRope {
     let Some(scaling) = scaling else {
         return match plain.kinds {
-            Kinds::Yarn { factor, original } => Yarn::unsaid(factor, original).scaled(plain),
-            _ => Scaled::of(plain.frequencies()),
+            Kinds::Yarn { factor, original } => Yarn::with_defaults(factor, original).scaled(plain),
+            _ => ScaledRope::of(plain.frequencies()),
         };
     };
     match (plain.kinds, kind(scaling)) {
-        (_, "default") => Scaled::of(plain.frequencies()),
+        (_, "default") => ScaledRope::of(plain.frequencies()),
         (Kinds::LongRope { .. }, "longrope" | "su" | "yarn") => longrope(config, scaling, plain),
         (Kinds::LongRope { .. }, kind) => unknown(scaling, kind, plain),
         (Kinds::Alpha, "dynamic") if scaling.get("alpha").is_some() => alpha(scaling, plain),
         (_, "linear") => {
             let factor = positive(scaling, "factor");
-            Scaled::of(plain.frequencies().iter().map(|frequency| frequency / factor).collect())
+            ScaledRope::of(plain.frequencies().iter().map(|frequency| frequency / factor).collect())
         }
         (Kinds::Usual | Kinds::Yarn { .. }, "dynamic") => dynamic(scaling, plain),
-        (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
+        (_, "llama3") => ScaledRope::of(llama3(config, scaling, plain)),
         (_, "yarn") => Yarn::read(config, scaling, plain).scaled(plain),
         (_, "longrope") => longrope(config, scaling, plain),
-        (_, PROPORTIONAL) => Scaled::of(plain.in_proportion(scaling.positive_or("factor", 1.0) as f32)),
+        (_, PROPORTIONAL) => ScaledRope::of(plain.proportional(scaling.positive_or("factor", 1.0) as f32)),
         (_, kind) => unknown(scaling, kind, plain),
     }
 }
 
-fn unknown(scaling: &Section<'_>, kind: &str, plain: &Plain) -> Scaled {
+fn unknown(scaling: &Section<'_>, kind: &str, plain: &UnscaledRope) -> ScaledRope {
     let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
     let why = format!("unsupported scaling type {kind}");
-    scaling.refuse(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
-    scaling.ask_all();
-    Scaled::of(plain.frequencies())
+    scaling.reject(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
+    scaling.read_all();
+    ScaledRope::of(plain.frequencies())
 }
 
 fn positive(section: &Section<'_>, key: &str) -> f32 {
     let number = section.number(key) as f32;
     if number <= 0.0 {
-        section.contradiction(key, format!("{key} is {number}; it must be positive"));
+        section.report_inconsistency(key, format!("{key} is {number}; it must be positive"));
         return 1.0;
     }
     number
 }
 
 /// The original context length, before scaling.
-fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> usize {
+fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &UnscaledRope) -> usize {
     let key = "original_max_position_embeddings";
     let none = match plain.kinds {
         Kinds::LongRope { original } if scaling.get(key).is_some() && config.get(key).is_none() => {
             if scaling.count(key) != original {
                 let message =
                     format!("{key} in the object differs from {original} next to it, which takes precedence");
-                scaling.contradiction(key, message);
+                scaling.report_inconsistency(key, message);
             }
             original
         }
@@ -173,51 +177,55 @@ fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> usize
 }
 
 /// Dynamic NTK scaling with a fixed alpha: the base becomes theta · alpha^(d / (d - 2)).
-fn alpha(scaling: &Section<'_>, plain: &Plain) -> Scaled {
+fn alpha(scaling: &Section<'_>, plain: &UnscaledRope) -> ScaledRope {
     let alpha = f64::from(positive(scaling, "alpha"));
     // Present in such objects but not used by transformers.
     for key in ["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"] {
         scaling.get(key);
     }
     if plain.channels == 2 {
-        scaling.contradiction("alpha", "a rotation of a single pair cannot be scaled by its base".to_owned());
+        scaling.report_inconsistency(
+            "alpha",
+            "a rotation of a single pair cannot be scaled by its base".to_owned(),
+        );
     }
     let channels = plain.channels as f64;
     let theta = plain.theta * alpha.powf(channels / (channels - 2.0));
-    Scaled::of(plain.waves(theta).into_iter().map(|wave| 1.0 / wave).collect())
+    ScaledRope::of(plain.waves(theta).into_iter().map(|wave| 1.0 / wave).collect())
 }
 
 /// Maximum scaling factor.
-const FARTHEST: f32 = 1e6;
+const MAX_FACTOR: f32 = 1e6;
 
 /// Dynamic NTK scaling: in contexts beyond the original length the base grows with the length.
-fn dynamic(scaling: &Section<'_>, plain: &Plain) -> Scaled {
+fn dynamic(scaling: &Section<'_>, plain: &UnscaledRope) -> ScaledRope {
     let factor = positive(scaling, "factor");
     if factor < 1.0 {
         let message = format!("factor is {factor}; it must be 1 or more");
-        scaling.contradiction("factor", message);
+        scaling.report_inconsistency("factor", message);
     }
     // Larger factors make the base overflow and have no use.
-    if factor > FARTHEST {
-        scaling.contradiction("factor", format!("factor is {factor:e}; the maximum is {FARTHEST:e}"));
+    if factor > MAX_FACTOR {
+        scaling
+            .report_inconsistency("factor", format!("factor is {factor:e}; the maximum is {MAX_FACTOR:e}"));
     }
     if plain.channels == 2 {
         let message = "a rotation of a single pair cannot be scaled by its base".to_owned();
-        scaling.contradiction("factor", message);
+        scaling.report_inconsistency("factor", message);
     }
     let long = Some(LongContext::Stretched { beyond: plain.context, factor });
-    Scaled { long, ..Scaled::of(plain.frequencies()) }
+    ScaledRope { long, ..ScaledRope::of(plain.frequencies()) }
 }
 
 /// Llama 3 scaling: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
-fn llama3(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Vec<f32> {
+fn llama3(config: &Section<'_>, scaling: &Section<'_>, plain: &UnscaledRope) -> Vec<f32> {
     let factor = positive(scaling, "factor");
     let low = positive(scaling, "low_freq_factor");
     let high = positive(scaling, "high_freq_factor");
     let original = original(config, scaling, plain) as f32;
     if high <= low {
         let message = format!("high_freq_factor {high} must be above low_freq_factor {low}");
-        scaling.contradiction("high_freq_factor", message);
+        scaling.report_inconsistency("high_freq_factor", message);
     }
     plain
         .frequencies()
@@ -243,43 +251,44 @@ struct Yarn {
     factor: f64,
     /// Ends of the ramp, in rotations over the original context (`beta_fast`, `beta_slow`).
     turns: [f64; 2],
-    /// Whether the ends are rounded to whole pairs.
+    /// Whether the ends of the ramp are rounded to whole pairs.
     truncate: bool,
     magnitude: f64,
 }
 
 /// Default ends of the ramp.
-const TURNS: [f64; 2] = [32.0, 1.0];
+const BETA_FAST_SLOW: [f64; 2] = [32.0, 1.0];
 
 impl Yarn {
-    fn read(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Yarn {
+    fn read(config: &Section<'_>, scaling: &Section<'_>, plain: &UnscaledRope) -> Yarn {
         let original = original(config, scaling, plain) as f64;
-        let unsaid = plain.context as f64 / original;
-        let factor = scaling.get("factor").map_or(unsaid, |_| scaling.number("factor"));
+        let with_defaults = plain.context as f64 / original;
+        let factor = scaling.get("factor").map_or(with_defaults, |_| scaling.number("factor"));
         if factor <= 0.0 {
-            scaling.contradiction("factor", format!("factor is {factor}; it must be positive"));
+            scaling.report_inconsistency("factor", format!("factor is {factor}; it must be positive"));
         }
-        let turns = [("beta_fast", TURNS[0]), ("beta_slow", TURNS[1])].map(|(key, usual)| {
-            // 0 counts as absent, as in transformers.
-            let turns = scaling.number_or(key, usual);
-            if turns == 0.0 { usual } else { turns }
-        });
+        let turns =
+            [("beta_fast", BETA_FAST_SLOW[0]), ("beta_slow", BETA_FAST_SLOW[1])].map(|(key, usual)| {
+                // 0 counts as absent, as in transformers.
+                let turns = scaling.number_or(key, usual);
+                if turns == 0.0 { usual } else { turns }
+            });
         let truncate = scaling.flag_or("truncate", true);
         let yarn = Yarn { original, factor, turns, truncate, magnitude: yarn_magnitude(scaling, factor) };
-        if !yarn.ends(plain).iter().all(|end| end.is_finite()) {
-            scaling.contradiction("beta_fast", "beta_fast and beta_slow must be positive".to_owned());
+        if !yarn.correction_range(plain).iter().all(|end| end.is_finite()) {
+            scaling.report_inconsistency("beta_fast", "beta_fast and beta_slow must be positive".to_owned());
         }
         yarn
     }
 
     /// YaRN with an architecture's defaults.
-    fn unsaid(factor: f64, original: usize) -> Yarn {
-        let magnitude = spread(factor, 1.0);
-        Yarn { original: original as f64, factor, turns: TURNS, truncate: false, magnitude }
+    fn with_defaults(factor: f64, original: usize) -> Yarn {
+        let magnitude = yarn_mscale(factor, 1.0);
+        Yarn { original: original as f64, factor, turns: BETA_FAST_SLOW, truncate: false, magnitude }
     }
 
     /// The pairs between which the ramp lies.
-    fn ends(&self, plain: &Plain) -> [f64; 2] {
+    fn correction_range(&self, plain: &UnscaledRope) -> [f64; 2] {
         // The pair that rotates `turns` times over the original context.
         let pair = |turns: f64| {
             plain.channels as f64 * (self.original / (turns * 2.0 * std::f64::consts::PI)).ln()
@@ -291,14 +300,14 @@ impl Yarn {
         [low, if low == high { high + 0.001 } else { high }]
     }
 
-    fn scaled(&self, plain: &Plain) -> Scaled {
-        let [low, high] = self.ends(plain);
+    fn scaled(&self, plain: &UnscaledRope) -> ScaledRope {
+        let [low, high] = self.correction_range(plain);
         let ramp = |pair: usize| ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
         let stretched = |(pair, wave): (usize, f32)| {
             let kept = 1.0 - ramp(pair);
             1.0 / (self.factor as f32 * wave) * (1.0 - kept) + 1.0 / wave * kept
         };
-        Scaled {
+        ScaledRope {
             frequencies: plain.waves(plain.theta).into_iter().enumerate().map(stretched).collect(),
             magnitude: self.magnitude as f32,
             long: None,
@@ -307,20 +316,21 @@ impl Yarn {
 }
 
 /// YaRN's magnitude (mscale) for a context stretched by `factor`.
-pub(crate) fn spread(factor: f64, weight: f64) -> f64 {
+pub(crate) fn yarn_mscale(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
 }
 
 /// `attention_factor`, or its default.
 fn yarn_magnitude(scaling: &Section<'_>, factor: f64) -> f64 {
-    let spread = |weight: f64| spread(factor, weight);
+    let yarn_mscale = |weight: f64| yarn_mscale(factor, weight);
     let [weight, all] = ["mscale", "mscale_all_dim"].map(|key| scaling.number_or(key, 0.0));
-    let usual = if weight != 0.0 && all != 0.0 { spread(weight) / spread(all) } else { spread(1.0) };
+    let usual =
+        if weight != 0.0 && all != 0.0 { yarn_mscale(weight) / yarn_mscale(all) } else { yarn_mscale(1.0) };
     scaling.number_or("attention_factor", usual)
 }
 
 /// longrope: one factor per pair, from a short list up to the original context and from a long list beyond.
-fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scaled {
+fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &UnscaledRope) -> ScaledRope {
     let original = original(config, scaling, plain);
     let factors = |key: &str| -> Vec<f32> {
         let factors = scaling.numbers(key);
@@ -330,14 +340,14 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
                 factors.len(),
                 plain.channels / 2
             );
-            scaling.contradiction(key, message);
+            scaling.report_inconsistency(key, message);
         }
         let waves = plain.waves(plain.theta);
         waves.iter().zip(factors).map(|(wave, factor)| 1.0 / (factor as f32 * wave)).collect()
     };
     let (frequencies, long) = (factors("short_factor"), factors("long_factor"));
     if frequencies.iter().chain(&long).any(|frequency| !frequency.is_finite()) {
-        scaling.contradiction("short_factor", "factors must not be 0".to_owned());
+        scaling.report_inconsistency("short_factor", "factors must not be 0".to_owned());
     }
     let ratio = plain.context as f64 / original as f64;
     let factor = scaling.number_or("factor", ratio);
@@ -346,5 +356,5 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     // Not needed if the model's context never exceeds the original.
     let long = (plain.context > original)
         .then_some(LongContext::Other { beyond: original, frequencies: long.into() });
-    Scaled { frequencies, magnitude, long }
+    ScaledRope { frequencies, magnitude, long }
 }

@@ -26,7 +26,7 @@ enum Layers {
 }
 
 /// Default window size of such architectures' configuration classes.
-const WIDTH: usize = 4096;
+const DEFAULT_WINDOW: usize = 4096;
 
 impl Windows {
     /// No layer has a window.
@@ -40,25 +40,30 @@ impl Windows {
     }
 
     /// The layers given by `layer_types` have a window, by default every second one.
-    pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
-        Windows::of_some(config, layers, (context, WIDTH), || Layers::EverySecond)
+    pub(crate) fn alternating(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        Windows::listed_or(config, layers, (context, DEFAULT_WINDOW), || Layers::EverySecond)
     }
 
-    /// Like [`Windows::of_every_second`], with another default window size.
-    pub(crate) fn of_every_second_or(
+    /// Like [`Windows::alternating`], with another default window size.
+    pub(crate) fn alternating_or(
         config: &Section<'_>,
         layers: usize,
         context: usize,
         usual: usize,
     ) -> Windows {
-        Windows::of_some(config, layers, (context, usual), || Layers::EverySecond)
+        Windows::listed_or(config, layers, (context, usual), || Layers::EverySecond)
     }
 
     /// The layers given by `layer_types` have a window, by default all but every `sliding_window_pattern`th.
-    pub(crate) fn of_all_but(config: &Section<'_>, layers: usize, context: usize, pattern: usize) -> Windows {
-        config.pass_over("sliding_window_pattern");
+    pub(crate) fn all_but_every_nth(
+        config: &Section<'_>,
+        layers: usize,
+        context: usize,
+        pattern: usize,
+    ) -> Windows {
+        config.mark_inert("sliding_window_pattern");
         let usual = || Layers::AllBut(config.count_or("sliding_window_pattern", pattern));
-        Windows::of_some(config, layers, (context, WIDTH), usual)
+        Windows::listed_or(config, layers, (context, DEFAULT_WINDOW), usual)
     }
 
     /// The layers given by `layer_types` have a window, by default all but every sixth. The last layer never
@@ -69,12 +74,12 @@ impl Windows {
         if let Some(last) = listed.last_mut() {
             *last = false;
         }
-        refuse_no_width(config, listed.contains(&true));
+        reject_null_window(config, listed.contains(&true));
         let width = Some(config.count_or("sliding_window", 512)).filter(|width| *width < context);
         Windows { width, layers: Layers::Listed(listed) }
     }
 
-    fn of_some(
+    fn listed_or(
         config: &Section<'_>,
         layers: usize,
         (context, wide): (usize, usize),
@@ -82,33 +87,33 @@ impl Windows {
     ) -> Windows {
         let listed = listed(config, layers);
         let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
-        refuse_no_width(config, has_some);
+        reject_null_window(config, has_some);
         let layers = listed.map_or_else(usual, Layers::Listed);
         Windows { width: width_or(config, context, wide), layers }
     }
 
     /// If `use_sliding_window` is true, the layers given by `layer_types` have a window, by default those
     /// from `max_window_layers` on.
-    pub(crate) fn of_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
-        Windows::of_used(config, layers, context, Layers::From)
+    pub(crate) fn from_max_window_layers(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        Windows::if_used(config, layers, context, Layers::From)
     }
 
     /// If `use_sliding_window` is true, the layers given by `layer_types` have a window, by default every
     /// second one before `max_window_layers`.
-    pub(crate) fn of_first(config: &Section<'_>, layers: usize, context: usize) -> Windows {
-        Windows::of_used(config, layers, context, Layers::EverySecondBefore)
+    pub(crate) fn before_max_window_layers(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        Windows::if_used(config, layers, context, Layers::EverySecondBefore)
     }
 
-    fn of_used(config: &Section<'_>, layers: usize, context: usize, usual: fn(f64) -> Layers) -> Windows {
+    fn if_used(config: &Section<'_>, layers: usize, context: usize, usual: fn(f64) -> Layers) -> Windows {
         // The width has no effect without windows, and the first layer none if layers are listed.
-        config.pass_over("sliding_window");
-        config.pass_over("max_window_layers");
+        config.mark_inert("sliding_window");
+        config.mark_inert("max_window_layers");
         let is_used = config.flag_or("use_sliding_window", false);
         let listed = listed(config, layers);
         if !is_used || config.is_null("sliding_window") {
             if listed.is_some_and(|listed| listed.contains(&true)) {
                 let message = "layer_types has sliding-window layers, but the other keys disable windows";
-                config.contradiction("layer_types", message.to_owned());
+                config.report_inconsistency("layer_types", message.to_owned());
             }
             return Windows::none();
         }
@@ -119,8 +124,8 @@ impl Windows {
     }
 
     /// All layers have a window if `use_sliding_window` is true.
-    pub(crate) fn of_all_if_used(config: &Section<'_>, context: usize) -> Windows {
-        config.pass_over("sliding_window");
+    pub(crate) fn all_if_used(config: &Section<'_>, context: usize) -> Windows {
+        config.mark_inert("sliding_window");
         match config.flag_or("use_sliding_window", false) {
             true => Windows::of_all(config, context),
             false => Windows::none(),
@@ -145,16 +150,16 @@ impl Windows {
     }
 }
 
-fn refuse_no_width(config: &Section<'_>, has_some: bool) {
+fn reject_null_window(config: &Section<'_>, has_some: bool) {
     if has_some && config.is_null("sliding_window") {
         let message = "some layers have a window, but sliding_window is null";
-        config.contradiction("sliding_window", message.to_owned());
+        config.report_inconsistency("sliding_window", message.to_owned());
     }
 }
 
 /// `sliding_window`: the default if absent, none if null.
 fn width(config: &Section<'_>, context: usize) -> Option<usize> {
-    width_or(config, context, WIDTH)
+    width_or(config, context, DEFAULT_WINDOW)
 }
 
 fn width_or(config: &Section<'_>, context: usize, usual: usize) -> Option<usize> {
@@ -169,11 +174,11 @@ fn listed(config: &Section<'_>, layers: usize) -> Option<Vec<bool>> {
     let words = config.words("layer_types")?;
     if words.len() != layers {
         let message = format!("layer_types has {} entries for {layers} layers", words.len());
-        config.contradiction("layer_types", message);
+        config.report_inconsistency("layer_types", message);
     }
     let known = |word: &&str| ["full_attention", "sliding_attention"].contains(word);
     if let Some(other) = words.iter().find(|word| !known(word)) {
-        config.refuse("layer_types", &format!("unsupported layer type {other}"), &[]);
+        config.reject("layer_types", &format!("unsupported layer type {other}"), &[]);
     }
     Some(words.iter().map(|word| *word == "sliding_attention").collect())
 }

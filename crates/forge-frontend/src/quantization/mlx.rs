@@ -46,7 +46,7 @@ pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
     if let Some(copy) = root.get(COPY)
         && root.get(KEY) != Some(copy)
     {
-        root.refuse(COPY, &format!("differs from {KEY}; remove one of the two"), &[]);
+        root.reject(COPY, &format!("differs from {KEY}; remove one of the two"), &[]);
     }
     let of_all = shape(&section);
     let mut of_some = BTreeMap::new();
@@ -70,13 +70,13 @@ fn shape(section: &Section<'_>) -> Shape {
         Some("mxfp4") => {
             for (key, found, only) in [("bits", bits, 4), ("group_size", group, BLOCK)] {
                 if found != only {
-                    section.contradiction(key, format!("{key} is {found}; mxfp4 requires {only}"));
+                    section.report_inconsistency(key, format!("{key} is {found}; mxfp4 requires {only}"));
                 }
             }
             Mode::Mxfp4
         }
         Some(_) => {
-            section.refuse("mode", "expected affine or mxfp4", &[]);
+            section.reject("mode", "expected affine or mxfp4", &[]);
             Mode::Affine
         }
     };

@@ -24,11 +24,11 @@ pub(crate) fn read(config: &Section<'_>) {
     config.absent_if_empty(KEY);
     let Some(section) = config.section(KEY) else { return };
     // Tensor names determine which modules are quantized.
-    section.pass_over("modules_to_not_convert");
+    section.mark_inert("modules_to_not_convert");
     if section.word("quant_method") != Some("mxfp4") {
         let why = "expected mxfp4 or MLX quantization";
-        config.refuse(KEY, why, &[]);
-        section.ask_all();
+        config.reject(KEY, why, &[]);
+        section.read_all();
     }
 }
 

@@ -6,7 +6,7 @@
 //! other token is its rank plus the number of special tokens.
 
 use crate::checkpoint::files;
-use crate::checkpoint::files::{Checkpoint, Memory, is_there};
+use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint, exists};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forge_ir::Diagnostic;
@@ -21,7 +21,7 @@ const CONFIG: &str = "tokenizer_config.json";
 const BEGIN: &str = "<s>";
 
 /// Special token names for files that do not list them.
-const UNLISTED: [&str; 20] = [
+const DEFAULT_SPECIAL_TOKENS: [&str; 20] = [
     "<unk>",
     BEGIN,
     "</s>",
@@ -45,13 +45,13 @@ const UNLISTED: [&str; 20] = [
 ];
 
 /// Versions whose files may lack the list of special tokens.
-const UNLISTED_VERSIONS: [&str; 4] = ["v1", "v2", "v3", "v7"];
+const VERSIONS_WITHOUT_SPECIAL_TOKENS: [&str; 4] = ["v1", "v2", "v3", "v7"];
 
 /// The tokenizer files for a checkpoint with `tekken.json` and no `tokenizer.json`; empty for other
 /// checkpoints. `vocabulary` is the model's vocabulary size.
-pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Memory, Diagnostic> {
-    let mut files = Memory::default();
-    if is_there(checkpoint, TOKENIZER)? {
+pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<MemoryCheckpoint, Diagnostic> {
+    let mut files = MemoryCheckpoint::default();
+    if exists(checkpoint, TOKENIZER)? {
         return Ok(files);
     }
     let Some(text) = files::text(checkpoint, FILE)? else { return Ok(files) };
@@ -60,7 +60,7 @@ pub(crate) fn files(checkpoint: &dyn Checkpoint, vocabulary: usize) -> Result<Me
     drop(text);
     let tekken = Tekken::read(&value, vocabulary)?;
     files.0.insert(TOKENIZER.to_owned(), tekken.tokenizer().to_string().into_bytes());
-    if !is_there(checkpoint, CONFIG)? {
+    if !exists(checkpoint, CONFIG)? {
         files.0.insert(CONFIG.to_owned(), format!("{:#}\n", tekken.configuration()).into_bytes());
     }
     Ok(files)
@@ -209,10 +209,10 @@ fn specials(value: &Value, count: usize) -> Result<Vec<String>, Diagnostic> {
     let mut names: Vec<String> = match &value[KEY] {
         Value::Null => {
             let version = word(&value["config"]["version"], "config.version")?;
-            if !UNLISTED_VERSIONS.contains(&version) {
+            if !VERSIONS_WITHOUT_SPECIAL_TOKENS.contains(&version) {
                 return Err(fault(KEY, &format!("is missing, and version {version} requires it")));
             }
-            UNLISTED.map(str::to_owned).into()
+            DEFAULT_SPECIAL_TOKENS.map(str::to_owned).into()
         }
         listed => {
             let named = list(listed, KEY)?.iter().enumerate().map(|(at, entry)| {

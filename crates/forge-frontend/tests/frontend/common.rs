@@ -1,6 +1,6 @@
 //! Test models loaded into memory, and helpers that modify them.
 
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::{Diagnostic, Graph};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub(crate) fn models() -> Vec<String> {
 }
 
 /// A model of tests/models, or of tests/quantised.
-pub(crate) fn model(name: &str) -> Memory {
+pub(crate) fn model(name: &str) -> MemoryCheckpoint {
     let folders =
         ["models", "quantised"].map(|kind| format!("{}/../../tests/{kind}", env!("CARGO_MANIFEST_DIR")));
     let mut paths = folders.iter().map(|folder| std::path::Path::new(folder).join(name));
@@ -22,11 +22,11 @@ pub(crate) fn model(name: &str) -> Memory {
         let path = entry.unwrap().path();
         (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
     });
-    Memory(files.collect())
+    MemoryCheckpoint(files.collect())
 }
 
 /// The frontend's result for this model.
-pub(crate) fn read(files: &Memory) -> Result<Opened, Vec<Diagnostic>> {
+pub(crate) fn read(files: &MemoryCheckpoint) -> Result<LoadedCheckpoint, Vec<Diagnostic>> {
     read_model(files, &Options { name: "test".to_owned(), ..Options::default() })
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn configured(name: &str, change: impl FnOnce(&mut Value)) -> Graph {
 }
 
 /// Changes a JSON file.
-pub(crate) fn edit(files: &mut Memory, file: &str, change: impl FnOnce(&mut Value)) {
+pub(crate) fn edit(files: &mut MemoryCheckpoint, file: &str, change: impl FnOnce(&mut Value)) {
     let mut value = serde_json::from_slice(&files.0[file]).unwrap();
     change(&mut value);
     files.0.insert(file.to_owned(), format!("{value:#}").into_bytes());
@@ -88,14 +88,14 @@ pub(crate) fn raw_file(header: &str, data: &[u8]) -> Vec<u8> {
 }
 
 /// Changes the weights of a model of one file.
-pub(crate) fn edit_weights(files: &mut Memory, change: impl FnOnce(&mut Vec<Raw>)) {
+pub(crate) fn edit_weights(files: &mut MemoryCheckpoint, change: impl FnOnce(&mut Vec<Raw>)) {
     let mut all = tensors(&files.0["model.safetensors"]);
     change(&mut all);
     files.0.insert("model.safetensors".to_owned(), file(&all));
 }
 
 /// Splits the weights of a model into shards, round robin.
-pub(crate) fn shard(files: &mut Memory, shards: usize) {
+pub(crate) fn shard(files: &mut MemoryCheckpoint, shards: usize) {
     let all = tensors(&files.0.remove("model.safetensors").unwrap());
     let name = |shard: usize| format!("model-{:05}-of-{shards:05}.safetensors", shard + 1);
     let mut map = serde_json::Map::new();

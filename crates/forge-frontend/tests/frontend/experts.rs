@@ -42,12 +42,12 @@ fn routings(graph: &Graph) -> Vec<&Routing> {
 }
 
 #[test]
-fn experts_may_be_codes() {
+fn reads_quantized_experts() {
     insta::assert_snapshot!("qwen3_moe_mlxmix", read(&model("qwen3_moe_mlxmix")).unwrap().graph);
 }
 
 #[test]
-fn a_published_model_has_its_published_size() {
+fn published_moe_model_has_its_published_size() {
     let graph = graph(&json!({
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 151_936,
         "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
@@ -72,7 +72,7 @@ fn parameters(graph: &Graph) -> usize {
 }
 
 #[test]
-fn both_spellings_and_absent_keys_mean_the_same() {
+fn alternative_and_absent_keys_are_equivalent() {
     let qwen = json!({"num_experts": 4, "moe_intermediate_size": 12});
     for (key, default) in [
         ("num_local_experts", json!(4)),
@@ -131,7 +131,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
 }
 
 #[test]
-fn the_configuration_selects_the_layers_with_experts() {
+fn config_selects_the_moe_layers() {
     let with = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
         let has = |layer: &forge_ir::Apply| {
@@ -160,7 +160,7 @@ fn the_configuration_selects_the_layers_with_experts() {
 }
 
 #[test]
-fn mixtral_normalizes_weights_and_qwen_has_a_key() {
+fn routing_weight_normalization_depends_on_the_architecture() {
     let shares = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
         routings(&graph).iter().map(|routing| routing.shares).collect::<Vec<bool>>()
@@ -188,7 +188,7 @@ fn stacked(parts: &[Raw], name: String, shape: Vec<usize>) -> Raw {
 }
 
 #[test]
-fn experts_lie_apart_or_in_one_tensor_or_gates_above_ups() {
+fn reads_separate_stacked_and_fused_experts() {
     let apart = read(&model("qwen3_moe")).unwrap().graph;
     let mut files = model("qwen3_moe");
     edit_weights(&mut files, |all| {
@@ -223,13 +223,13 @@ fn experts_lie_apart_or_in_one_tensor_or_gates_above_ups() {
 }
 
 #[test]
-fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
+fn mxfp4_experts_match_float_experts() {
     let [plain, coded] = ["gpt_oss", "gpt_oss_mxfp4"].map(|name| read(&model(name)).unwrap().graph);
     let shapes = |graph: &Graph| -> Vec<Vec<usize>> {
         graph.weights.iter().map(|weight| weight.shape.clone()).collect()
     };
     assert_eq!(shapes(&coded), shapes(&plain));
-    let said = |tensor: &'static str, change: fn(&mut Raw)| {
+    let error_with = |tensor: &'static str, change: fn(&mut Raw)| {
         let mut files = model("gpt_oss_mxfp4");
         let name = format!("model.layers.1.mlp.experts.{tensor}");
         edit_weights(&mut files, |all| change(all.iter_mut().find(|tensor| tensor.name == name).unwrap()));
@@ -237,34 +237,34 @@ fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     let faults = [
-        said("gate_up_proj_scales", |tensor| tensor.name.push('x')),
-        said("gate_up_proj_scales", |tensor| tensor.dtype = "I8".to_owned()),
-        said("down_proj_scales", |tensor| tensor.shape = vec![4, 32, 2]),
-        said("down_proj_blocks", |tensor| tensor.shape = vec![4, 64, 16]),
-        said("down_proj_blocks", |tensor| tensor.dtype = "I8".to_owned()),
-        said("gate_up_proj_bias", |tensor| tensor.shape = vec![8, 32]),
+        error_with("gate_up_proj_scales", |tensor| tensor.name.push('x')),
+        error_with("gate_up_proj_scales", |tensor| tensor.dtype = "I8".to_owned()),
+        error_with("down_proj_scales", |tensor| tensor.shape = vec![4, 32, 2]),
+        error_with("down_proj_blocks", |tensor| tensor.shape = vec![4, 64, 16]),
+        error_with("down_proj_blocks", |tensor| tensor.dtype = "I8".to_owned()),
+        error_with("gate_up_proj_bias", |tensor| tensor.shape = vec![8, 32]),
     ];
     insta::assert_snapshot!("faults_of_mxfp4", faults.join("\n"));
 }
 
 #[test]
-fn an_expert_too_few_or_too_many_or_of_another_format_is_a_fault() {
-    let said = |change: fn(&mut Vec<Raw>)| {
+fn rejects_missing_extra_and_mismatched_experts() {
+    let error_with = |change: fn(&mut Vec<Raw>)| {
         let mut files = model("qwen3_moe");
         edit_weights(&mut files, change);
         let faults = read(&files).unwrap_err();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     const THIRD: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
-    let few = said(|all| all.retain(|tensor| tensor.name != THIRD));
+    let few = error_with(|all| all.retain(|tensor| tensor.name != THIRD));
     assert!(few.contains(&format!("[F0301] missing tensor {THIRD} [24, 64]")), "{few}");
-    let many = said(|all| {
+    let many = error_with(|all| {
         let mut more = all.iter().find(|tensor| tensor.name == THIRD).unwrap().clone();
         more.name = THIRD.replace(".3.", ".4.");
         all.push(more);
     });
     assert!(many.contains("[F0303] unused tensor model.layers.1.mlp.experts.4.up_proj.weight"), "{many}");
-    let other = said(|all| {
+    let other = error_with(|all| {
         let third = all.iter_mut().find(|tensor| tensor.name == THIRD).unwrap();
         third.dtype = "F16".to_owned();
     });

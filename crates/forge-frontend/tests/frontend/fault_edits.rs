@@ -1,13 +1,13 @@
 //! Changes that break a checkpoint.
 
 use crate::common::Raw;
-use forge_frontend::Memory;
+use forge_frontend::MemoryCheckpoint;
 
 pub(crate) const CONFIG: &str = "config.json";
 
-pub(crate) type Change = fn(&mut Memory);
+pub(crate) type Change = fn(&mut MemoryCheckpoint);
 
-pub(crate) fn text(files: &mut Memory, file: &str, text: &str) {
+pub(crate) fn text(files: &mut MemoryCheckpoint, file: &str, text: &str) {
     files.0.insert(file.to_owned(), text.as_bytes().to_vec());
 }
 

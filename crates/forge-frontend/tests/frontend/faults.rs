@@ -12,7 +12,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 const TENSORS: &[(&str, Change)] = &[
     ("missing tensor", |files| edit_weights(files, |all| all.retain(|tensor| tensor.name != K))),
-    ("misspelt tensor", |files| {
+    ("misspelled tensor", |files| {
         edit_weights(files, |all| find(all, K).name = "model.layers.1.self_attn.kproj.weight".to_owned());
     }),
     ("unused tensor", |files| {
@@ -23,11 +23,11 @@ const TENSORS: &[(&str, Change)] = &[
         });
     }),
     ("wrong shape", |files| edit_weights(files, |all| find(all, K).shape = vec![64, 32])),
-    ("other configuration", set!("intermediate_size": 60, "num_key_value_heads": 4)),
-    ("unsupported numbers", |files| edit_weights(files, |all| find(all, K).dtype = "I16".to_owned())),
-    ("a tied head that differs", set!("tie_word_embeddings": true)),
-    ("far too many layers", set!("num_hidden_layers": 900)),
-    ("an unknown key and an unused tensor", |files| {
+    ("shapes of another config", set!("intermediate_size": 60, "num_key_value_heads": 4)),
+    ("unsupported dtype", |files| edit_weights(files, |all| find(all, K).dtype = "I16".to_owned())),
+    ("tied head that differs", set!("tie_word_embeddings": true)),
+    ("many missing layers", set!("num_hidden_layers": 900)),
+    ("unknown key and unused tensor", |files| {
         edit(files, CONFIG, |config| config["attention_chunk_size"] = json!(1));
         edit_weights(files, |all| {
             let bytes = vec![0; 2];
@@ -40,52 +40,52 @@ const FILES: &[(&str, Change)] = &[
     ("no weights", |files| {
         files.0.remove(WEIGHTS);
     }),
-    ("weights in another format", |files| {
+    ("weights in an unsupported file format", |files| {
         files.0.remove(WEIGHTS);
         files.0.insert("pytorch_model.bin".to_owned(), vec![]);
     }),
-    ("misspelt weights", |files| {
+    ("misspelled weight file", |files| {
         let weights = files.0.remove(WEIGHTS).unwrap();
         files.0.insert("models.safetensors".to_owned(), weights);
     }),
     ("truncated data", |files| files.0.get_mut(WEIGHTS).unwrap().truncate(200_000)),
     ("truncated header", |files| files.0.get_mut(WEIGHTS).unwrap().truncate(100)),
     ("empty", |files| files.0.get_mut(WEIGHTS).unwrap().clear()),
-    ("no safetensors", |files| text(files, WEIGHTS, "<!DOCTYPE html><html>Not found</html>")),
+    ("not a safetensors file", |files| text(files, WEIGHTS, "<!DOCTYPE html><html>Not found</html>")),
     ("bytes after the end", |files| files.0.get_mut(WEIGHTS).unwrap().extend([0; 7])),
-    ("bad header", |files| {
+    ("invalid header", |files| {
         files.0.insert(WEIGHTS.to_owned(), raw_file("{\"a\": {\"dtype\": \"F32\"}}", &[]));
     }),
     ("size and shape differ", |files| edit_weights(files, |all| find(all, K).shape = vec![64, 33])),
-    ("a shape beyond belief", |files| edit_weights(files, |all| find(all, K).shape = vec![usize::MAX, 9])),
-    ("a tensor given twice", |files| {
+    ("shape beyond the limit", |files| edit_weights(files, |all| find(all, K).shape = vec![usize::MAX, 9])),
+    ("duplicate tensor", |files| {
         edit_weights(files, |all| {
             let copy = find(all, K).clone();
             all.push(copy);
         });
     }),
-    ("tensors that overlap", |files| {
+    ("overlapping tensors", |files| {
         let entry =
             |begin| format!(r#"{{"dtype": "U8", "shape": [4], "data_offsets": [{begin}, {}]}}"#, begin + 4);
         let header = format!(r#"{{"a": {}, "b": {}}}"#, entry(0), entry(2));
         files.0.insert(WEIGHTS.to_owned(), raw_file(&header, &[0; 6]));
     }),
-    ("a hole", |files| {
+    ("gap between tensors", |files| {
         let header = r#"{"a": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}}"#;
         files.0.insert(WEIGHTS.to_owned(), raw_file(header, &[0; 6]));
     }),
-    ("a missing shard", |files| {
+    ("missing shard", |files| {
         shard(files, 2);
         files.0.remove("model-00002-of-00002.safetensors");
     }),
-    ("a shard without its tensor", |files| {
+    ("shard without its tensor", |files| {
         shard(files, 2);
         let held = files.0.get_mut("model-00001-of-00002.safetensors").unwrap();
         let mut all = tensors(held);
         all.remove(0);
         *held = file(&all);
     }),
-    ("a shard that takes another's tensor", |files| {
+    ("shard with a tensor of another shard", |files| {
         shard(files, 2);
         let other = tensors(&files.0["model-00002-of-00002.safetensors"])[0].clone();
         let held = files.0.get_mut("model-00001-of-00002.safetensors").unwrap();
@@ -93,11 +93,11 @@ const FILES: &[(&str, Change)] = &[
         all.push(other);
         *held = file(&all);
     }),
-    ("a bad index", |files| {
+    ("invalid index", |files| {
         shard(files, 2);
         text(files, INDEX, "{\"weight_map\": 1}");
     }),
-    ("an index that leads elsewhere", |files| {
+    ("index with a path outside the directory", |files| {
         shard(files, 2);
         text(files, INDEX, "{\"weight_map\": {\"a\": \"../secret.safetensors\"}}");
     }),
@@ -120,10 +120,10 @@ fn faults(change: Change) -> String {
 }
 
 #[test]
-fn every_fault_is_named() {
+fn reports_every_fault() {
     for (name, cases) in [("configurations", CONFIGURATIONS), ("tensors", TENSORS), ("files", FILES)] {
-        let told: Vec<String> =
+        let messages: Vec<String> =
             cases.iter().map(|(title, change)| format!("── {title}\n{}", faults(*change))).collect();
-        insta::assert_snapshot!(name, told.join("\n"));
+        insta::assert_snapshot!(name, messages.join("\n"));
     }
 }

@@ -2,7 +2,7 @@
 //! time.
 
 use crate::common::{model, models, raw_file, read};
-use forge_frontend::{DummyWeights, Memory, Options, Tensors};
+use forge_frontend::{DummyWeights, MemoryCheckpoint, Options, Tensors};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ fn key() -> impl Strategy<Value = String> {
 }
 
 /// A model with some keys of a JSON file replaced.
-fn edited(name: &str, file: &str, changes: BTreeMap<String, Value>) -> Memory {
+fn edited(name: &str, file: &str, changes: BTreeMap<String, Value>) -> MemoryCheckpoint {
     let mut files = model(name);
     crate::common::edit(&mut files, file, |config| config.as_object_mut().unwrap().extend(changes));
     files
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn any_settings_beside(
+    fn any_generation_and_tokenizer_settings(
         generation in prop::collection::btree_map(key(), value(), 1..5),
         tokenizer in prop::collection::btree_map("bos_token|eos_token|added_tokens_decoder", value(), 1..4),
     ) {
@@ -144,7 +144,7 @@ proptest! {
 
     #[test]
     fn any_weights(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let files = Memory(BTreeMap::from([(WEIGHTS.to_owned(), bytes)]));
+        let files = MemoryCheckpoint(BTreeMap::from([(WEIGHTS.to_owned(), bytes)]));
         prop_assert!(Tensors::open(&files).is_err() || files.0[WEIGHTS].starts_with(&[2, 0, 0, 0, 0, 0, 0, 0]));
     }
 
@@ -165,7 +165,7 @@ proptest! {
         }
         let header = format!("{{{}}}", tensors.join(","));
         let file = raw_file(&header, &data);
-        let ours = Tensors::open(&Memory(BTreeMap::from([(WEIGHTS.to_owned(), file.clone())])));
+        let ours = Tensors::open(&MemoryCheckpoint(BTreeMap::from([(WEIGHTS.to_owned(), file.clone())])));
         // The frontend rejects what the safetensors library rejects, except tensors of unknown type.
         if ours.is_ok() && !header.contains("\"X\"") {
             prop_assert!(safetensors::SafeTensors::deserialize(&file).is_ok(), "{}", header);

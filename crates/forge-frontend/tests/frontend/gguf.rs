@@ -2,7 +2,7 @@
 
 use crate::common::read;
 use crate::gguf_file::File;
-use forge_frontend::{Memory, Opened, Options, Tensors, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, Tensors, read_model};
 use forge_ir::Diagnostic;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -37,15 +37,15 @@ fn json(path: &str) -> Value {
     serde_json::from_slice(&bytes(path)).unwrap()
 }
 
-fn memory(file: Vec<u8>) -> Memory {
-    Memory(BTreeMap::from([(FILE.to_owned(), file)]))
+fn memory(file: Vec<u8>) -> MemoryCheckpoint {
+    MemoryCheckpoint(BTreeMap::from([(FILE.to_owned(), file)]))
 }
 
-fn opened(name: &str) -> Opened {
+fn opened(name: &str) -> LoadedCheckpoint {
     read(&memory(bytes(&format!("gguf/{name}.gguf")))).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
 }
 
-fn tokenizer(opened: &Opened) -> Tokenizer {
+fn tokenizer(opened: &LoadedCheckpoint) -> Tokenizer {
     Tokenizer::from_bytes(&opened.texts.0["tokenizer.json"]).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn texts_become_the_tokens_of_the_tokenizer_that_the_file_was_made_of() {
+fn gguf_tokenizer_matches_the_original_tokenizer() {
     for (name, base) in FILES {
         let tokenizer = tokenizer(&opened(name));
         let golden = json(&format!("models/{base}/tokenizer_golden.json"));
@@ -75,7 +75,7 @@ fn texts_become_the_tokens_of_the_tokenizer_that_the_file_was_made_of() {
 }
 
 #[test]
-fn scored_pieces_are_joined_as_sentencepiece_joins_them() {
+fn merges_match_sentencepiece() {
     for (name, family) in [("mistral-q5_0", "mistral"), ("gemma2-q5_1", "gemma2"), ("gemma3-q4_1", "gemma3")]
     {
         let tokenizer = tokenizer(&opened(name));
@@ -88,7 +88,7 @@ fn scored_pieces_are_joined_as_sentencepiece_joins_them() {
 }
 
 #[test]
-fn templates_and_special_tokens_are_those_of_the_model() {
+fn reads_chat_template_and_special_tokens() {
     for (name, base) in FILES {
         let opened = opened(name);
         let config: Value = serde_json::from_slice(&opened.texts.0["tokenizer_config.json"]).unwrap();
@@ -114,7 +114,7 @@ fn diagnostics(file: &File, options: &Options) -> String {
     messages(read_model(&memory(file.write()), options))
 }
 
-fn messages(read: Result<Opened, Vec<Diagnostic>>) -> String {
+fn messages(read: Result<LoadedCheckpoint, Vec<Diagnostic>>) -> String {
     match read {
         Ok(_) => "nothing\n".to_owned(),
         Err(faults) => faults.iter().map(|fault| format!("{fault}\n")).collect(),
@@ -181,7 +181,7 @@ const CHANGES: &[(&str, Change)] = &[
 ];
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn rejects_unsupported_gguf_metadata() {
     let file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     let mut all = String::new();
     for (name, change) in CHANGES {
@@ -193,7 +193,7 @@ fn what_is_not_understood_is_refused() {
 }
 
 #[test]
-fn an_unknown_key_can_be_allowed() {
+fn accepts_unknown_gguf_keys_on_request() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     let key = "llama.attention.temperature_scale";
     file.set(key, 6, &0.1_f32.to_le_bytes());
@@ -205,7 +205,7 @@ fn an_unknown_key_can_be_allowed() {
 }
 
 #[test]
-fn keys_that_llama_cpp_does_not_read_are_listed_and_have_no_effect() {
+fn keys_unread_by_llama_cpp_are_listed_and_have_no_effect() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     let keys = ["imatrix.chunks_count", "llama.attention.sliding_window", "llama.pooling_type.fog"];
     keys.iter().for_each(|key| file.set(key, 4, &7_u32.to_le_bytes()));
@@ -223,7 +223,7 @@ fn keys_that_llama_cpp_does_not_read_are_listed_and_have_no_effect() {
 }
 
 #[test]
-fn recommended_sampling_settings_become_those_of_generation_config() {
+fn reads_recommended_sampling_parameters() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     let config = |file: &File| -> Value {
         let opened = read(&memory(file.write())).unwrap();
@@ -243,7 +243,7 @@ fn recommended_sampling_settings_become_those_of_generation_config() {
 }
 
 #[test]
-fn every_listed_token_ends_an_answer() {
+fn reads_all_eog_tokens() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     let list = [4_u32.to_le_bytes().to_vec(), 2_u64.to_le_bytes().to_vec()].concat();
     let ids = [5_u32, 9].map(u32::to_le_bytes).concat();
@@ -268,7 +268,7 @@ fn pieces(pre: Option<&str>, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn texts_are_cut_by_the_tokenizer_that_a_file_names() {
+fn pre_tokenizer_matches_the_named_one() {
     let cases: [(Option<&str>, &str, &[&str]); 9] = [
         (Some("default"), "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
         (None, "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
@@ -286,14 +286,14 @@ fn texts_are_cut_by_the_tokenizer_that_a_file_names() {
 }
 
 #[test]
-fn a_projector_beside_a_text_model_is_left_out() {
+fn ignores_mmproj_files() {
     let mut files = memory(bytes("gguf/tiny-f32.gguf"));
     files.0.insert("mmproj-model-f16.gguf".to_owned(), vec![0; 9]);
     read(&files).unwrap_or_else(|faults| panic!("{faults:#?}"));
 }
 
 #[test]
-fn pieces_that_all_have_one_score_have_no_order() {
+fn rejects_vocabularies_with_constant_scores() {
     let mut file = File::parse(&bytes("gguf/mistral-q5_0.gguf"));
     let scores = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.scores").unwrap();
     // The kind and the count of the list stay.
@@ -306,7 +306,7 @@ fn pieces_that_all_have_one_score_have_no_order() {
 }
 
 #[test]
-fn broken_headers_are_refused() {
+fn rejects_invalid_gguf_headers() {
     let whole = bytes("gguf/tiny-f32.gguf");
     let set = |at: usize, bytes: &[u8]| {
         let mut file = whole.clone();
@@ -345,10 +345,10 @@ fn broken_headers_are_refused() {
 }
 
 #[test]
-fn a_file_in_parts_is_the_file() {
+fn split_gguf_files_give_the_same_model() {
     let whole = File::parse(&bytes("gguf/tiny-f32.gguf"));
     let name = |part: usize| format!("tiny-{part:05}-of-00003.gguf");
-    let mut files = Memory::default();
+    let mut files = MemoryCheckpoint::default();
     for part in 0..3 {
         let mut file = File { values: Vec::new(), tensors: Vec::new() };
         if part == 0 {
@@ -365,7 +365,7 @@ fn a_file_in_parts_is_the_file() {
     assert_eq!(split.graph.to_string(), one.graph.to_string());
     let file = memory(bytes("gguf/tiny-f32.gguf"));
     for tensor in one.tensors.iter() {
-        let read = |opened: &Opened, files: &Memory| {
+        let read = |opened: &LoadedCheckpoint, files: &MemoryCheckpoint| {
             let mut bytes = vec![0; tensor.bytes as usize];
             opened.tensors.read(files, &tensor.name, 0, &mut bytes).unwrap();
             bytes
@@ -399,7 +399,7 @@ fn mutation() -> impl Strategy<Value = (u32, u64, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
-    fn whatever_the_bytes_are_there_is_a_graph_or_a_fault(mutations in prop::collection::vec(mutation(), 1..4)) {
+    fn mutated_gguf_files_give_a_graph_or_a_diagnostic(mutations in prop::collection::vec(mutation(), 1..4)) {
         let mut file = bytes("gguf/tiny-f32.gguf");
         for (how, at, bytes) in mutations {
             // Most bytes of the file are weights, whose values do not matter.
@@ -423,7 +423,7 @@ proptest! {
 }
 
 #[test]
-fn tensors_are_shown_where_no_model_can_be_made_of_them() {
+fn lists_tensors_of_unsupported_models() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
     file.set_text("general.architecture", "mystery");
     let tensor = file.tensor("blk.0.ffn_down.weight");

@@ -2,7 +2,7 @@
 
 use crate::common::{Raw, configured, edit, edit_weights, model, models, read, shard};
 use crate::spellings::without;
-use forge_frontend::{Memory, Options, read_model};
+use forge_frontend::{MemoryCheckpoint, Options, read_model};
 use forge_ir::{Graph, Op};
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn windows(graph: &Graph) -> Vec<Option<usize>> {
 }
 
 #[test]
-fn layers_see_windows() {
+fn layers_have_sliding_windows() {
     let mistral = |context: usize, window: Value| {
         windows(&configured("mistral", |config| {
             config["max_position_embeddings"] = json!(context);
@@ -84,7 +84,7 @@ fn layers_see_windows() {
 }
 
 #[test]
-fn caps_may_be_left_out() {
+fn softcaps_are_optional() {
     let caps = |changes: Value| {
         let graph = configured("gemma2", |config| {
             config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
@@ -104,7 +104,7 @@ fn caps_may_be_left_out() {
 
 /// transformers pads the keys of `per_layer_config` to as many digits as the longest has.
 #[test]
-fn per_layer_config_keys_may_be_zero_padded() {
+fn accepts_zero_padded_layer_keys() {
     let layers_of = |padded: bool| {
         let mut files = model("gemma4_moe");
         edit(&mut files, "config.json", |config| {
@@ -139,7 +139,7 @@ fn per_layer_config_keys_may_be_zero_padded() {
 }
 
 #[test]
-fn text_models_may_be_wrapped() {
+fn reads_wrapped_text_models() {
     let gemma_3 = json!({
         "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
         "vision_config": {"hidden_size": 16}, "mm_tokens_per_image": 4, "image_token_index": 500,
@@ -190,7 +190,7 @@ fn text_models_may_be_wrapped() {
         let text = read(&text).unwrap();
         assert_eq!(wrapped.ignored, [other]);
         assert_eq!((&wrapped.graph.bodies, &wrapped.graph.layers), (&text.graph.bodies, &text.graph.layers));
-        let names = |opened: &forge_frontend::Opened, prefix: &str| -> Vec<String> {
+        let names = |opened: &forge_frontend::LoadedCheckpoint, prefix: &str| -> Vec<String> {
             let names = opened.graph.weights.iter().map(|weight| weight.tensor.strip_prefix(prefix));
             names.map(|name| name.unwrap().to_owned()).collect()
         };
@@ -199,7 +199,7 @@ fn text_models_may_be_wrapped() {
 }
 
 #[test]
-fn gpt_2_may_be_without_its_head_s_scope() {
+fn accepts_gpt2_names_without_prefix() {
     let mut bare = model("gpt2");
     edit_weights(&mut bare, |all| {
         for tensor in all.iter_mut() {
@@ -229,15 +229,17 @@ fn gpt_2_may_be_without_its_head_s_scope() {
 }
 
 #[test]
-fn tokens_with_a_meaning_are_found() {
-    let specials = |change: &dyn Fn(&mut Memory)| {
+fn finds_bos_and_eos_tokens() {
+    let specials = |change: &dyn Fn(&mut MemoryCheckpoint)| {
         let mut files = model("llama");
         change(&mut files);
         let specials = read(&files).unwrap().graph.model.specials.clone();
         (specials.begin, specials.end)
     };
     let generation = |value: Value| {
-        move |files: &mut Memory| edit(files, "generation_config.json", |config| *config = value.clone())
+        move |files: &mut MemoryCheckpoint| {
+            edit(files, "generation_config.json", |config| *config = value.clone())
+        }
     };
     assert_eq!(specials(&|_| {}), (Some(495), vec![499]));
     let list = generation(json!({"bos_token_id": 1, "eos_token_id": [2, 3]}));
@@ -262,7 +264,7 @@ fn tokens_with_a_meaning_are_found() {
 }
 
 #[test]
-fn shards_make_the_same_model() {
+fn sharded_checkpoints_give_the_same_model() {
     for name in ["llama", "llama_bias"] {
         let mut files = model(name);
         let whole = read(&files).unwrap();
@@ -282,7 +284,7 @@ fn shards_make_the_same_model() {
 }
 
 #[test]
-fn what_a_model_does_not_need_is_left_out_knowingly() {
+fn reports_ignored_tensors() {
     let mut files = model("llama3_rope");
     let plain = read(&files).unwrap();
     assert!(plain.ignored.is_empty());
@@ -298,7 +300,7 @@ fn what_a_model_does_not_need_is_left_out_knowingly() {
 }
 
 #[test]
-fn unknown_keys_may_be_allowed() {
+fn accepts_unknown_keys_on_request() {
     let mut files = model("llama");
     edit(&mut files, "config.json", |config| {
         config["attention_chunk_size"] = json!(1);
@@ -313,9 +315,9 @@ fn unknown_keys_may_be_allowed() {
     // Allowing a key that the file does not have is an error: probably a typo.
     let faults = allowing(&["attention_chunk_size", "rope_scaling.beta_fast", "rope_scaling.frog", "nope"])
         .unwrap_err();
-    let said: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+    let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(
-        said,
+        messages,
         [
             "--ignore-config-key rope_scaling.frog: config.json has no such key",
             "--ignore-config-key nope: config.json has no such key",

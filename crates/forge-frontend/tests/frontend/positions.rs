@@ -19,7 +19,7 @@ fn frequencies(graph: &Graph) -> Vec<f32> {
 }
 
 #[test]
-fn positions_are_scaled() {
+fn scales_rope_positions() {
     let plain = frequencies(&configured("llama", |_| {}));
     let linear =
         |scaling: Value| frequencies(&configured("llama", |config| config["rope_scaling"] = scaling));
@@ -45,7 +45,7 @@ fn positions_are_scaled() {
 }
 
 #[test]
-fn kinds_of_scaling_are_what_transformers_computes() {
+fn rope_scaling_matches_transformers() {
     let llama = |changes: Value| {
         let graph = configured("llama", |config| {
             config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());

@@ -1,31 +1,31 @@
 //! Extra tensors and files in published checkpoints: each is used, ignored or named in a diagnostic.
 
 use crate::common::{Raw, edit, edit_weights, file, model, read, shard, tensors};
-use forge_frontend::{Memory, Opened};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint};
 use serde_json::json;
 
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 
-fn changed(name: &str, change: impl FnOnce(&mut Memory)) -> Opened {
+fn changed(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> LoadedCheckpoint {
     let mut files = model(name);
     change(&mut files);
     read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
 }
 
-fn fault(name: &str, change: impl FnOnce(&mut Memory)) -> String {
+fn fault(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> String {
     let mut files = model(name);
     change(&mut files);
     read(&files).expect_err("the change breaks the model").iter().map(|fault| format!("{fault}\n")).collect()
 }
 
-fn add(files: &mut Memory, name: &str, dtype: &str, shape: &[usize], bytes: usize) {
+fn add(files: &mut MemoryCheckpoint, name: &str, dtype: &str, shape: &[usize], bytes: usize) {
     let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), shape.to_vec());
     edit_weights(files, |all| all.push(Raw { name, dtype, shape, bytes: vec![0; bytes] }));
 }
 
 #[test]
-fn rotary_buffers_and_kv_cache_scales_are_left_out() {
+fn ignores_rotary_buffers_and_kv_cache_scales() {
     let names = [
         "model.layers.0.self_attn.k_scale",
         "model.layers.0.self_attn.rotary_emb.inv_freq",
@@ -37,7 +37,7 @@ fn rotary_buffers_and_kv_cache_scales_are_left_out() {
 }
 
 #[test]
-fn names_may_lack_the_prefix_of_the_model() {
+fn accepts_tensor_names_without_prefix() {
     let bare = changed("qwen3", |files| {
         edit_weights(files, |all| {
             for tensor in all {
@@ -51,7 +51,7 @@ fn names_may_lack_the_prefix_of_the_model() {
 }
 
 #[test]
-fn an_untied_model_without_a_head_uses_the_embedding_table() {
+fn ties_the_head_if_lm_head_is_absent() {
     let opened = changed("llama", |files| {
         edit_weights(files, |all| all.retain(|tensor| tensor.name != "lm_head.weight"));
     });
@@ -66,7 +66,7 @@ fn an_untied_model_without_a_head_uses_the_embedding_table() {
 }
 
 #[test]
-fn rows_past_the_vocabulary_are_left_out() {
+fn drops_rows_beyond_the_vocabulary() {
     let opened = changed("llama", |files| edit(files, CONFIG, |config| config["vocab_size"] = json!(500)));
     assert_eq!(opened.graph.model.vocabulary, 500);
     assert_eq!(opened.ignored, ["lm_head.weight[500..512]", "model.embed_tokens.weight[500..512]"]);
@@ -74,7 +74,7 @@ fn rows_past_the_vocabulary_are_left_out() {
 }
 
 #[test]
-fn keys_that_transformers_never_reads_have_no_effect() {
+fn keys_unread_by_transformers_have_no_effect() {
     let plain = changed("llama", |_| {});
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| {
@@ -92,15 +92,15 @@ fn keys_that_transformers_never_reads_have_no_effect() {
     for key in ignored {
         assert!(opened.keys.ignored.iter().any(|path| path == key), "{key}: {:?}", opened.keys.ignored);
     }
-    let said = fault("llama", |files| edit(files, CONFIG, |config| config["is_causal"] = json!(false)));
-    assert!(said.contains("unsupported key is_causal, which transformers"), "{said}");
+    let message = fault("llama", |files| edit(files, CONFIG, |config| config["is_causal"] = json!(false)));
+    assert!(message.contains("unsupported key is_causal, which transformers"), "{message}");
     let own = json!({"0": {"head_dim": 8}});
-    let said = fault("llama", |files| edit(files, CONFIG, |config| config["per_layer_config"] = own));
-    assert!(said.contains("unsupported key per_layer_config, which transformers"), "{said}");
+    let message = fault("llama", |files| edit(files, CONFIG, |config| config["per_layer_config"] = own));
+    assert!(message.contains("unsupported key per_layer_config, which transformers"), "{message}");
 }
 
 #[test]
-fn a_key_that_looks_misspelt_is_noted() {
+fn suggests_the_nearest_key() {
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| {
             config.as_object_mut().unwrap().remove("rms_norm_eps");
@@ -114,12 +114,12 @@ fn a_key_that_looks_misspelt_is_noted() {
 }
 
 #[test]
-fn an_empty_quantization_config_is_none() {
+fn accepts_empty_quantization_config() {
     changed("llama", |files| edit(files, CONFIG, |config| config["quantization_config"] = json!({})));
 }
 
 #[test]
-fn a_class_in_other_letters_is_the_same_class() {
+fn architecture_names_ignore_case() {
     let opened = changed("llama", |files| {
         edit(files, CONFIG, |config| config["architectures"] = json!(["LLaMAForCausalLM"]));
     });
@@ -127,7 +127,7 @@ fn a_class_in_other_letters_is_the_same_class() {
 }
 
 #[test]
-fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
+fn remote_code_models_are_compiled_by_architecture() {
     let opened = changed("deepseek_v3", |files| {
         edit(files, CONFIG, |config| {
             config["model_type"] = json!("kimi_k2");
@@ -139,20 +139,20 @@ fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
         opened.notes,
         ["custom code (auto_map) is ignored: compiling as transformers' DeepseekV3ForCausalLM"]
     );
-    let said = fault("deepseek_v3", |files| {
+    let message = fault("deepseek_v3", |files| {
         edit(files, CONFIG, |config| config["model_type"] = json!("llama"));
     });
-    assert!(said.contains("model_type"), "{said}");
+    assert!(message.contains("model_type"), "{message}");
 }
 
 #[test]
-fn a_text_model_may_name_the_class_of_the_multimodal_model_it_is_part_of() {
+fn accepts_text_models_with_a_multimodal_architecture() {
     for (name, class, wrapper) in [
         ("qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
         ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     ] {
         let plain = changed(name, |_| {});
-        let named = |files: &mut Memory| {
+        let named = |files: &mut MemoryCheckpoint| {
             edit(files, CONFIG, |config| config["architectures"] = json!([wrapper]));
         };
         let opened = changed(name, named);
@@ -164,20 +164,20 @@ fn a_text_model_may_name_the_class_of_the_multimodal_model_it_is_part_of() {
                 "architectures is {wrapper}, but the configuration is that of its text model: compiling as {class}"
             )]
         );
-        let said = fault(name, |files| {
+        let message = fault(name, |files| {
             named(files);
             edit(files, CONFIG, |config| config["text_config"] = json!({"hidden_size": 64}));
         });
-        assert!(said.contains(&format!("the architecture {wrapper} has model_type")), "{said}");
+        assert!(message.contains(&format!("the architecture {wrapper} has model_type")), "{message}");
     }
-    let said = fault("llama", |files| {
+    let message = fault("llama", |files| {
         edit(files, CONFIG, |config| config["architectures"] = json!(["Qwen3_5ForConditionalGeneration"]));
     });
-    assert!(said.contains("has model_type qwen3_5, found llama"), "{said}");
+    assert!(message.contains("has model_type qwen3_5, found llama"), "{message}");
 }
 
 #[test]
-fn a_text_model_is_found_among_the_tensors_of_a_multimodal_model() {
+fn finds_the_text_model_in_multimodal_checkpoints() {
     let plain = changed("qwen3_5_text", |_| {});
     let opened = changed("qwen3_5_text", |files| {
         edit_weights(files, |all| {
@@ -195,24 +195,24 @@ fn a_text_model_is_found_among_the_tensors_of_a_multimodal_model() {
 }
 
 #[test]
-fn numbers_that_only_python_writes_are_read() {
+fn reads_python_only_numbers() {
     changed("llama", |files| {
         let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
         let text = text.trim_end().trim_end_matches('}').to_owned()
             + r#", "bad_words_ids": [0.0, Infinity], "typical_p": NaN}"#;
         files.0.insert(CONFIG.to_owned(), text.into_bytes());
     });
-    let said = fault("llama", |files| {
+    let message = fault("llama", |files| {
         let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
         let text =
             text.trim_end().trim_end_matches('}').to_owned() + r#", "partial_rotary_factor": Infinity}"#;
         files.0.insert(CONFIG.to_owned(), text.into_bytes());
     });
-    assert!(said.contains("partial_rotary_factor: expected a finite number"), "{said}");
+    assert!(message.contains("partial_rotary_factor: expected a finite number"), "{message}");
 }
 
 #[test]
-fn generation_settings_that_are_not_json_are_not_used() {
+fn ignores_invalid_generation_config() {
     // One published file lacks a comma, and another has one too many.
     const BROKEN: &str = "{\"eos_token_id\": 7\n \"max_new_tokens\": 1024,}";
     let opened = changed("llama", |files| {
@@ -230,7 +230,7 @@ fn generation_settings_that_are_not_json_are_not_used() {
 }
 
 #[test]
-fn the_older_name_of_a_scaling_counts_where_there_is_no_newer() {
+fn rope_type_takes_precedence_over_the_legacy_key() {
     let scaling = |kind: serde_json::Value| {
         changed("llama3_rope", |files| {
             edit(files, CONFIG, |config| {
@@ -248,7 +248,7 @@ fn the_older_name_of_a_scaling_counts_where_there_is_no_newer() {
 }
 
 #[test]
-fn other_layouts_of_the_weights_beside_the_shards_are_not_read() {
+fn ignores_other_weight_files_next_to_shards() {
     changed("llama", |files| {
         shard(files, 2);
         files.0.insert("consolidated.safetensors".to_owned(), vec![1, 2, 3]);
@@ -257,7 +257,7 @@ fn other_layouts_of_the_weights_beside_the_shards_are_not_read() {
 }
 
 #[test]
-fn weights_that_forge_does_not_read_come_with_the_way_out() {
+fn unsupported_weight_files_are_reported_with_a_remedy() {
     let only = |name: &str| {
         fault("llama", |files| {
             files.0.remove(WEIGHTS);
@@ -270,24 +270,24 @@ fn weights_that_forge_does_not_read_come_with_the_way_out() {
 }
 
 #[test]
-fn a_git_lfs_pointer_is_named_as_one() {
+fn reports_git_lfs_pointers() {
     const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n";
     for name in [WEIGHTS, CONFIG, "generation_config.json"] {
-        let said = fault("llama", |files| {
+        let message = fault("llama", |files| {
             files.0.insert(name.to_owned(), POINTER.into());
         });
         assert!(
-            said.contains(&format!("{name} is a Git LFS pointer")) && said.contains("git lfs pull"),
-            "{said}"
+            message.contains(&format!("{name} is a Git LFS pointer")) && message.contains("git lfs pull"),
+            "{message}"
         );
     }
-    let gguf = Memory([("model.gguf".to_owned(), POINTER.into())].into());
-    let said = read(&gguf).unwrap_err()[0].to_string();
-    assert!(said.contains("model.gguf is a Git LFS pointer"), "{said}");
+    let gguf = MemoryCheckpoint([("model.gguf".to_owned(), POINTER.into())].into());
+    let message = read(&gguf).unwrap_err()[0].to_string();
+    assert!(message.contains("model.gguf is a Git LFS pointer"), "{message}");
 }
 
 #[test]
-fn a_copy_of_a_tied_head_has_to_be_equal() {
+fn rejects_tied_heads_that_differ() {
     let copy = |change: fn(&mut Vec<u8>)| {
         let mut files = model("gemma2");
         let mut all = tensors(&files.0[WEIGHTS]);

@@ -35,7 +35,7 @@ fn published_models_have_their_published_sizes() {
 }
 
 #[test]
-fn a_configuration_alone_makes_the_same_model() {
+fn config_with_dummy_weights_gives_the_same_graph() {
     // All weights are then unquantized; 4-bit weights would have other names.
     for name in models().into_iter().filter(|name| name != "gpt_oss_mxfp4") {
         let files = model(&name);
@@ -51,7 +51,7 @@ fn a_configuration_alone_makes_the_same_model() {
 }
 
 #[test]
-fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
+fn absent_sizes_have_the_defaults_of_transformers() {
     /// Rows of a projection of the first layer.
     fn rows(name: &str, projection: &str, changes: &Value) -> usize {
         let mut config: Value = serde_json::from_slice(&model(name).0["config.json"]).unwrap();
@@ -106,7 +106,7 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
 }
 
 #[test]
-fn gemma_3_may_leave_out_what_is_usual() {
+fn gemma3_keys_have_defaults() {
     // The complete text configuration of the published 4B multimodal checkpoint.
     let graph = graph(
         &json!({
@@ -124,7 +124,7 @@ fn gemma_3_may_leave_out_what_is_usual() {
 }
 
 #[test]
-fn embeddings_are_scaled_by_the_root_of_their_width() {
+fn gemma_embeddings_are_scaled_by_sqrt_of_hidden_size() {
     for (hidden, scale) in [(64, 8.0), (2304, 48.0), (3584, 59.866_52)] {
         let mut config: Value = serde_json::from_slice(&model("gemma2").0["config.json"]).unwrap();
         config["hidden_size"] = json!(hidden);
@@ -137,28 +137,28 @@ fn embeddings_are_scaled_by_the_root_of_their_width() {
 }
 
 #[test]
-fn what_no_checkpoint_can_hold_is_refused() {
-    let refused = |change: &dyn Fn(&mut Value)| {
+fn rejects_impossible_sizes() {
+    let rejected = |change: &dyn Fn(&mut Value)| {
         let mut config: Value = serde_json::from_slice(&model("qwen3").0["config.json"]).unwrap();
         change(&mut config);
         let faults = DummyWeights::new(&config.to_string(), &Options::default()).map(|_| ()).unwrap_err();
         faults.iter().map(|fault| fault.code).collect::<Vec<_>>()
     };
     let huge = u32::MAX;
-    assert_eq!(refused(&|config| config["num_hidden_layers"] = json!(huge)), ["F0206"]);
+    assert_eq!(rejected(&|config| config["num_hidden_layers"] = json!(huge)), ["F0206"]);
     assert_eq!(
-        refused(&|config| {
+        rejected(&|config| {
             config["hidden_size"] = json!(huge);
             config["intermediate_size"] = json!(huge);
         }),
         ["F0306"]
     );
-    assert_eq!(refused(&|config| config["attention_chunk_size"] = json!(1)), ["F0207"]);
-    assert_eq!(refused(&|config| config["vocab_size"] = json!("many")), ["F0204"]);
+    assert_eq!(rejected(&|config| config["attention_chunk_size"] = json!(1)), ["F0207"]);
+    assert_eq!(rejected(&|config| config["vocab_size"] = json!("many")), ["F0204"]);
 }
 
 #[test]
-fn all_numbers_are_nought() {
+fn dummy_weights_are_zero() {
     let shapes = DummyWeights::new(
         std::str::from_utf8(&model("llama").0["config.json"]).unwrap(),
         &Options::default(),

@@ -10,7 +10,7 @@ pub(crate) fn without(config: &mut Value, keys: &[&str]) {
 }
 
 #[test]
-fn both_spellings_and_absent_keys_mean_the_same() {
+fn alternative_and_absent_keys_are_equivalent() {
     let plain = |name: &str| configured(name, |_| {});
     let same = |name: &str, change: &dyn Fn(&mut Value)| {
         assert_eq!(configured(name, change), plain(name), "{name}");

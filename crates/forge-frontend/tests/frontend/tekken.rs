@@ -2,7 +2,7 @@
 //! diagnostics.
 
 use crate::common::{edit, model, read};
-use forge_frontend::{Memory, Opened};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
@@ -16,7 +16,7 @@ fn bytes(file: &str) -> Vec<u8> {
 }
 
 /// A model with `tekken.json` instead of `tokenizer.json`.
-fn checkpoint() -> Memory {
+fn checkpoint() -> MemoryCheckpoint {
     let mut files = model("mistral");
     files.0.remove(TOKENIZER);
     files.0.remove(TOKENIZER_CONFIG);
@@ -24,13 +24,13 @@ fn checkpoint() -> Memory {
     files
 }
 
-fn opened(change: impl FnOnce(&mut Value)) -> Opened {
+fn opened(change: impl FnOnce(&mut Value)) -> LoadedCheckpoint {
     let mut files = checkpoint();
     edit(&mut files, TEKKEN, change);
     read(&files).unwrap_or_else(|faults| panic!("{faults:#?}"))
 }
 
-fn tokenizer(opened: &Opened) -> Tokenizer {
+fn tokenizer(opened: &LoadedCheckpoint) -> Tokenizer {
     Tokenizer::from_bytes(&opened.texts.0[TOKENIZER]).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn texts_become_the_tokens_of_mistral_common() {
+fn tokenizes_like_mistral_common() {
     let tokenizer = tokenizer(&opened(|_| {}));
     let golden: Value = serde_json::from_slice(&bytes("golden.json")).unwrap();
     for entry in golden["texts"].as_array().unwrap() {
@@ -59,7 +59,7 @@ fn texts_become_the_tokens_of_mistral_common() {
 }
 
 #[test]
-fn special_tokens_are_named_for_chat_templates() {
+fn names_special_tokens_for_chat_templates() {
     let opened = opened(|_| {});
     let config: Value = serde_json::from_slice(&opened.texts.0[TOKENIZER_CONFIG]).unwrap();
     let name = |key: &str| config[key].as_str();
@@ -69,7 +69,7 @@ fn special_tokens_are_named_for_chat_templates() {
 }
 
 #[test]
-fn early_files_do_not_list_their_special_tokens() {
+fn files_of_early_versions_have_default_special_tokens() {
     let unlisted = |version: &'static str| {
         move |tekken: &mut Value| {
             tekken.as_object_mut().unwrap().remove("special_tokens");
@@ -82,12 +82,15 @@ fn early_files_do_not_list_their_special_tokens() {
     {
         assert_eq!(tokenizer.id_to_token(id).as_deref(), Some(name));
     }
-    let said = fault(unlisted("v11"));
-    assert!(said.contains("tekken.json: special_tokens is missing, and version v11 requires it"), "{said}");
+    let message = fault(unlisted("v11"));
+    assert!(
+        message.contains("tekken.json: special_tokens is missing, and version v11 requires it"),
+        "{message}"
+    );
 }
 
 #[test]
-fn no_token_begins_a_text_where_the_file_has_none() {
+fn has_no_bos_if_the_file_has_none() {
     let tokenizer = tokenizer(&opened(|tekken| tekken["special_tokens"][1]["token_str"] = json!("<start>")));
     assert_eq!(
         tokenizer.encode("a", true).unwrap().get_ids(),
@@ -96,7 +99,7 @@ fn no_token_begins_a_text_where_the_file_has_none() {
 }
 
 #[test]
-fn files_of_the_checkpoint_go_before_converted_ones() {
+fn tokenizer_json_takes_precedence_over_tekken_json() {
     let mut files = checkpoint();
     let own = model("mistral").0;
     files.0.insert(TOKENIZER_CONFIG.to_owned(), own[TOKENIZER_CONFIG].clone());
@@ -114,11 +117,11 @@ fn fault(change: impl FnOnce(&mut Value)) -> String {
 }
 
 #[test]
-fn a_broken_file_is_named_with_its_key() {
+fn reports_the_invalid_key_of_tekken_json() {
     let mut files = checkpoint();
     files.0.insert(TEKKEN.to_owned(), b"{\"config\": ".to_vec());
-    let said = read(&files).unwrap_err()[0].to_string();
-    assert!(said.contains("tekken.json is not valid JSON"), "{said}");
+    let message = read(&files).unwrap_err()[0].to_string();
+    assert!(message.contains("tekken.json is not valid JSON"), "{message}");
 
     type Change = fn(&mut Value);
     let cases: [(Change, &str); 13] = [
@@ -158,9 +161,9 @@ fn a_broken_file_is_named_with_its_key() {
         ),
     ];
     for (change, expected) in cases {
-        let said = fault(change);
-        assert!(said.contains(&format!("tekken.json: {expected}")), "{expected}\n{said}");
+        let message = fault(change);
+        assert!(message.contains(&format!("tekken.json: {expected}")), "{expected}\n{message}");
     }
-    let said = fault(|tekken| tekken["vocab"][300] = json!({"rank": 300, "token_bytes": "YQ=="}));
-    assert!(said.contains("tekken.json: vocab[300] has the bytes of vocab[97]"), "{said}");
+    let message = fault(|tekken| tekken["vocab"][300] = json!({"rank": 300, "token_bytes": "YQ=="}));
+    assert!(message.contains("tekken.json: vocab[300] has the bytes of vocab[97]"), "{message}");
 }

@@ -5,7 +5,7 @@ mod server_faults;
 
 use crate::server_faults::first;
 use forge_hub::{Error, Event, Fetched, Request, RetryPolicy, Settings, Token, fetch};
-use server::{Act, COMMIT, Server};
+use server::{COMMIT, Response, Server};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) fn settings(server: &Server, cache: &Path) -> Settings {
         token: None,
         cache: cache.to_owned(),
         offline: false,
-        patience: RetryPolicy { tries: 4, first: Duration::from_millis(1), longest: Duration::from_secs(2) },
+        retry: RetryPolicy { tries: 4, first: Duration::from_millis(1), longest: Duration::from_secs(2) },
         silence: Duration::from_millis(300),
     }
 }
@@ -71,13 +71,13 @@ fn names_below(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_fetched_before_an_interruption_is_not_fetched_again() {
-    let server = Server::start(&checkpoint(), |ask| first(ask, 1, || Act::Cut(200_000)));
+fn resumes_interrupted_downloads() {
+    let server = Server::start(&checkpoint(), |request| first(request, 1, || Response::Truncate(200_000)));
     let home = tempfile::tempdir().unwrap();
     let patient = settings(&server, home.path());
-    let impatient =
-        Settings { patience: RetryPolicy { tries: 1, ..patient.patience.clone() }, ..patient.clone() };
-    assert!(matches!(fetched("owner/name", &impatient).0, Err(Error::GaveUp(_))));
+    let with_one_retry =
+        Settings { retry: RetryPolicy { tries: 1, ..patient.retry.clone() }, ..patient.clone() };
+    assert!(matches!(fetched("owner/name", &with_one_retry).0, Err(Error::RetriesExhausted(_))));
     let blobs = home.path().join("models--owner--name/blobs");
     let left: Vec<String> = names(&blobs).into_iter().filter(|name| name.ends_with(".incomplete")).collect();
     assert_eq!(left.len(), 1);
@@ -88,22 +88,22 @@ fn what_was_fetched_before_an_interruption_is_not_fetched_again() {
     assert_eq!(server.served("config.json"), 23);
 
     // Complete files are not requested, and a complete commit is not looked up.
-    let asked = server.asked().len();
+    let requests = server.requests().len();
     fetched("owner/name", &patient).0.unwrap();
-    assert_eq!(server.asked().len(), asked + 1);
+    assert_eq!(server.requests().len(), requests + 1);
     fetched(&format!("owner/name@{COMMIT}"), &patient).0.unwrap();
-    assert_eq!(server.asked().len(), asked + 1);
+    assert_eq!(server.requests().len(), requests + 1);
 }
 
 #[test]
-fn a_partial_file_that_is_wrong_is_started_over_once() {
+fn restarts_corrupt_partial_downloads_once() {
     for left in [vec![7; 1000], vec![7; SIZE], vec![7; SIZE + 1]] {
-        let server = Server::start(&checkpoint(), |ask| first(ask, 1, || Act::Cut(1000)));
+        let server = Server::start(&checkpoint(), |request| first(request, 1, || Response::Truncate(1000)));
         let home = tempfile::tempdir().unwrap();
         let patient = settings(&server, home.path());
-        let impatient =
-            Settings { patience: RetryPolicy { tries: 1, ..patient.patience.clone() }, ..patient.clone() };
-        assert!(fetched("owner/name", &impatient).0.is_err());
+        let with_one_retry =
+            Settings { retry: RetryPolicy { tries: 1, ..patient.retry.clone() }, ..patient.clone() };
+        assert!(fetched("owner/name", &with_one_retry).0.is_err());
         let blobs = home.path().join("models--owner--name/blobs");
         let partial = names(&blobs).into_iter().find(|name| name.ends_with(".incomplete")).unwrap();
         fs::write(blobs.join(partial), &left).unwrap();
@@ -113,36 +113,42 @@ fn a_partial_file_that_is_wrong_is_started_over_once() {
 }
 
 #[test]
-fn the_token_is_for_the_hub_alone() {
-    let other = Server::start(&checkpoint(), |_| Act::Serve);
+fn token_is_sent_to_the_hub_only() {
+    let other = Server::start(&checkpoint(), |_| Response::Serve);
     let elsewhere = format!("{}/", other.address);
-    let hub = Server::start(&checkpoint(), move |ask| match &*ask.file {
-        "list" => Act::Serve,
+    let hub = Server::start(&checkpoint(), move |request| match &*request.file {
+        "list" => Response::Serve,
         // Redirects to another host, and one within the hub.
-        MODEL => Act::Redirect(elsewhere.clone()),
-        "config.json" if ask.before == 0 => Act::Redirect(format!("/moved/resolve/{COMMIT}/config.json")),
-        _ => Act::Serve,
+        MODEL => Response::Redirect(elsewhere.clone()),
+        "config.json" if request.before == 0 => {
+            Response::Redirect(format!("/moved/resolve/{COMMIT}/config.json"))
+        }
+        _ => Response::Serve,
     });
     let home = tempfile::tempdir().unwrap();
     let token = Some(Token { text: "hf_secret".to_owned(), from: "HF_TOKEN".to_owned() });
     let done = fetched("owner/name", &Settings { token, ..settings(&hub, home.path()) }).0.unwrap();
     assert_eq!(fs::read(done.snapshot.join(MODEL)).unwrap(), checkpoint()[4].1);
     assert!(
-        hub.asked().iter().all(|ask| ask.token.as_deref() == Some("Bearer hf_secret")),
+        hub.requests().iter().all(|request| request.token.as_deref() == Some("Bearer hf_secret")),
         "{:?}",
-        hub.asked()
+        hub.requests()
     );
     assert!(
-        other.served(MODEL) == SIZE && other.asked().iter().all(|ask| ask.token.is_none()),
+        other.served(MODEL) == SIZE && other.requests().iter().all(|request| request.token.is_none()),
         "{:?}",
-        other.asked()
+        other.requests()
     );
-    assert!(other.asked().iter().all(|ask| !ask.head));
+    assert!(other.requests().iter().all(|request| !request.head));
 }
 
 #[test]
-fn concurrent_fetches_of_one_file_download_it_once() {
-    let server = Server::start(&checkpoint(), |ask| if ask.file == MODEL { Act::Drip } else { Act::Serve });
+fn concurrent_downloads_of_one_file_transfer_it_once() {
+    let server =
+        Server::start(
+            &checkpoint(),
+            |request| if request.file == MODEL { Response::Slow } else { Response::Serve },
+        );
     let home = tempfile::tempdir().unwrap();
     let settings = settings(&server, home.path());
     std::thread::scope(|scope| {
@@ -158,8 +164,8 @@ fn concurrent_fetches_of_one_file_download_it_once() {
 }
 
 #[test]
-fn without_the_hub_the_cache_holds() {
-    let server = Server::start(&checkpoint(), |_| Act::Serve);
+fn uses_the_cache_if_the_hub_is_unreachable() {
+    let server = Server::start(&checkpoint(), |_| Response::Serve);
     let home = tempfile::tempdir().unwrap();
     let on_line = settings(&server, home.path());
     let off_line = Settings { offline: true, ..on_line.clone() };
@@ -167,12 +173,12 @@ fn without_the_hub_the_cache_holds() {
     assert!(unfetched.contains("HF_HUB_OFFLINE disables"), "{unfetched}");
 
     let done = fetched("owner/name", &on_line).0.unwrap();
-    let asked = server.asked().len();
+    let requests = server.requests().len();
     assert_eq!(fetched("owner/name", &off_line).0.unwrap(), done);
-    assert_eq!(server.asked().len(), asked, "nothing is asked off line");
+    assert_eq!(server.requests().len(), requests, "nothing is requested offline");
 
     // A server that is unreachable, and one that no longer has the repository.
-    let gone = Server::start(&checkpoint(), |_| Act::Status(401, &[("x-error-code", "RepoNotFound")]));
+    let gone = Server::start(&checkpoint(), |_| Response::Status(401, &[("x-error-code", "RepoNotFound")]));
     for endpoint in ["http://127.0.0.1:9", &gone.address] {
         let settings = Settings { endpoint: endpoint.to_owned(), ..on_line.clone() };
         let (outcome, notes) = fetched("owner/name", &settings);
@@ -189,7 +195,7 @@ fn without_the_hub_the_cache_holds() {
 }
 
 #[test]
-fn shards_and_gguf_files_are_fetched_by_name() {
+fn downloads_shards_and_gguf_files_by_name() {
     let index = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
     let files = vec![
         ("config.json", b"{}".to_vec()),
@@ -201,7 +207,7 @@ fn shards_and_gguf_files_are_fetched_by_name() {
         ("m-F16-00001-of-00002.gguf", b"one".to_vec()),
         ("m-F16-00002-of-00002.gguf", b"more".to_vec()),
     ];
-    let server = Server::start(&files, |_| Act::Serve);
+    let server = Server::start(&files, |_| Response::Serve);
     let home = tempfile::tempdir().unwrap();
     let settings = settings(&server, home.path());
     let picked = fetched("owner/name:Q8_0", &settings).0.unwrap();

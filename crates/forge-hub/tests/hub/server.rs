@@ -13,47 +13,47 @@ pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct HttpRequest {
     /// The file, or `list`.
     pub(crate) file: String,
     /// Number of earlier requests for the same path.
     pub(crate) before: usize,
     /// `HEAD` rather than `GET`.
     pub(crate) head: bool,
-    /// The user agent.
+    /// Value of the `Authorization` header.
     pub(crate) token: Option<String>,
 }
 
 /// The server's response.
-pub(crate) enum Act {
+pub(crate) enum Response {
     /// A correct response.
     Serve,
     /// A response with this status and these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
     /// Announces the full length and closes the connection after this many bytes.
-    Cut(usize),
+    Truncate(usize),
     /// Ignores the requested range and sends everything.
     Whole,
     /// Sends from another offset than requested.
-    From(usize),
+    Offset(usize),
     /// Announces a length that is wrong by this many bytes.
     Length(isize),
     /// Sends other content.
-    Instead(Vec<u8>),
+    Replaced(Vec<u8>),
     /// Redirects to another address.
     Redirect(String),
     /// Stops sending after this many bytes, without closing the connection.
-    Silence(usize),
+    Stall(usize),
     /// Sends slowly, a few bytes at a time.
-    Drip,
+    Slow,
 }
 
-type Script = Box<dyn Fn(&Ask) -> Act + Send + Sync>;
+type Script = Box<dyn Fn(&HttpRequest) -> Response + Send + Sync>;
 
-/// The name of the served repository, `owner/name`.
+/// A local hub server.
 pub(crate) struct Server {
     pub(crate) address: String,
-    asked: Arc<Mutex<Vec<Ask>>>,
+    requests: Arc<Mutex<Vec<HttpRequest>>>,
     served: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
@@ -61,7 +61,7 @@ impl Server {
     /// Serves these files; `script` selects each response.
     pub(crate) fn start(
         files: &[(&str, Vec<u8>)],
-        script: impl Fn(&Ask) -> Act + Send + Sync + 'static,
+        script: impl Fn(&HttpRequest) -> Response + Send + Sync + 'static,
     ) -> Server {
         let list = listing(files);
         let files: BTreeMap<String, Vec<u8>> = files
@@ -71,24 +71,25 @@ impl Server {
             .collect();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, served) = (Arc::<Mutex<Vec<Ask>>>::default(), Arc::<Mutex<BTreeMap<_, _>>>::default());
-        let shared = Arc::new((files, Box::new(script) as Script, asked.clone(), served.clone()));
+        let (requests, served) =
+            (Arc::<Mutex<Vec<HttpRequest>>>::default(), Arc::<Mutex<BTreeMap<_, _>>>::default());
+        let shared = Arc::new((files, Box::new(script) as Script, requests.clone(), served.clone()));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = shared.clone();
                 std::thread::spawn(move || {
-                    let (files, script, asked, served) = &*shared;
+                    let (files, script, requests, served) = &*shared;
                     // Clients may close the connection early, which is not an error.
-                    let _ = answer(stream, files, script, asked, served);
+                    let _ = handle(stream, files, script, requests, served);
                 });
             }
         });
-        Server { address, asked, served }
+        Server { address, requests, served }
     }
 
     /// All requests so far.
-    pub(crate) fn asked(&self) -> Vec<Ask> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<HttpRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
     /// Bytes of a file that were sent.
@@ -124,11 +125,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn answer(
+fn handle(
     mut stream: TcpStream,
     files: &BTreeMap<String, Vec<u8>>,
     script: &Script,
-    asked: &Mutex<Vec<Ask>>,
+    requests: &Mutex<Vec<HttpRequest>>,
     served: &Mutex<BTreeMap<String, usize>>,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -157,42 +158,42 @@ fn answer(
         None if path.starts_with("/api/models/owner/name/revision/") => "list".to_owned(),
         None => path.clone(),
     };
-    let ask = {
-        let mut asked = asked.lock().unwrap();
-        let before = asked.iter().filter(|other| other.file == file).count();
-        let ask = Ask { file: file.clone(), before, head, token };
-        asked.push(ask.clone());
-        ask
+    let request = {
+        let mut requests = requests.lock().unwrap();
+        let before = requests.iter().filter(|other| other.file == file).count();
+        let request = HttpRequest { file: file.clone(), before, head, token };
+        requests.push(request.clone());
+        request
     };
     let Some(content) = files.get(&file) else {
         return write!(stream, "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     };
-    let act = script(&ask);
+    let response = script(&request);
     let mut from = from.unwrap_or(0);
     let mut content = content.clone();
     let (mut length, mut cut) = (0, usize::MAX);
-    match act {
-        Act::Status(status, headers) => {
-            write!(stream, "HTTP/1.1 {status} As Told\r\n")?;
+    match response {
+        Response::Status(status, headers) => {
+            write!(stream, "HTTP/1.1 {status} Scripted\r\n")?;
             for (name, value) in headers {
                 write!(stream, "{name}: {value}\r\n")?;
             }
             return write!(stream, "content-length: 0\r\nconnection: close\r\n\r\n");
         }
-        Act::Redirect(to) => {
+        Response::Redirect(to) => {
             let to = if to.ends_with('/') { format!("{to}{}", path.trim_start_matches('/')) } else { to };
             return write!(
                 stream,
                 "HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             );
         }
-        Act::Whole => from = 0,
-        Act::From(other) => from = other,
-        Act::Cut(bytes) => cut = bytes,
-        Act::Silence(bytes) => cut = bytes,
-        Act::Length(more) => length = more,
-        Act::Instead(ref other) => content.clone_from(other),
-        Act::Serve | Act::Drip => {}
+        Response::Whole => from = 0,
+        Response::Offset(other) => from = other,
+        Response::Truncate(bytes) => cut = bytes,
+        Response::Stall(bytes) => cut = bytes,
+        Response::Length(more) => length = more,
+        Response::Replaced(ref other) => content.clone_from(other),
+        Response::Serve | Response::Slow => {}
     }
     if from >= content.len() && from > 0 {
         return write!(
@@ -227,8 +228,8 @@ fn answer(
     let body = &body[..body.len().min(cut)];
     // Before sending, because a client may check the count as soon as it has the bytes.
     *served.lock().unwrap().entry(file.clone()).or_default() += body.len();
-    match act {
-        Act::Drip => {
+    match response {
+        Response::Slow => {
             for piece in body.chunks(body.len().div_ceil(20)) {
                 stream.write_all(piece)?;
                 std::thread::sleep(Duration::from_millis(20));
@@ -236,7 +237,7 @@ fn answer(
         }
         _ => stream.write_all(body)?,
     }
-    if let Act::Silence(_) = act {
+    if let Response::Stall(_) = response {
         std::thread::sleep(Duration::from_secs(3));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The test models with their reference logits, and plans to pack them.
 
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::{Apply, Format, Graph, Layout, Op, Packed, ValueId, Weight, WeightId, WeightRows};
 use forge_weights::{CheckpointWeights, PackedFile};
 use safetensors::SafeTensors;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// A model with its expected logits.
 pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) files: Memory,
-    pub(crate) opened: Opened,
+    pub(crate) files: MemoryCheckpoint,
+    pub(crate) opened: LoadedCheckpoint,
     pub(crate) golden: Value,
 }
 
@@ -46,10 +46,10 @@ fn case(folder: &Path) -> Case {
         let path = entry.unwrap().path();
         (name(&path), std::fs::read(path).unwrap())
     });
-    open_case(name(folder), Memory(files.collect()))
+    open_case(name(folder), MemoryCheckpoint(files.collect()))
 }
 
-fn open_case(name: String, files: Memory) -> Case {
+fn open_case(name: String, files: MemoryCheckpoint) -> Case {
     let golden = files.0.get("golden.json").map(|text| serde_json::from_slice(text).unwrap());
     let options = Options { name: name.clone(), ..Options::default() };
     let opened = read_model(&files, &options).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));

@@ -15,7 +15,7 @@ fn chunks(vocabulary: usize, context: usize, parameters: u64) -> Vec<Vec<usize>>
 }
 
 #[test]
-fn texts_fit_the_model() {
+fn golden_sequences_fit_the_context() {
     let cases: [(usize, u64, &[&[usize]]); 7] = [
         (256, 100_000, &[&[1], &[8, 1], &[33, 5, 1], &[70, 2, 1]]),
         (2048, 1_100_000_000, &[&[1], &[8, 1], &[33, 5, 1]]),
@@ -31,7 +31,7 @@ fn texts_fit_the_model() {
 }
 
 #[test]
-fn texts_evaluated_together_are_those_evaluated_alone() {
+fn batched_evaluation_matches_single_sequences() {
     for case in cases() {
         let (graph, numbers) = (&case.opened.graph, case.stored());
         let texts = sequences(graph.model.vocabulary, graph.model.context, 1);
@@ -68,7 +68,7 @@ fn rotations(graph: &Graph) -> impl Iterator<Item = &Rotation> {
 }
 
 #[test]
-fn texts_that_are_none_are_refused() {
+fn rejects_invalid_sequences() {
     let case = cases().remove(0);
     let (graph, numbers) = (&case.opened.graph, case.stored());
     for ids in [&[][..], &[512], &[1, u32::MAX]] {
@@ -80,7 +80,7 @@ fn texts_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_model_that_computes_no_numbers_is_refused() {
+fn rejects_models_with_nan_logits() {
     for weight in [f32::NAN, f32::INFINITY] {
         let case = cases().remove(0).rewritten("F32", |_| weight.to_bits());
         let texts = [Sequence { ids: vec![1, 2], chunks: vec![2] }];

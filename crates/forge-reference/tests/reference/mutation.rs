@@ -8,26 +8,26 @@
 //! Then half of the elements of every tensor are negated.
 
 use crate::common::{Case, cases, deviation, distance, odd_cases};
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::{Format, Graph, tolerance};
 use forge_reference::{Want, evaluate};
 use forge_weights::CheckpointWeights;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn read(files: &Memory) -> Option<Opened> {
+fn read(files: &MemoryCheckpoint) -> Option<LoadedCheckpoint> {
     read_model(files, &Options { name: "changed".to_owned(), ..Options::default() }).ok()
 }
 
 /// The logits of a sequence.
-fn logits(opened: &Opened, files: &Memory, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
+fn logits(opened: &LoadedCheckpoint, files: &MemoryCheckpoint, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
     let read = |tensor: &str, offset, out: &mut [u8]| opened.tensors.read(files, tensor, offset, out);
     evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
 
 /// Whether modified files give other logits than the original, beyond rounding: at any position of a short
 /// sequence, because tokens may use different experts, or at the last position of a long one.
-fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
+fn computes_another(case: &Case, opened: &LoadedCheckpoint, files: &MemoryCheckpoint) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
             1 if !case.golden.is_null() => (Want::All, "all_1".to_owned()),
@@ -48,15 +48,15 @@ fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
 enum Effect {
     /// The model is unchanged.
     None,
-    Refused,
+    Rejected,
     /// The context length, the BOS or EOS tokens, or the notes for the user differ.
     Beside,
     /// The logits differ.
     Computed,
 }
 
-fn effect(case: &Case, files: &Memory) -> Effect {
-    let Some(opened) = read(files) else { return Effect::Refused };
+fn effect(case: &Case, files: &MemoryCheckpoint) -> Effect {
+    let Some(opened) = read(files) else { return Effect::Rejected };
     let (own, other) = (&case.opened.graph, &opened.graph);
     let same_name = |graph: &Graph| forge_ir::Model { name: String::new(), ..graph.model.clone() };
     let is_beside = same_name(own) != same_name(other) || case.opened.notes != opened.notes;
@@ -142,7 +142,7 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
     // For an absent key, one of the values is the default.
     let usual = usize::from(get(&config, path).is_null());
     let unseen = effects.iter().filter(|effect| **effect == Effect::None).count();
-    let only_refused = effects.iter().max() == Some(&Effect::Refused);
+    let only_refused = effects.iter().max() == Some(&Effect::Rejected);
     if only_refused && unseen > usual { vec![Effect::None] } else { effects }
 }
 
@@ -179,9 +179,9 @@ fn every_config_key_has_an_effect() {
     for architecture in &known {
         let of =
             |effect| best.iter().filter(|((of, _), best)| of == *architecture && **best == effect).count();
-        let (computed, beside, refused) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Refused));
+        let (computed, beside, rejected) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Rejected));
         println!(
-            "{architecture}: {computed} keys change logits, {beside} what is beside them, {refused} are refused"
+            "{architecture}: {computed} keys change logits, {beside} what is beside them, {rejected} are rejected"
         );
     }
     for (path, of) in &inert {
@@ -218,13 +218,13 @@ const READ_BY_THE_REFERENCE: [(&str, &str); 20] = [
 ];
 
 #[test]
-fn what_the_reference_reads_changes_the_logits_or_is_refused() {
+fn keys_read_by_transformers_change_the_logits_or_are_rejected() {
     let cases = cases();
     for (name, key) in READ_BY_THE_REFERENCE {
         let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no model {name}"));
         let most = changes(case, key).into_iter().max();
         assert!(
-            matches!(most, Some(Effect::Computed | Effect::Refused | Effect::Beside)),
+            matches!(most, Some(Effect::Computed | Effect::Rejected | Effect::Beside)),
             "{name} {key}: {most:?}"
         );
     }

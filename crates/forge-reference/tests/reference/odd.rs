@@ -7,7 +7,7 @@ use forge_reference::{Want, evaluate};
 use std::collections::BTreeMap;
 
 #[test]
-fn odd_models_compute_what_their_authors_compute() {
+fn odd_models_match_transformers() {
     let bound = tolerance(Format::F32).bound;
     let mut far = Vec::new();
     for case in odd_cases() {

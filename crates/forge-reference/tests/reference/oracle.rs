@@ -27,7 +27,7 @@ fn worst(case: &Case, numbers: &dyn WeightRows) -> f64 {
 }
 
 #[test]
-fn every_model_computes_what_its_authors_compute() {
+fn every_model_matches_transformers() {
     for case in cases() {
         let numbers = case.stored();
         let distance = worst(&case, &numbers);
@@ -43,7 +43,7 @@ fn every_model_computes_what_its_authors_compute() {
 }
 
 #[test]
-fn weight_files_hold_the_model() {
+fn packed_weight_files_give_the_same_logits() {
     for case in cases() {
         let graph = &case.opened.graph;
         // A token whose routing scores are nearly equal may switch experts due to rounding. Recurrent states
@@ -144,7 +144,7 @@ fn own_numbers(case: &Case, weight: WeightId, format: Format) -> Vec<f32> {
 }
 
 #[test]
-fn folding_gains_changes_nothing() {
+fn folding_gains_does_not_change_the_logits() {
     for case in cases() {
         let graph = &case.opened.graph;
         let plan = folded(graph, plan(graph, Format::F32));
@@ -160,7 +160,7 @@ fn folding_gains_changes_nothing() {
 }
 
 #[test]
-fn the_format_of_a_checkpoint_does_not_matter() {
+fn checkpoint_dtype_does_not_change_the_logits() {
     // Only scales in f16 or bf16 can be represented.
     let is_plain = |case: &Case| case.opened.graph.weights.iter().all(|weight| !weight.format.is_quantised());
     for case in cases().into_iter().filter(is_plain) {

@@ -1,10 +1,10 @@
 //! The access checker. It is called before each access, finds the binding or array, and compares the access with the shadow
 //! memory.
 
-use crate::check::fault::{Faults, Kind};
-use crate::check::traffic::{Counting, Traffic};
+use crate::check::fault::{FaultKind, Faults};
+use crate::check::traffic::{Traffic, TrafficCounter};
 use crate::compile::program::Program;
-use crate::memory::shadow::{Cell, Conflict, Now, Other, Shadow};
+use crate::memory::shadow::{Cell, Clocks, Conflict, EarlierAccess, Shadow};
 use crate::memory::threadgroup_memory::Arena;
 use serde::Serialize;
 use std::ffi::c_void;
@@ -90,12 +90,12 @@ pub(crate) struct Checker {
     /// Address range of the running thread's stack.
     pub(crate) stack: (usize, usize),
     /// Times for device memory.
-    pub(crate) device: Now,
+    pub(crate) device: Clocks,
     /// Times for threadgroup memory.
-    pub(crate) group: Now,
+    pub(crate) group: Clocks,
     pub(crate) counters: Counters,
     /// Traffic counter of the running dispatch, if enabled.
-    pub(crate) counting: Option<Box<Counting>>,
+    pub(crate) counting: Option<Box<TrafficCounter>>,
     /// Maximum accesses of one dispatch.
     pub(crate) budget: u64,
     pub(crate) faults: Faults,
@@ -104,7 +104,7 @@ pub(crate) struct Checker {
     /// Start of each threadgroup of this dispatch.
     pub(crate) groups: Vec<u32>,
     /// Whether an access since the last barrier command needed it.
-    pub(crate) spared: bool,
+    pub(crate) would_conflict: bool,
 }
 
 impl Checker {
@@ -116,15 +116,15 @@ impl Checker {
             last: 0,
             arena,
             stack: (0, 0),
-            device: Now::default(),
-            group: Now::default(),
+            device: Clocks::default(),
+            group: Clocks::default(),
             counters: Counters::default(),
             counting: None,
             budget: u64::MAX,
             faults: Faults::default(),
             dispatches: Vec::new(),
             groups: Vec::new(),
-            spared: false,
+            would_conflict: false,
         }
     }
 
@@ -148,7 +148,7 @@ impl Checker {
         if offset < self.arena.span {
             return self.in_threadgroup(offset, size, code, place);
         }
-        self.elsewhere(at, size, code, place)
+        self.in_bindings(at, size, code, place)
     }
 
     #[inline(always)]
@@ -160,40 +160,40 @@ impl Checker {
         let now = self.group;
         let program = self.program;
         let site = site(program, place);
-        let mut found: Option<(Conflict, Other, Cell)> = None;
+        let mut found: Option<(Conflict, EarlierAccess, Cell)> = None;
         let mut unwritten = false;
         let atomic = code & IS_ATOMIC != 0;
         for cell in self.arena.shadow.at(shadow_offset, size) {
             let before = *cell;
             if code & WRITES != 0 {
-                let (clash, other) = now.write(cell, site, atomic);
-                if clash > Conflict::Spared {
-                    found = Some((clash, other, before));
+                let (conflict, other) = now.write(cell, site, atomic);
+                if conflict > Conflict::OrderedByBarrier {
+                    found = Some((conflict, other, before));
                 }
             } else {
                 unwritten |= cell.wrote < now.group;
-                let clash = now.read(cell, site, atomic);
-                if clash > Conflict::Spared {
-                    found = Some((clash, Other::Wrote, before));
+                let conflict = now.read(cell, site, atomic);
+                if conflict > Conflict::OrderedByBarrier {
+                    found = Some((conflict, EarlierAccess::Wrote, before));
                 }
             }
         }
         if unwritten {
-            self.unwritten_array(offset, size, site);
+            self.uninitialized_array(offset, size, site);
         }
-        if let Some((clash, other, cell)) = found {
-            self.race_in_array(offset, size, code, site, (clash, other, cell));
+        if let Some((conflict, other, cell)) = found {
+            self.race_in_array(offset, size, code, site, (conflict, other, cell));
         }
         true
     }
 
     #[inline(always)]
-    fn elsewhere(&mut self, at: usize, size: usize, code: u32, place: *const c_void) -> bool {
+    fn in_bindings(&mut self, at: usize, size: usize, code: u32, place: *const c_void) -> bool {
         let seen = |view: &View| at.wrapping_sub(view.low) < view.reach;
         if !self.views.get(self.last).is_some_and(seen) {
             match self.views.iter().position(seen) {
                 Some(index) => self.last = index,
-                None => return self.nowhere(at, size, code, place),
+                None => return self.outside_bindings(at, size, code, place),
             }
         }
         let view = &self.views[self.last];
@@ -222,24 +222,24 @@ impl Checker {
             return true;
         }
         let atomic = code & IS_ATOMIC != 0;
-        let (mut found, mut spared, mut unwritten) = (None, false, false);
+        let (mut found, mut would_conflict, mut unwritten) = (None, false, false);
         // SAFETY: the shadow belongs to a buffer that outlives the dispatch, and nothing else touches it meanwhile.
         for cell in unsafe { (*view.shadow).at(view.origin + offset, size) } {
             let before = *cell;
-            let (clash, other) = if code & WRITES != 0 {
+            let (conflict, other) = if code & WRITES != 0 {
                 now.write(cell, site, atomic)
             } else {
                 unwritten |= cell.wrote < view.floor;
-                (now.read(cell, site, atomic), Other::Wrote)
+                (now.read(cell, site, atomic), EarlierAccess::Wrote)
             };
-            if clash != Conflict::None {
-                spared |= clash == Conflict::Spared;
-                if clash != Conflict::Spared {
-                    found = Some((clash, other, before));
+            if conflict != Conflict::None {
+                would_conflict |= conflict == Conflict::OrderedByBarrier;
+                if conflict != Conflict::OrderedByBarrier {
+                    found = Some((conflict, other, before));
                 }
             }
         }
-        self.spared |= spared;
+        self.would_conflict |= would_conflict;
         if unwritten {
             self.unwritten(offset, size, site);
         }
@@ -280,7 +280,7 @@ impl Checker {
 
     /// Records a fault; `describe` is only called for its first occurrence at this code location.
     #[cold]
-    pub(crate) fn fault(&mut self, kind: Kind, site: u32, describe: impl FnOnce(&Checker) -> String) {
+    pub(crate) fn fault(&mut self, kind: FaultKind, site: u32, describe: impl FnOnce(&Checker) -> String) {
         if !self.faults.seen(kind, self.kernel, site) {
             let message = describe(self);
             self.add(kind, site, message);

@@ -1,9 +1,9 @@
 //! Messages of the faults that the checker finds. None of this code is on the fast path.
 
 use crate::check::checker::{Checker, WRITES, site};
-use crate::check::fault::{Fault, Kind};
+use crate::check::fault::{Fault, FaultKind};
 use crate::compile::program::Program;
-use crate::memory::shadow::{Cell, Conflict, Other};
+use crate::memory::shadow::{Cell, Conflict, EarlierAccess};
 use crate::memory::threadgroup_memory::LIMIT;
 use std::ffi::c_void;
 
@@ -14,7 +14,7 @@ impl Checker {
     }
 
     /// Adds a fault of the running kernel at a code location.
-    pub(crate) fn add(&mut self, kind: Kind, site: u32, message: String) {
+    pub(crate) fn add(&mut self, kind: FaultKind, site: u32, message: String) {
         let line = self.program().line(site);
         let kernel = self.program().kernels()[self.kernel].signature.name.clone();
         self.faults.add(Fault { kind, kernel, line, message, count: 1 }, Some((self.kernel, site)));
@@ -45,7 +45,7 @@ impl Checker {
     #[cold]
     pub(crate) fn misaligned(&mut self, at: usize, code: u32, place: *const c_void) -> bool {
         let site = site(self.program, place);
-        self.fault(Kind::Misaligned, site, |watch| {
+        self.fault(FaultKind::Misaligned, site, |watch| {
             let size = (code & 255) as usize;
             let offset = at.wrapping_sub(watch.arena.base);
             let owner = watch.views.iter().find(|view| at.wrapping_sub(view.low) < view.reach);
@@ -76,7 +76,7 @@ impl Checker {
         place: *const c_void,
     ) -> bool {
         let site = site(self.program, place);
-        self.fault(Kind::OutOfBounds, site, |watch| match watch.arena.nearest(offset) {
+        self.fault(FaultKind::OutOfBounds, site, |watch| match watch.arena.nearest(offset) {
             Some(slot) => {
                 beyond(watch, code, size, offset as isize - slot.offset as isize, &slot.name, slot.bytes)
             }
@@ -94,7 +94,7 @@ impl Checker {
             return false;
         };
         let (low, reach) = (self.views[view].low, self.views[view].reach);
-        self.fault(Kind::OutOfBounds, site, |watch| {
+        self.fault(FaultKind::OutOfBounds, site, |watch| {
             let view = &watch.views[view];
             beyond(watch, code, size, at.wrapping_sub(view.start) as isize, &view.name, view.bytes)
         });
@@ -103,12 +103,18 @@ impl Checker {
 
     /// Checks an address outside all bindings: only the thread's own stack is valid.
     #[cold]
-    pub(crate) fn nowhere(&mut self, at: usize, size: usize, code: u32, place: *const c_void) -> bool {
+    pub(crate) fn outside_bindings(
+        &mut self,
+        at: usize,
+        size: usize,
+        code: u32,
+        place: *const c_void,
+    ) -> bool {
         if at >= self.stack.0 && at + size <= self.stack.1 {
             return true;
         }
         let site = site(self.program, place);
-        self.fault(Kind::OutOfBounds, site, |watch| {
+        self.fault(FaultKind::OutOfBounds, site, |watch| {
             let near = watch.views.iter().min_by_key(|view| view.start.abs_diff(at));
             let near = near.map_or_else(String::new, |view| {
                 let distance = (at as i128) - (view.start as i128);
@@ -125,7 +131,7 @@ impl Checker {
     #[cold]
     pub(crate) fn read_only(&mut self, offset: usize, size: usize, place: *const c_void) {
         let site = site(self.program, place);
-        self.fault(Kind::ReadOnly, site, |watch| {
+        self.fault(FaultKind::ReadOnly, site, |watch| {
             let name = &watch.last_view().name;
             format!(
                 "{} writes {size} bytes at byte {offset} of `{name}`, which is bound read-only",
@@ -135,8 +141,8 @@ impl Checker {
     }
 
     #[cold]
-    pub(crate) fn unwritten_array(&mut self, offset: usize, size: usize, site: u32) {
-        self.fault(Kind::NeverWritten, site, |watch| {
+    pub(crate) fn uninitialized_array(&mut self, offset: usize, size: usize, site: u32) {
+        self.fault(FaultKind::NeverWritten, site, |watch| {
             let thread = watch.thread_name();
             watch.arena.nearest(offset).map_or_else(String::new, |slot| {
                 let at = offset - slot.offset;
@@ -150,7 +156,7 @@ impl Checker {
 
     #[cold]
     pub(crate) fn unwritten(&mut self, offset: usize, size: usize, site: u32) {
-        self.fault(Kind::NeverWritten, site, |watch| {
+        self.fault(FaultKind::NeverWritten, site, |watch| {
             let name = &watch.last_view().name;
             format!(
                 "{} reads {size} bytes at byte {offset} of `{name}`, which nothing has written",
@@ -166,14 +172,14 @@ impl Checker {
         size: usize,
         code: u32,
         site: u32,
-        found: (Conflict, Other, Cell),
+        found: (Conflict, EarlierAccess, Cell),
     ) {
-        self.fault(Kind::Race, site, |watch| {
+        self.fault(FaultKind::Race, site, |watch| {
             let (at, name) = watch
                 .arena
                 .nearest(offset)
                 .map_or((0, ""), |slot| (offset - slot.offset, slot.name.as_str()));
-            watch.clash(at, size, code, name, found)
+            watch.describe_race(at, size, code, name, found)
         });
     }
 
@@ -184,26 +190,35 @@ impl Checker {
         size: usize,
         code: u32,
         site: u32,
-        found: (Conflict, Other, Cell),
+        found: (Conflict, EarlierAccess, Cell),
     ) {
         let kind = match found.0 {
-            Conflict::Group => Kind::GroupRace,
-            Conflict::Dispatch => Kind::Hazard,
-            _ => Kind::Race,
+            Conflict::Group => FaultKind::GroupRace,
+            Conflict::Dispatch => FaultKind::Hazard,
+            _ => FaultKind::Race,
         };
-        self.fault(kind, site, |watch| watch.clash(offset, size, code, &watch.last_view().name, found));
+        self.fault(kind, site, |watch| {
+            watch.describe_race(offset, size, code, &watch.last_view().name, found)
+        });
     }
 
-    fn clash(&self, at: usize, size: usize, code: u32, name: &str, found: (Conflict, Other, Cell)) -> String {
-        let (clash, other, cell) = found;
+    fn describe_race(
+        &self,
+        at: usize,
+        size: usize,
+        code: u32,
+        name: &str,
+        found: (Conflict, EarlierAccess, Cell),
+    ) -> String {
+        let (describe_race, other, cell) = found;
         let (clock, thread, place, done) = match other {
-            Other::Wrote => (cell.wrote, cell.writer(), cell.wrote_at, "wrote"),
-            Other::Read => (cell.read, cell.reader(), cell.read_at, "read"),
-            Other::ReadBefore => (cell.read_before, 0, 0, "read"),
+            EarlierAccess::Wrote => (cell.wrote, cell.writer(), cell.wrote_at, "wrote"),
+            EarlierAccess::Read => (cell.read, cell.reader(), cell.read_at, "read"),
+            EarlierAccess::ReadBefore => (cell.read_before, 0, 0, "read"),
         };
         let own = format!("{} {} {size} bytes at byte {at} of `{name}`", self.thread_name(), verb(code));
         let place = if place == 0 { String::new() } else { format!(" at {}", self.line(place)) };
-        match clash {
+        match describe_race {
             Conflict::Group => {
                 format!(
                     "{own}, which threadgroup {} of the same dispatch {done}{place}",
@@ -237,6 +252,6 @@ impl Checker {
         let signature = &self.program().kernels()[self.kernel].signature;
         let (kernel, line) = (signature.name.clone(), signature.line);
         let message = format!("it declares {used} bytes of threadgroup memory; there are {LIMIT}");
-        self.faults.add(Fault { kind: Kind::ThreadgroupMemory, kernel, line, message, count: 1 }, None);
+        self.faults.add(Fault { kind: FaultKind::ThreadgroupMemory, kernel, line, message, count: 1 }, None);
     }
 }

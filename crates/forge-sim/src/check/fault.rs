@@ -7,7 +7,7 @@ use std::fmt;
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum FaultKind {
     /// An access outside a buffer or an array.
     OutOfBounds,
     /// A write through a read-only binding.
@@ -32,21 +32,21 @@ pub enum Kind {
     Arithmetic,
 }
 
-impl Kind {
+impl FaultKind {
     /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::OutOfBounds => "out_of_bounds",
-            Kind::ReadOnly => "read_only",
-            Kind::NeverWritten => "never_written",
-            Kind::Misaligned => "misaligned",
-            Kind::Race => "race",
-            Kind::GroupRace => "group_race",
-            Kind::Hazard => "hazard",
-            Kind::Divergence => "divergence",
-            Kind::ThreadgroupMemory => "threadgroup_memory",
-            Kind::Launch => "launch",
-            Kind::Arithmetic => "arithmetic",
+            FaultKind::OutOfBounds => "out_of_bounds",
+            FaultKind::ReadOnly => "read_only",
+            FaultKind::NeverWritten => "never_written",
+            FaultKind::Misaligned => "misaligned",
+            FaultKind::Race => "race",
+            FaultKind::GroupRace => "group_race",
+            FaultKind::Hazard => "hazard",
+            FaultKind::Divergence => "divergence",
+            FaultKind::ThreadgroupMemory => "threadgroup_memory",
+            FaultKind::Launch => "launch",
+            FaultKind::Arithmetic => "arithmetic",
         }
     }
 }
@@ -54,8 +54,8 @@ impl Kind {
 /// A fault at a line of `kernels.metal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// Kind of the fault.
-    pub kind: Kind,
+    /// FaultKind of the fault.
+    pub kind: FaultKind,
     /// The running kernel.
     pub kernel: String,
     /// The line in `kernels.metal`; 0 for a fault of the host.
@@ -80,13 +80,13 @@ impl fmt::Display for Fault {
 #[derive(Default)]
 pub(crate) struct Faults {
     found: Vec<Fault>,
-    by_line: HashMap<(Kind, String, usize), usize>,
-    by_site: HashMap<(Kind, usize, u32), usize>,
+    by_line: HashMap<(FaultKind, String, usize), usize>,
+    by_site: HashMap<(FaultKind, usize, u32), usize>,
 }
 
 impl Faults {
     /// Counts a fault that is already recorded for this kernel and code location; otherwise returns false.
-    pub(crate) fn seen(&mut self, kind: Kind, kernel: usize, site: u32) -> bool {
+    pub(crate) fn seen(&mut self, kind: FaultKind, kernel: usize, site: u32) -> bool {
         let Some(index) = self.by_site.get(&(kind, kernel, site)) else { return false };
         self.found[*index].count += 1;
         true

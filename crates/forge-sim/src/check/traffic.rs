@@ -16,7 +16,7 @@ const LINE_GRANULES: u32 = (LINE >> GRANULE) as u32;
 /// log2 of the bytes per bit, for counting distinct bytes. No element is smaller.
 const UNIT: u32 = 1;
 /// Maximum windows. A threadgroup that accesses more is counted in parts.
-const MOST_WINDOWS: usize = 1 << 20;
+const MAX_WINDOWS: usize = 1 << 20;
 /// End of a window list.
 const NONE: u32 = u32::MAX;
 
@@ -48,7 +48,7 @@ impl AddAssign for Traffic {
 
 /// The traffic counter of one dispatch.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(crate) struct TrafficCounter {
     traffic: Traffic,
     /// Loaded and stored bytes of each binding, one bit per two bytes.
     seen: Vec<[Vec<u64>; 2]>,
@@ -83,7 +83,7 @@ struct Window {
     next: u32,
 }
 
-impl Counting {
+impl TrafficCounter {
     /// Begins a dispatch with this threadgroup size and these binding sizes.
     pub(crate) fn begin(&mut self, threads: usize, bindings: impl Iterator<Item = usize>) {
         let bits = |bytes: usize| vec![0; (bytes >> UNIT) / 64 + 1];
@@ -105,7 +105,7 @@ impl Counting {
         (site, thread): (u32, usize),
     ) {
         self.mark(binding, offset, size, writes);
-        if self.windows.len() > MOST_WINDOWS {
+        if self.windows.len() > MAX_WINDOWS {
             self.end_group();
         }
         let site = self.site(site);
@@ -214,7 +214,7 @@ mod tests {
 
     /// Counts a threadgroup of 64 threads, each of which loads `size` bytes at `at(thread, time)`.
     fn count(size: usize, times: usize, at: impl Fn(usize, usize) -> usize) -> Traffic {
-        let mut counting = Counting::default();
+        let mut counting = TrafficCounter::default();
         counting.begin(64, [1 << 20].into_iter());
         for thread in 0..64 {
             for time in 0..times {
@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_loads_fill_lines() {
+    fn adjacent_loads_share_cache_lines() {
         let traffic = count(16, 3, |thread, time| (time * 64 + thread) * 16);
         assert_eq!((traffic.instructions, traffic.lines, traffic.least_lines), (6, 24, 24));
         assert_eq!((traffic.loaded, traffic.stored), (3 * 64 * 16, 0));
     }
 
     #[test]
-    fn strides_touch_a_line_each() {
+    fn strided_loads_touch_one_line_each() {
         let traffic = count(16, 1, |thread, _| thread * 4096);
         assert_eq!((traffic.lines, traffic.least_lines, traffic.loaded), (64, 8, 1024));
         // Two bytes of every 34, as the scales of interleaved q8_0.
@@ -242,21 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn what_all_lanes_load_is_loaded_once() {
+    fn broadcast_loads_count_once() {
         let traffic = count(4, 5, |_, time| time * 4);
         assert_eq!((traffic.instructions, traffic.lines, traffic.least_lines), (10, 10, 10));
         assert_eq!(traffic.loaded, 20);
     }
 
     #[test]
-    fn what_begins_within_a_line_touches_one_more() {
+    fn misaligned_loads_touch_one_more_line() {
         let traffic = count(16, 1, |thread, _| 64 + thread * 16);
         assert_eq!((traffic.lines, traffic.least_lines), (10, 8));
     }
 
     #[test]
-    fn lanes_that_finish_early_leave_the_others_together() {
-        let mut counting = Counting::default();
+    fn early_exit_of_lanes_does_not_split_the_others() {
+        let mut counting = TrafficCounter::default();
         counting.begin(32, [4096].into_iter());
         for thread in 0..32 {
             for time in 0..if thread < 8 { 2 } else { 1 } {

@@ -22,7 +22,7 @@ pub enum CompileError {
     Malformed(#[from] Malformed),
     /// Clang rejected the source.
     #[error("clang failed to compile the kernels:\n{0}")]
-    Refused(String),
+    Rejected(String),
     /// The compiled library could not be loaded.
     #[error("cannot load {path}: {message}")]
     Load {
@@ -196,7 +196,7 @@ fn run(clang: &Clang, folder: &Path, flags: &[&[&str]]) -> Result<(), CompileErr
     if output.status.success() {
         return Ok(());
     }
-    Err(CompileError::Refused(String::from_utf8_lossy(&output.stderr).into_owned()))
+    Err(CompileError::Rejected(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
 /// The cache key of a source, for this machine and this compiler.

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_their_lines() {
+    fn tokens_carry_their_line() {
         let text = "#define A \\\n 1\nfloat x = 1.5e-3f; // no\n/* a\nb */ y[0x1e+2];";
         let found: Vec<(&str, usize)> = tokens(text).iter().map(|token| (token.text, token.line)).collect();
         let expected = [

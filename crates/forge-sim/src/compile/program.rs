@@ -38,8 +38,8 @@ pub struct Program {
     path: PathBuf,
     base: usize,
     lines: OnceCell<Option<Loader>>,
-    #[cfg(feature = "card")]
-    pub(crate) card: Option<crate::gpu::Module>,
+    #[cfg(feature = "gpu")]
+    pub(crate) gpu: Option<crate::gpu::Module>,
     // Holds the kernels' code, so it is dropped last.
     _library: Option<Library>,
 }
@@ -53,14 +53,14 @@ impl Program {
     /// Compiles a source with options.
     pub fn compile_with(text: &str, options: Options<'_>) -> Result<Program, CompileError> {
         let (source, signatures) = rewrite(text, options.only)?;
-        #[cfg(feature = "card")]
+        #[cfg(feature = "gpu")]
         if let Some(module) = crate::gpu::Module::of(text)? {
             let kernel = |signature: Signature| {
                 let scalar_bytes = module.scalar_bytes(&signature.name);
                 Kernel { signature, scalar_bytes, call: None }
             };
             let kernels = signatures.into_iter().map(kernel).collect();
-            return Ok(Program { card: Some(module), ..Program::new(kernels, PathBuf::new(), 0, None) });
+            return Ok(Program { gpu: Some(module), ..Program::new(kernels, PathBuf::new(), 0, None) });
         }
         let path = library(&source, options.cache)?;
         // SAFETY: `library` compiled it; loading runs only an empty initializer.
@@ -95,8 +95,8 @@ impl Program {
             path,
             base,
             lines: OnceCell::new(),
-            #[cfg(feature = "card")]
-            card: None,
+            #[cfg(feature = "gpu")]
+            gpu: None,
             _library: library,
         }
     }

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_become_references() {
+    fn array_parameters_become_references() {
         let text = "kernel void a(uint t [[thread_index_in_threadgroup]]) {\n threadgroup float s[2][4], u[3];\n threadgroup float4 v;\n threadgroup float* p = u;\n}\nkernel void b() {\n}\n";
         let (source, found) = rewrite(text, Some(&["a"])).unwrap_or_else(|error| panic!("{error:?}"));
         assert_eq!(found.len(), 1);

@@ -21,7 +21,7 @@ struct Aligned<const N: usize>([u8; N]);
 /// One simdgroup of the running threadgroup.
 pub(crate) struct Simdgroup {
     /// Two in alternation: a lane may store its next value before another lane has read the last.
-    meetings: [Rendezvous; 2],
+    rendezvous_pair: [Rendezvous; 2],
     turn: usize,
     lanes: usize,
     arrived: usize,
@@ -41,10 +41,10 @@ impl Engine {
             if (*engine).arrived < (*engine).threads.len() {
                 return Engine::pause(engine);
             }
-            if !(*engine).together(0..(*engine).threads.len()) {
-                Engine::give_up(engine);
+            if !(*engine).is_uniform(0..(*engine).threads.len()) {
+                Engine::abort_dispatch(engine);
             }
-            (*engine).pass_barrier(flags);
+            (*engine).complete_barrier(flags);
         }
     }
 
@@ -54,10 +54,10 @@ impl Engine {
             let site = site((*engine).watch.program, place);
             if (*engine).arrive(State::SimdgroupBarrier, site) {
                 let lanes = (*engine).own_lanes();
-                if !(*engine).together(lanes.clone()) {
-                    Engine::give_up(engine);
+                if !(*engine).is_uniform(lanes.clone()) {
+                    Engine::abort_dispatch(engine);
                 }
-                (*engine).pass_simdgroup_barrier(flags, lanes);
+                (*engine).complete_simdgroup_barrier(flags, lanes);
             } else {
                 Engine::pause(engine);
             }
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// A simdgroup operation.
-    pub(crate) unsafe fn meet(
+    pub(crate) unsafe fn sync_lanes(
         engine: *mut Engine,
         value: *const u8,
         size: usize,
@@ -74,22 +74,22 @@ impl Engine {
         unsafe {
             let site = site((*engine).watch.program, place);
             let lane = (*engine).current % LANES;
-            let meeting = (*engine).meeting();
-            let slot = (&raw mut (*meeting).value).cast::<u8>().add(lane * 32);
+            let rendezvous = (*engine).rendezvous();
+            let slot = (&raw mut (*rendezvous).value).cast::<u8>().add(lane * 32);
             std::ptr::copy_nonoverlapping(value, slot, size.min(32));
             if (*engine).arrive(State::Meeting, site) {
                 let lanes = (*engine).own_lanes();
-                if !(*engine).together(lanes.clone()) {
-                    Engine::give_up(engine);
+                if !(*engine).is_uniform(lanes.clone()) {
+                    Engine::abort_dispatch(engine);
                 }
-                (*meeting).ready = 0;
-                (*meeting).lanes = lanes.len() as u32;
-                (*engine).pass_meeting(lanes);
+                (*rendezvous).ready = 0;
+                (*rendezvous).lanes = lanes.len() as u32;
+                (*engine).complete_rendezvous(lanes);
             } else {
                 Engine::pause(engine);
             }
-            (*meeting).lane = lane as u32;
-            meeting
+            (*rendezvous).lane = lane as u32;
+            rendezvous
         }
     }
 
@@ -99,16 +99,16 @@ impl Engine {
             let site = site((*engine).watch.program, place);
             let lane = (*engine).current % LANES;
             let thread = (*engine).thread();
-            thread.trail = thread.trail.wrapping_mul(31).wrapping_add(site);
+            thread.path_hash = thread.path_hash.wrapping_mul(31).wrapping_add(site);
             thread.passed = site;
             lane as u32
         }
     }
 
     /// The next rendezvous of the running thread's simdgroup.
-    fn meeting(&mut self) -> *mut Rendezvous {
+    fn rendezvous(&mut self) -> *mut Rendezvous {
         let simdgroup = &mut self.simdgroups[self.current / LANES];
-        &mut simdgroup.meetings[simdgroup.turn]
+        &mut simdgroup.rendezvous_pair[simdgroup.turn]
     }
 
     fn wait(&mut self, state: State, site: u32) {
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    fn pass_barrier(&mut self, flags: u32) {
+    fn complete_barrier(&mut self, flags: u32) {
         let clock = self.tick();
         self.watch.counters.barriers += 1;
         self.arrived = 0;
@@ -148,21 +148,21 @@ impl Engine {
         for simdgroup in &mut self.simdgroups {
             simdgroup.pass(flags, clock);
         }
-        self.refresh();
+        self.update_clocks();
         self.release(0..self.threads.len());
     }
 
-    fn pass_simdgroup_barrier(&mut self, flags: u32, lanes: std::ops::Range<usize>) {
+    fn complete_simdgroup_barrier(&mut self, flags: u32, lanes: std::ops::Range<usize>) {
         let clock = self.tick();
         self.watch.counters.simd += 1;
         let simdgroup = &mut self.simdgroups[self.current / LANES];
         simdgroup.arrived = 0;
         simdgroup.pass(flags, clock);
-        self.refresh();
+        self.update_clocks();
         self.release(lanes);
     }
 
-    fn pass_meeting(&mut self, lanes: std::ops::Range<usize>) {
+    fn complete_rendezvous(&mut self, lanes: std::ops::Range<usize>) {
         self.watch.counters.simd += 1;
         let simdgroup = &mut self.simdgroups[self.current / LANES];
         simdgroup.turn ^= 1;
@@ -171,7 +171,7 @@ impl Engine {
     }
 
     /// Updates the running thread's times after a barrier.
-    fn refresh(&mut self) {
+    fn update_clocks(&mut self) {
         let clocks = self.simdgroups[self.current / LANES].clocks;
         (self.watch.device.clock, self.watch.group.clock) = (clocks[0], clocks[1]);
     }
@@ -179,8 +179,8 @@ impl Engine {
 
 impl Simdgroup {
     pub(crate) fn new() -> Simdgroup {
-        let meetings = [Rendezvous::new(), Rendezvous::new()];
-        Simdgroup { meetings, turn: 0, lanes: 0, arrived: 0, clocks: [0; 2] }
+        let rendezvous_pair = [Rendezvous::new(), Rendezvous::new()];
+        Simdgroup { rendezvous_pair, turn: 0, lanes: 0, arrived: 0, clocks: [0; 2] }
     }
 
     /// Resets the simdgroup at the start of a threadgroup.

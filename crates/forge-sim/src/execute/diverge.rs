@@ -1,25 +1,26 @@
 //! Divergence checks: all threads of a threadgroup or simdgroup must reach the same barriers and simdgroup operations.
 
 use crate::check::checker::Checker;
-use crate::check::fault::Kind;
+use crate::check::fault::FaultKind;
 use crate::execute::engine::{Engine, LANES, State};
 use std::ops::Range;
 
 impl Engine {
     /// Whether these waiting threads are at the same location and have passed the same locations.
     #[inline(always)]
-    pub(crate) fn together(&mut self, threads: Range<usize>) -> bool {
+    pub(crate) fn is_uniform(&mut self, threads: Range<usize>) -> bool {
         let all = &self.threads[threads.clone()];
         let first = all[0];
         let same = all.iter().all(|thread| thread.site == first.site && thread.state == first.state);
         // Trails are only compared within a simdgroup.
-        let same_trail = all.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
-        (same && same_trail) || self.apart(threads)
+        let same_trail =
+            all.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.path_hash == lanes[0].path_hash));
+        (same && same_trail) || self.is_uniform_by_line(threads)
     }
 
     /// Compares by source line, because the compiler may have duplicated code. Reports a divergence.
     #[cold]
-    fn apart(&mut self, threads: Range<usize>) -> bool {
+    fn is_uniform_by_line(&mut self, threads: Range<usize>) -> bool {
         let line = |watch: &Checker, site| program(watch).line(site);
         let first = self.threads[threads.start];
         let home = line(&self.watch, first.site);
@@ -29,7 +30,7 @@ impl Engine {
         });
         if let Some(other) = other {
             let (here, there) = (self.place(threads.start), self.place(other));
-            self.watch.fault(Kind::Divergence, first.site, |watch| {
+            self.watch.fault(FaultKind::Divergence, first.site, |watch| {
                 let group = watch.groups.len() - 1;
                 format!(
                     "in threadgroup {group}, thread {} waits at {here} while thread {other} waits at {there}",
@@ -38,22 +39,25 @@ impl Engine {
             });
             return false;
         }
-        self.trails_agree(threads)
+        self.paths_are_uniform(threads)
     }
 
     /// Whether all lanes of each simdgroup have passed the same matrix loads and stores.
-    fn trails_agree(&mut self, threads: Range<usize>) -> bool {
+    fn paths_are_uniform(&mut self, threads: Range<usize>) -> bool {
         for first in threads.clone().step_by(LANES) {
             let lanes = first..(first + LANES).min(threads.end);
             let Some(other) =
-                lanes.clone().find(|lane| self.threads[*lane].trail != self.threads[first].trail)
+                lanes.clone().find(|lane| self.threads[*lane].path_hash != self.threads[first].path_hash)
             else {
                 continue;
             };
             let (a, b) = (self.threads[first].passed, self.threads[other].passed);
-            let site =
-                if self.threads[other].trail != 0 && self.threads[first].trail == 0 { b } else { a.max(b) };
-            self.watch.fault(Kind::Divergence, site, |watch| {
+            let site = if self.threads[other].path_hash != 0 && self.threads[first].path_hash == 0 {
+                b
+            } else {
+                a.max(b)
+            };
+            self.watch.fault(FaultKind::Divergence, site, |watch| {
                 let group = watch.groups.len() - 1;
                 format!(
                     "in threadgroup {group}, not every lane of a simdgroup reaches this: threads {first} and {other} differ"
@@ -65,11 +69,13 @@ impl Engine {
     }
 
     /// At the end of a threadgroup: all finished threads must have passed the same locations.
-    pub(crate) fn compare_trails(&mut self) {
+    pub(crate) fn check_uniform_paths(&mut self) {
         let threads = 0..self.threads.len();
-        let same =
-            self.threads.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
-        if !same && !self.trails_agree(threads) {
+        let same = self
+            .threads
+            .chunks(LANES)
+            .all(|lanes| lanes.iter().all(|lane| lane.path_hash == lanes[0].path_hash));
+        if !same && !self.paths_are_uniform(threads) {
             self.stopped = true;
         }
     }
@@ -94,7 +100,7 @@ impl Engine {
             .count();
         let (here, total) = (self.place(waiting), range.len());
         let other = other.map(|index| (index, self.place(index)));
-        self.watch.fault(Kind::Divergence, thread.site, |watch| {
+        self.watch.fault(FaultKind::Divergence, thread.site, |watch| {
             let group = watch.groups.len() - 1;
             let rest = other.map_or_else(String::new, |(index, place)| format!("; thread {index} {}", verb(&place)));
             format!("in threadgroup {group}, {alike} of {total} threads reach {here}, thread {waiting} among them{rest}")

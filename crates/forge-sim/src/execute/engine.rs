@@ -2,13 +2,13 @@
 //! lockstep, so kernels cannot rely on an order of threads.
 
 use crate::check::checker::{Checker, site};
-use crate::check::fault::Kind;
+use crate::check::fault::FaultKind;
 use crate::compile::program::Call;
 use crate::compile::rewrite::{BUILTIN_WORDS, POINTERS};
 use crate::execute::barriers::Simdgroup;
-use crate::execute::fibre::{Fibre, Pause, borrow, give_back};
+use crate::execute::fibre::{Fibre, Pause, acquire, release};
 use crate::execute::hooks::engine;
-use crate::memory::shadow::{HOST, Now, Shadow};
+use crate::memory::shadow::{Clocks, HOST, Shadow};
 use crate::memory::threadgroup_memory::{Arena, LIMIT};
 use std::ffi::{CStr, c_void};
 use std::io;
@@ -16,7 +16,7 @@ use std::io;
 /// Lanes of a simdgroup.
 pub(crate) const LANES: usize = 32;
 /// Maximum threads of a threadgroup.
-pub(crate) const MOST_THREADS: usize = 1024;
+pub(crate) const MAX_THREADS: usize = 1024;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) struct Thread {
     /// Code location where it waits.
     pub(crate) site: u32,
     /// Hash of the locations that it has passed without waiting.
-    pub(crate) trail: u32,
+    pub(crate) path_hash: u32,
     /// The last of those locations.
     pub(crate) passed: u32,
     pause: *const Pause,
@@ -96,9 +96,9 @@ impl Engine {
     /// Creates one fibre per thread of a threadgroup.
     pub(crate) fn prepare(&mut self, threads: usize) -> io::Result<()> {
         while self.fibres.len() < threads {
-            self.fibres.push(borrow(self.fibres.len(), body)?);
+            self.fibres.push(acquire(self.fibres.len(), body)?);
         }
-        let idle = Thread { state: State::Ready, site: 0, trail: 0, passed: 0, pause: std::ptr::null() };
+        let idle = Thread { state: State::Ready, site: 0, path_hash: 0, passed: 0, pause: std::ptr::null() };
         self.threads.resize(threads, idle);
         while self.simdgroups.len() * LANES < threads {
             self.simdgroups.push(Simdgroup::new());
@@ -123,7 +123,7 @@ impl Engine {
                         let mut ran = false;
                         for thread in first..end {
                             if (*engine).is_ready(thread) {
-                                (*engine).enter(thread, group);
+                                (*engine).select_thread(thread, group);
                                 let fibre = (*engine).fibre(thread);
                                 (*fibre).resume();
                                 if (*engine).stopped {
@@ -139,7 +139,7 @@ impl Engine {
                     }
                 }
                 if (*engine).done == threads {
-                    return (*engine).compare_trails();
+                    return (*engine).check_uniform_paths();
                 }
                 if !progress {
                     (*engine).divergence();
@@ -156,7 +156,7 @@ impl Engine {
         let now = &mut self.watch.device;
         (now.clock, now.barrier, now.group) = (clock, clock, clock);
         let now = &mut self.watch.group;
-        *now = Now {
+        *now = Clocks {
             clock,
             barrier: clock,
             group: clock,
@@ -168,7 +168,7 @@ impl Engine {
         (self.arrived, self.done) = (0, 0);
         let threads = self.threads.len();
         for thread in &mut self.threads {
-            (thread.state, thread.trail) = (State::Ready, 0);
+            (thread.state, thread.path_hash) = (State::Ready, 0);
         }
         for (index, simdgroup) in self.simdgroups.iter_mut().enumerate() {
             simdgroup.start(threads.saturating_sub(index * LANES).min(LANES), clock);
@@ -179,7 +179,7 @@ impl Engine {
 
     /// Selects the running thread.
     #[inline(always)]
-    fn enter(&mut self, thread: usize, group: [u32; 3]) {
+    fn select_thread(&mut self, thread: usize, group: [u32; 3]) {
         self.current = thread;
         let index = thread as u32;
         let clocks = self.simdgroups[thread / LANES].clocks();
@@ -212,7 +212,7 @@ impl Engine {
     }
 
     /// Aborts the dispatch from within a thread.
-    pub(crate) unsafe fn give_up(engine: *mut Engine) -> ! {
+    pub(crate) unsafe fn abort_dispatch(engine: *mut Engine) -> ! {
         unsafe {
             (*engine).stopped = true;
             loop {
@@ -222,14 +222,14 @@ impl Engine {
     }
 
     #[cold]
-    pub(crate) unsafe fn too_long(engine: *mut Engine, place: *const c_void) {
+    pub(crate) unsafe fn exceed_access_limit(engine: *mut Engine, place: *const c_void) {
         unsafe {
             let watch = &mut (*engine).watch;
             let site = site(watch.program, place);
-            watch.fault(Kind::Arithmetic, site, |watch| {
+            watch.fault(FaultKind::Arithmetic, site, |watch| {
                 format!("this dispatch does not end: it has made {} accesses", watch.counters.accesses)
             });
-            Engine::give_up(engine)
+            Engine::abort_dispatch(engine)
         }
     }
 
@@ -238,18 +238,18 @@ impl Engine {
             let watch = &mut (*engine).watch;
             let site = site(watch.program, place);
             match kind {
-                0 => watch.fault(Kind::OutOfBounds, site, |watch| {
+                0 => watch.fault(FaultKind::OutOfBounds, site, |watch| {
                     format!(
                         "{} accesses element {} past the end of an array",
                         watch.thread_name(),
                         value as i64
                     )
                 }),
-                _ => watch.fault(Kind::Arithmetic, site, |watch| {
+                _ => watch.fault(FaultKind::Arithmetic, site, |watch| {
                     format!("{} divides by zero", watch.thread_name())
                 }),
             }
-            Engine::give_up(engine)
+            Engine::abort_dispatch(engine)
         }
     }
 
@@ -267,7 +267,7 @@ impl Engine {
                 }
                 Err(_) => {
                     watch.over_limit(size);
-                    Engine::give_up(engine)
+                    Engine::abort_dispatch(engine)
                 }
             }
         }
@@ -289,7 +289,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        give_back(std::mem::take(&mut self.fibres));
+        release(std::mem::take(&mut self.fibres));
     }
 }
 

@@ -105,7 +105,7 @@ thread_local! {
 }
 
 /// Returns an idle or a new fibre. All fibres have the same body.
-pub(crate) fn borrow(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
+pub(crate) fn acquire(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
     match IDLE.with_borrow_mut(Vec::pop) {
         Some(fibre) => Ok(fibre),
         None => Fibre::new(index, body),
@@ -113,7 +113,7 @@ pub(crate) fn borrow(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
 }
 
 /// Returns fibres to the idle list.
-pub(crate) fn give_back(fibres: Vec<Fibre>) {
+pub(crate) fn release(fibres: Vec<Fibre>) {
     // If the system thread is exiting, the fibres are dropped.
     let _ = IDLE.try_with(|idle| idle.borrow_mut().extend(fibres.into_iter().rev()));
 }

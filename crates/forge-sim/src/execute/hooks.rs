@@ -11,14 +11,15 @@ pub(crate) struct Table {
     access: unsafe extern "C" fn(*mut c_void, u32, *const c_void),
     range: unsafe extern "C" fn(*mut c_void, u64, u32, *const c_void),
     barrier: unsafe extern "C" fn(u32, u32, *const c_void),
-    meet: unsafe extern "C" fn(*const c_void, u32, *const c_void) -> *mut c_void,
+    sync_lanes: unsafe extern "C" fn(*const c_void, u32, *const c_void) -> *mut c_void,
     pass: unsafe extern "C" fn(*const c_void) -> u32,
     threadgroup: unsafe extern "C" fn(u32, u64, u32, *const c_char) -> *mut c_void,
     atomic: unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void),
     trap: unsafe extern "C" fn(u32, u64, *const c_void),
 }
 
-pub(crate) static TABLE: Table = Table { access, range, barrier, meet, pass, threadgroup, atomic, trap };
+pub(crate) static TABLE: Table =
+    Table { access, range, barrier, sync_lanes, pass, threadgroup, atomic, trap };
 
 thread_local! {
     static ENGINE: Cell<*mut Engine> = const { Cell::new(null_mut()) };
@@ -42,11 +43,11 @@ unsafe extern "C" fn access(at: *mut c_void, code: u32, place: *const c_void) {
     let engine = engine();
     unsafe {
         if !(*engine).watch.access(at as usize, code, place) {
-            Engine::give_up(engine);
+            Engine::abort_dispatch(engine);
         }
         let watch = &mut (*engine).watch;
         if watch.counters.accesses > watch.budget {
-            Engine::too_long(engine, place);
+            Engine::exceed_access_limit(engine, place);
         }
     }
 }
@@ -55,7 +56,7 @@ unsafe extern "C" fn range(at: *mut c_void, size: u64, write: u32, place: *const
     let engine = engine();
     unsafe {
         if !(*engine).watch.range(at as usize, size as usize, write != 0, place) {
-            Engine::give_up(engine);
+            Engine::abort_dispatch(engine);
         }
     }
 }
@@ -71,8 +72,8 @@ unsafe extern "C" fn barrier(simdgroup: u32, flags: u32, place: *const c_void) {
     }
 }
 
-unsafe extern "C" fn meet(value: *const c_void, size: u32, place: *const c_void) -> *mut c_void {
-    unsafe { Engine::meet(engine(), value.cast(), size as usize, place).cast() }
+unsafe extern "C" fn sync_lanes(value: *const c_void, size: u32, place: *const c_void) -> *mut c_void {
+    unsafe { Engine::sync_lanes(engine(), value.cast(), size as usize, place).cast() }
 }
 
 unsafe extern "C" fn pass(place: *const c_void) -> u32 {
@@ -90,7 +91,7 @@ unsafe extern "C" fn atomic(at: *mut c_void, size: u32, kind: u32, place: *const
     let engine = engine();
     unsafe {
         if !(*engine).watch.atomic(at as usize, size as usize, kind, place) {
-            Engine::give_up(engine);
+            Engine::abort_dispatch(engine);
         }
     }
 }

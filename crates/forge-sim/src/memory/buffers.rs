@@ -173,9 +173,9 @@ impl Memory {
     }
 
     /// Discards the times of accesses, but keeps which bytes are initialized.
-    pub(crate) fn age(&mut self) {
+    pub(crate) fn clear_times(&mut self) {
         for shadow in self.buffers.iter_mut().filter_map(|buffer| buffer.shadow.as_mut()) {
-            shadow.age();
+            shadow.clear_times();
         }
     }
 
@@ -188,7 +188,7 @@ impl Memory {
     }
 
     /// The initialized parts of a range, relative to its start; `None` for a constant buffer.
-    pub(crate) fn initialised(
+    pub(crate) fn initialized_ranges(
         &mut self,
         buffer: BufferId,
         offset: usize,
@@ -215,8 +215,8 @@ impl Memory {
         Some(ranges)
     }
 
-    /// Ensures that `count` more windows can be open together; closes the others if necessary.
-    pub(crate) fn make_room(&mut self, count: usize) {
+    /// Ensures that `count` more windows can be open is_uniform; closes the others if necessary.
+    pub(crate) fn reserve_windows(&mut self, count: usize) {
         if self.windows.len() + count > WINDOWS {
             self.windows.clear();
         }

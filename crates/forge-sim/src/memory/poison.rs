@@ -5,7 +5,7 @@
 //! the poison word itself is missed, with a probability of one in four million per word.
 //!
 //! The host may write while kernels are in flight if they do not access the word. Such a word is
-//! [forgotten](Memory::forget) before the kernels run and [checked](Memory::recall) afterwards.
+//! [cleared](Memory::clear_accesses) before the kernels run and [checked](Memory::was_accessed) afterwards.
 
 use crate::memory::buffers::{BufferId, Memory};
 use crate::memory::shadow::{Cell, HOST};
@@ -30,13 +30,13 @@ impl Memory {
     }
 
     /// The host's address of a buffer. The host may write while no kernel runs, and must call
-    /// [`Memory::notice`] before the next dispatch.
+    /// [`Memory::detect_host_writes`] before the next dispatch.
     pub fn address(&self, buffer: BufferId) -> *mut u8 {
         self.buffers[buffer.index()].host.start as *mut u8
     }
 
     /// Detects which words of a poisoned buffer the host has written.
-    pub fn notice(&mut self, buffer: BufferId) {
+    pub fn detect_host_writes(&mut self, buffer: BufferId) {
         let address = self.address(buffer);
         let buffer = &mut self.buffers[buffer.index()];
         let Some(shadow) = buffer.shadow.as_deref_mut() else { return };
@@ -52,15 +52,15 @@ impl Memory {
     }
 
     /// Marks the word at `offset` as not accessed.
-    pub fn forget(&mut self, buffer: BufferId, offset: usize) {
+    pub fn clear_accesses(&mut self, buffer: BufferId, offset: usize) {
         if let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() {
             shadow.at(offset, 4).fill(Cell::default());
         }
     }
 
-    /// Whether a kernel has accessed a word since [`Memory::forget`]. The word then counts as written by the
+    /// Whether a kernel has accessed a word since [`Memory::clear_accesses`]. The word then counts as written by the
     /// host.
-    pub fn recall(&mut self, buffer: BufferId, offset: usize) -> bool {
+    pub fn was_accessed(&mut self, buffer: BufferId, offset: usize) -> bool {
         let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() else { return false };
         let cells = shadow.at(offset, 4);
         let touched = cells.iter().any(|cell| cell.wrote | cell.read != 0);
@@ -74,19 +74,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_host_writes_is_noticed_and_nothing_else() {
+    fn detects_host_writes_only() {
         let mut memory = Memory::new();
         let buffer = memory.poisoned(22).unwrap_or_else(|error| panic!("{error}"));
         // SAFETY: the buffer has this many bytes.
         unsafe { memory.address(buffer).add(8).cast::<u32>().write_unaligned(0) };
         let written = |memory: &mut Memory| [0, 4, 8, 12, 16].map(|at| memory.written(buffer, at, 4));
         assert_eq!(written(&mut memory), [false; 5], "before anybody has looked");
-        memory.notice(buffer);
+        memory.detect_host_writes(buffer);
         assert_eq!(written(&mut memory), [false, false, true, false, false]);
     }
 
     #[test]
-    fn poison_is_not_a_number_in_any_format() {
+    fn poison_is_nan_in_every_format() {
         for index in 0..100 {
             let word = u32::from_le_bytes(poison(index));
             let half = half::f16::from_bits((word >> 16) as u16);

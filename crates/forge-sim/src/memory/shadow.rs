@@ -61,7 +61,7 @@ impl Cell {
 
 /// The times that determine ordering for one thread and one kind of memory.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Now {
+pub(crate) struct Clocks {
     /// Last barrier of the thread: simdgroup or threadgroup.
     pub(crate) clock: u32,
     /// Last threadgroup barrier.
@@ -84,7 +84,7 @@ pub(crate) enum Conflict {
     /// No conflict.
     None,
     /// No conflict, but only because of the last barrier command.
-    Spared,
+    OrderedByBarrier,
     /// Conflict of two threads of a threadgroup.
     Thread,
     /// Conflict of two threadgroups.
@@ -95,7 +95,7 @@ pub(crate) enum Conflict {
 
 /// The earlier access of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Other {
+pub(crate) enum EarlierAccess {
     /// The last write.
     Wrote,
     /// The last read.
@@ -104,12 +104,12 @@ pub(crate) enum Other {
     ReadBefore,
 }
 
-impl Now {
+impl Clocks {
     /// The conflict of an access at `clock` by `thread` with one by this thread now, if either writes.
     #[inline(always)]
     fn relation(&self, clock: u32, thread: u16) -> Conflict {
         if clock < self.interval {
-            return if clock >= self.previous { Conflict::Spared } else { Conflict::None };
+            return if clock >= self.previous { Conflict::OrderedByBarrier } else { Conflict::None };
         }
         if clock < self.dispatch {
             return Conflict::Dispatch;
@@ -135,26 +135,28 @@ impl Now {
 
     /// Records a write and returns its conflict.
     #[inline(always)]
-    pub(crate) fn write(&self, cell: &mut Cell, at: u32, atomic: bool) -> (Conflict, Other) {
-        let mut found = (Conflict::None, Other::Wrote);
+    pub(crate) fn write(&self, cell: &mut Cell, at: u32, atomic: bool) -> (Conflict, EarlierAccess) {
+        let mut found = (Conflict::None, EarlierAccess::Wrote);
         if cell.wrote >= self.previous && !(atomic && cell.writer & ATOMIC != 0) {
             found.0 = self.relation(cell.wrote, cell.writer);
         }
-        if found.0 <= Conflict::Spared && cell.read >= self.previous && !(atomic && cell.reader & ATOMIC != 0)
+        if found.0 <= Conflict::OrderedByBarrier
+            && cell.read >= self.previous
+            && !(atomic && cell.reader & ATOMIC != 0)
         {
-            let clash = self.relation(cell.read, cell.reader);
-            if clash > found.0 {
-                found = (clash, Other::Read);
+            let conflict = self.relation(cell.read, cell.reader);
+            if conflict > found.0 {
+                found = (conflict, EarlierAccess::Read);
             }
         }
-        if found.0 <= Conflict::Spared
+        if found.0 <= Conflict::OrderedByBarrier
             && cell.read_before >= self.previous
             && cell.read_before < self.group
             && !atomic
         {
-            let clash = self.relation(cell.read_before, 0);
-            if clash > found.0 {
-                found = (clash, Other::ReadBefore);
+            let conflict = self.relation(cell.read_before, 0);
+            if conflict > found.0 {
+                found = (conflict, EarlierAccess::ReadBefore);
             }
         }
         cell.wrote = self.clock;
@@ -166,9 +168,9 @@ impl Now {
     /// Records a read and returns its conflict.
     #[inline(always)]
     pub(crate) fn read(&self, cell: &mut Cell, at: u32, atomic: bool) -> Conflict {
-        let mut clash = Conflict::None;
+        let mut conflict = Conflict::None;
         if cell.wrote >= self.previous && !(atomic && cell.writer & ATOMIC != 0) {
-            clash = self.relation(cell.wrote, cell.writer);
+            conflict = self.relation(cell.wrote, cell.writer);
         }
         if cell.read < self.group {
             cell.read_before = cell.read;
@@ -182,13 +184,13 @@ impl Now {
                 cell.reader &= !ATOMIC;
             }
             if cell.reader & MANY_SIMDGROUPS != 0 || cell.read == self.clock {
-                return clash;
+                return conflict;
             }
         }
         cell.read = self.clock;
         cell.read_at = at;
         cell.reader = self.thread | if atomic { ATOMIC } else { 0 };
-        clash
+        conflict
     }
 }
 
@@ -213,7 +215,7 @@ impl Shadow {
     }
 
     /// Grows to at least `bytes` bytes.
-    pub(crate) fn reach(&mut self, bytes: usize) {
+    pub(crate) fn grow(&mut self, bytes: usize) {
         let cells = bytes.div_ceil(4) << (2 - self.shift);
         if self.cells.len() < cells {
             self.cells.resize(cells, Cell::default());
@@ -222,7 +224,7 @@ impl Shadow {
 
     /// Splits granules for an access of `size` bytes at `offset`.
     #[cold]
-    pub(crate) fn refine(&mut self, offset: usize, size: usize) {
+    pub(crate) fn split_granules(&mut self, offset: usize, size: usize) {
         let shift = (offset | size).trailing_zeros().min(self.shift);
         let parts = 1usize << (self.shift - shift);
         let mut cells = zeroed(self.cells.len() * parts);
@@ -238,7 +240,7 @@ impl Shadow {
     #[inline(always)]
     pub(crate) fn at(&mut self, offset: usize, size: usize) -> &mut [Cell] {
         if (offset | size) & ((1 << self.shift) - 1) != 0 {
-            self.refine(offset, size);
+            self.split_granules(offset, size);
         }
         let first = offset >> self.shift;
         let count = size >> self.shift;
@@ -251,7 +253,7 @@ impl Shadow {
     }
 
     /// Discards times, but keeps which bytes are initialized.
-    pub(crate) fn age(&mut self) {
+    pub(crate) fn clear_times(&mut self) {
         for cell in &mut self.cells {
             if cell.wrote | cell.read != 0 {
                 *cell = if cell.wrote == 0 { Cell::default() } else { Cell::by_host() };

@@ -1,4 +1,4 @@
-//! Threadgroup memory. Each array is surrounded by a gap, so that an overrun does not reach the next array. The shadow
+//! Threadgroup memory. Each array is surrounded by a gap, so that an overrun does not grow the next array. The shadow
 //! memory is contiguous, without gaps.
 
 use crate::memory::shadow::Shadow;
@@ -13,7 +13,7 @@ pub(crate) const LIMIT: usize = 32 << 10;
 
 /// One array.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Array {
     id: u32,
     /// Offset in the arena.
     pub(crate) offset: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Slot {
 pub(crate) struct Arena {
     pub(crate) base: usize,
     pub(crate) span: usize,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<Array>,
     last: usize,
     pub(crate) shadow: Shadow,
     /// Total size of all arrays in bytes.
@@ -37,7 +37,7 @@ pub(crate) struct Arena {
 }
 
 /// The arena has no space left for an array.
-pub(crate) struct Full;
+pub(crate) struct OutOfMemory;
 
 impl Arena {
     pub(crate) fn new() -> io::Result<Arena> {
@@ -74,26 +74,26 @@ impl Arena {
         id: u32,
         bytes: usize,
         name: impl FnOnce() -> String,
-    ) -> Result<(usize, bool), Full> {
+    ) -> Result<(usize, bool), OutOfMemory> {
         if let Some(slot) = self.slots.iter().find(|slot| slot.id == id) {
             return Ok((self.base + slot.offset, false));
         }
         let after = self.slots.last().map_or(0, |slot| slot.offset + slot.bytes);
         let offset = (after + ROOM).next_multiple_of(256);
         if bytes > SPAN || offset + bytes + ROOM > SPAN {
-            return Err(Full);
+            return Err(OutOfMemory);
         }
         let shadow_offset = self.used;
-        self.slots.push(Slot { id, offset, bytes, shadow_offset, name: name() });
+        self.slots.push(Array { id, offset, bytes, shadow_offset, name: name() });
         self.used += bytes.next_multiple_of(16);
-        self.shadow.reach(self.used);
+        self.shadow.grow(self.used);
         Ok((self.base + offset, true))
     }
 
     /// The shadow offset of these bytes, if they are all in one array.
     #[inline(always)]
     pub(crate) fn shadow_offset(&mut self, offset: usize, size: usize) -> Option<usize> {
-        let place = |slot: &Slot| {
+        let place = |slot: &Array| {
             let inside = offset.wrapping_sub(slot.offset);
             (inside < slot.bytes && inside + size <= slot.bytes).then_some(slot.shadow_offset + inside)
         };
@@ -107,7 +107,7 @@ impl Arena {
     }
 
     /// The array nearest to an offset, for messages.
-    pub(crate) fn nearest(&self, offset: usize) -> Option<&Slot> {
+    pub(crate) fn nearest(&self, offset: usize) -> Option<&Array> {
         self.slots.iter().min_by_key(|slot| {
             let after = offset.saturating_sub(slot.offset + slot.bytes);
             slot.offset.saturating_sub(offset).max(after)

@@ -2,12 +2,12 @@
 
 use crate::shape::{Batch, Shape};
 use crate::shapes::shapes;
-use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
+use crate::{Input, Kernels, Random, compare, numbers_of, rotated, wide};
 use forge_kernels::Spec;
 use forge_ops::{Append, Format, KvSource, Rotate};
 
 #[test]
-fn rotation() {
+fn rotates_queries_and_keys() {
     let mut random = Random(4);
     let mut shapes = shapes();
     shapes.retain(|shape| !shape.rotation.is_none());
@@ -21,25 +21,25 @@ fn rotation() {
     for (index, shape) in shapes.iter().enumerate() {
         let Shape { query_heads, width, .. } = *shape;
         let scalars = shape.scalars(rows, 1);
-        let positions = ("positions", Given::Words(&batch.positions));
+        let positions = ("positions", Input::Words(&batch.positions));
         let x = random.numbers(rows * query_heads * width);
-        let given = [("x", Given::Numbers(&x)), positions, ("y", Given::Unwritten(x.len() * 4))];
-        let y = kernels.run(index, &scalars, &given);
+        let inputs = [("x", Input::Numbers(&x)), positions, ("y", Input::Uninitialized(x.len() * 4))];
+        let y = kernels.run(index, &scalars, &inputs);
         let heads = x.chunks_exact(width).enumerate();
-        let wanted = heads
+        let expected = heads
             .flat_map(|(at, head)| rotated(&wide(head), &shape.rotation, batch.positions[at / query_heads]));
         compare(
             shape,
             &numbers_of(&y[0], Format::F32),
-            &wanted.collect::<Vec<_>>(),
-            2e-6 + shape.turning_loss(),
+            &expected.collect::<Vec<_>>(),
+            2e-6 + shape.rope_error(),
         );
     }
 }
 
 /// Keys and values are appended unchanged, from separate buffers and from qkv.
 #[test]
-fn appending() {
+fn appends_keys_and_values_unchanged() {
     let mut random = Random(5);
     let mut shapes = shapes();
     shapes.retain(|shape| shape.brings != KvSource::Nothing);
@@ -61,41 +61,41 @@ fn appending() {
             (0..rows).flat_map(row).collect()
         };
         let bytes = shape.bytes(&vec![0.0; shape.cache_count()]).len();
-        let loss = shape.turning_loss();
+        let loss = shape.rope_error();
         let unit = shape.unit() + loss;
         let first_value = if shape.brings == KvSource::Keys { query_heads } else { query_heads + key_heads };
         let (key, value) = (part(query_heads, key_heads), part(first_value, key_heads));
-        let given = |q: usize| {
+        let inputs = |q: usize| {
             [
-                ("qkv", Given::Numbers(&qkv)),
-                ("query_gain", Given::Numbers(&gains[0])),
-                ("key_gain", Given::Numbers(&gains[1])),
-                ("key", Given::Numbers(&key)),
-                ("value", Given::Numbers(&value)),
-                ("slots", Given::Words(&batch.slots)),
-                ("positions", Given::Words(&batch.positions)),
-                ("q", Given::Unwritten(q)),
-                ("keys", Given::Unwritten(bytes)),
-                ("values", Given::Unwritten(bytes)),
+                ("qkv", Input::Numbers(&qkv)),
+                ("query_gain", Input::Numbers(&gains[0])),
+                ("key_gain", Input::Numbers(&gains[1])),
+                ("key", Input::Numbers(&key)),
+                ("value", Input::Numbers(&value)),
+                ("slots", Input::Words(&batch.slots)),
+                ("positions", Input::Words(&batch.positions)),
+                ("q", Input::Uninitialized(q)),
+                ("keys", Input::Uninitialized(bytes)),
+                ("values", Input::Uninitialized(bytes)),
             ]
         };
-        let plain = kernels.run(2 * index, &scalars, &given(0));
-        let made = kernels.run(2 * index + 1, &scalars, &given(rows * query_heads * width * 4));
+        let plain = kernels.run(2 * index, &scalars, &inputs(0));
+        let results = kernels.run(2 * index + 1, &scalars, &inputs(rows * query_heads * width * 4));
         for row in 0..rows {
             let (slot, position) = (batch.slots[row], batch.positions[row]);
             let [queries, keys, values] =
                 shape.prepared(&qkv[row * row_width..][..row_width], &gains, position);
-            let q = numbers_of(&made[0], Format::F32);
+            let q = numbers_of(&results[0], Format::F32);
             compare(shape, &q[row * query_heads * width..][..query_heads * width], &queries, 3e-6 + loss);
             for head in 0..key_heads {
                 let at = shape.place(slot, head, position as usize);
                 let in_row = head * width..(head + 1) * width;
                 let in_rows = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
-                let check = |bytes: &[u8], wanted: &[f64]| {
-                    compare(shape, &shape.numbers(bytes)[at..][..width], wanted, unit)
+                let check = |bytes: &[u8], expected: &[f64]| {
+                    compare(shape, &shape.numbers(bytes)[at..][..width], expected, unit)
                 };
-                check(&made[1], &keys[in_row.clone()]);
-                check(&made[2], &values[in_row]);
+                check(&results[1], &keys[in_row.clone()]);
+                check(&results[2], &values[in_row]);
                 check(&plain[0], &wide(&key[in_rows.clone()]));
                 check(&plain[1], &wide(&value[in_rows]));
             }
@@ -105,7 +105,7 @@ fn appending() {
 
 /// The contents of a q8_0 KV cache equal the quantized contents of an f32 cache, byte for byte.
 #[test]
-fn codes_are_those_of_what_f32_would_keep() {
+fn q8_0_kv_cache_equals_the_quantized_f32_cache() {
     let mut random = Random(8);
     let mut coded = shapes();
     coded.retain(|shape| shape.cache == Format::Q8_0 && shape.brings != KvSource::Nothing);
@@ -130,20 +130,20 @@ fn codes_are_those_of_what_f32_would_keep() {
         let caches = [0, 1].map(|kernel| {
             [shape.clone(), plain(shape)].map(|of| {
                 let empty = of.bytes(&vec![0.0; of.cache_count()]);
-                let given = [
-                    ("qkv", Given::Numbers(&qkv)),
-                    ("query_gain", Given::Numbers(&gains[0])),
-                    ("key_gain", Given::Numbers(&gains[1])),
-                    ("key", Given::Numbers(&key)),
-                    ("value", Given::Numbers(&value)),
-                    ("slots", Given::Words(&batch.slots)),
-                    ("positions", Given::Words(&batch.positions)),
-                    ("q", Given::Unwritten(rows * query_heads * width * 4)),
-                    ("keys", Given::Bytes(&empty)),
-                    ("values", Given::Bytes(&empty)),
+                let inputs = [
+                    ("qkv", Input::Numbers(&qkv)),
+                    ("query_gain", Input::Numbers(&gains[0])),
+                    ("key_gain", Input::Numbers(&gains[1])),
+                    ("key", Input::Numbers(&key)),
+                    ("value", Input::Numbers(&value)),
+                    ("slots", Input::Words(&batch.slots)),
+                    ("positions", Input::Words(&batch.positions)),
+                    ("q", Input::Uninitialized(rows * query_heads * width * 4)),
+                    ("keys", Input::Bytes(&empty)),
+                    ("values", Input::Bytes(&empty)),
                 ];
                 let number = 4 * index + kernel + if of.cache == Format::F32 { 2 } else { 0 };
-                let mut written = kernels.run(number, &of.scalars(rows, 1), &given);
+                let mut written = kernels.run(number, &of.scalars(rows, 1), &inputs);
                 written.split_off(written.len() - 2)
             })
         });

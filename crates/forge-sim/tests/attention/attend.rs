@@ -1,27 +1,27 @@
 //! Attention over prepared queries and a filled KV cache.
 
 use crate::shape::{Batch, Shape, cache};
-use crate::shapes::{laid_out_otherwise, met_by_units, shapes};
-use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
+use crate::shapes::{other_layouts, shapes, with_matrix_units};
+use crate::{Input, Kernels, Random, bytes_of, compare, numbers_of, wide};
 use forge_kernels::Spec;
 use forge_ops::{Append, Format};
 
 #[test]
-fn attention_of_few_and_many_rows() {
-    attention_is_right(&shapes());
+fn attention_matches_the_reference_for_few_and_many_rows() {
+    check_attention(&shapes());
 }
 
 #[test]
-fn attention_is_the_same_in_every_layout() {
-    attention_is_right(&laid_out_otherwise());
+fn attention_matches_the_reference_in_every_layout() {
+    check_attention(&other_layouts());
 }
 
 #[test]
-fn attention_by_matrix_units() {
-    attention_is_right(&met_by_units());
+fn attention_with_matrix_units_matches_the_reference() {
+    check_attention(&with_matrix_units());
 }
 
-fn attention_is_right(shapes: &[Shape]) {
+fn check_attention(shapes: &[Shape]) {
     let kernels =
         Kernels::of(shapes.iter().flat_map(|shape| [shape.split(false), shape.tiled(), shape.join()]));
     let mut random = Random(2);
@@ -43,7 +43,7 @@ fn attention_is_right(shapes: &[Shape]) {
             let sinks = random.numbers(shape.query_heads);
             let row_width = shape.query_heads * shape.width;
             let gates = random.numbers(rows * shape.row_width());
-            let wanted: Vec<f64> = (0..rows)
+            let expected: Vec<f64> = (0..rows)
                 .flat_map(|row| {
                     let q = wide(&q[row * row_width..][..row_width]);
                     let position = batch.positions[row] as usize;
@@ -52,43 +52,43 @@ fn attention_is_right(shapes: &[Shape]) {
                 })
                 .collect();
             let share = shape.width + 2;
-            let given = |partials, heads| {
+            let inputs = |partials, heads| {
                 [
-                    ("q", Given::Numbers(&q)),
-                    ("keys", Given::Bytes(&key_bytes)),
-                    ("values", Given::Bytes(&value_bytes)),
-                    ("sinks", Given::Numbers(&sinks)),
-                    ("gates", Given::Numbers(&gates)),
-                    ("slots", Given::Words(&batch.slots)),
-                    ("positions", Given::Words(&batch.positions)),
-                    ("partials", Given::Unwritten(partials)),
-                    ("heads", Given::Unwritten(heads)),
+                    ("q", Input::Numbers(&q)),
+                    ("keys", Input::Bytes(&key_bytes)),
+                    ("values", Input::Bytes(&value_bytes)),
+                    ("sinks", Input::Numbers(&sinks)),
+                    ("gates", Input::Numbers(&gates)),
+                    ("slots", Input::Words(&batch.slots)),
+                    ("positions", Input::Words(&batch.positions)),
+                    ("partials", Input::Uninitialized(partials)),
+                    ("heads", Input::Uninitialized(heads)),
                 ]
             };
             let heads = rows * row_width * 4;
             let scalars = |splits| shape.scalars(rows, splits);
-            let whole = kernels.run(3 * index, &scalars(1), &given(0, heads));
-            let loss = shape.attention_loss();
-            compare(shape, &numbers_of(&whole[1], Format::F32), &wanted, loss);
+            let whole = kernels.run(3 * index, &scalars(1), &inputs(0, heads));
+            let loss = shape.attention_error();
+            compare(shape, &numbers_of(&whole[1], Format::F32), &expected, loss);
             let partials = rows * shape.query_heads * splits * share * 4;
             let partials = match splits {
                 1 => continue,
-                _ => kernels.run(3 * index, &scalars(splits), &given(partials, 0)).swap_remove(0),
+                _ => kernels.run(3 * index, &scalars(splits), &inputs(partials, 0)).swap_remove(0),
             };
             let joined = kernels.run(
                 3 * index + 2,
                 &scalars(splits),
                 &[
-                    ("partials", Given::Bytes(&partials)),
-                    ("gates", Given::Numbers(&gates)),
-                    ("heads", Given::Unwritten(heads)),
+                    ("partials", Input::Bytes(&partials)),
+                    ("gates", Input::Numbers(&gates)),
+                    ("heads", Input::Uninitialized(heads)),
                 ],
             );
-            compare(shape, &numbers_of(&joined[0], Format::F32), &wanted, loss);
+            compare(shape, &numbers_of(&joined[0], Format::F32), &expected, loss);
             // Tiles need adjacent rows of one sequence.
             if batch.slots.windows(2).filter(|pair| pair[0] != pair[1]).count() < 2 {
-                let tiled = kernels.run(3 * index + 1, &scalars(1), &given(0, heads));
-                compare(shape, &numbers_of(&tiled[0], Format::F32), &wanted, loss);
+                let tiled = kernels.run(3 * index + 1, &scalars(1), &inputs(0, heads));
+                compare(shape, &numbers_of(&tiled[0], Format::F32), &expected, loss);
             }
         }
     }
@@ -96,7 +96,7 @@ fn attention_is_right(shapes: &[Shape]) {
 
 /// The cache of one slot must not affect rows of another in the same tile, even if it has NaN or infinity.
 #[test]
-fn slots_of_a_tile_do_not_meet() {
+fn slots_in_one_tile_do_not_affect_each_other() {
     let shape = Shape { sinks: false, ..shapes().swap_remove(1) };
     let kernels = Kernels::of([shape.tiled()]);
     let mut random = Random(5);
@@ -109,15 +109,15 @@ fn slots_of_a_tile_do_not_meet() {
             numbers
         });
         let q = random.numbers(batch.rows() * shape.query_heads * shape.width);
-        let given = [
-            ("q", Given::Numbers(&q)),
-            ("keys", Given::Bytes(&bytes_of(&keys, shape.cache))),
-            ("values", Given::Bytes(&bytes_of(&values, shape.cache))),
-            ("slots", Given::Words(&batch.slots)),
-            ("positions", Given::Words(&batch.positions)),
-            ("heads", Given::Unwritten(q.len() * 4)),
+        let inputs = [
+            ("q", Input::Numbers(&q)),
+            ("keys", Input::Bytes(&bytes_of(&keys, shape.cache))),
+            ("values", Input::Bytes(&bytes_of(&values, shape.cache))),
+            ("slots", Input::Words(&batch.slots)),
+            ("positions", Input::Words(&batch.positions)),
+            ("heads", Input::Uninitialized(q.len() * 4)),
         ];
-        let heads = kernels.run(0, &shape.scalars(batch.rows(), 1), &given);
+        let heads = kernels.run(0, &shape.scalars(batch.rows(), 1), &inputs);
         let heads = numbers_of(&heads[0], Format::F32);
         let row_width = shape.query_heads * shape.width;
         for row in 0..batch.rows() {
@@ -127,15 +127,15 @@ fn slots_of_a_tile_do_not_meet() {
                 continue;
             }
             let q = wide(&q[row * row_width..][..row_width]);
-            let wanted = shape.attended(&q, &keys, &values, &[], 0, batch.positions[row] as usize);
-            compare(&(row, broken), found, &wanted, 3e-6);
+            let expected = shape.attended(&q, &keys, &values, &[], 0, batch.positions[row] as usize);
+            compare(&(row, broken), found, &expected, 3e-6);
         }
     }
 }
 
 /// A pass whose last row would overwrite a position that the first row reads, if the ring were one position smaller.
 #[test]
-fn a_ring_that_is_too_small_by_one_shows() {
+fn a_ring_buffer_one_position_too_small_changes_the_result() {
     let (first, rows, window) = (48, 12, 7);
     let whole = Shape { window: Some(window), ..shapes().swap_remove(1) };
     let mut random = Random(7);
@@ -143,7 +143,7 @@ fn a_ring_that_is_too_small_by_one_shows() {
     let q = random.numbers(rows * whole.query_heads * whole.width);
     let batch = Batch::of(&(first..first + rows as u32).map(|position| (1, position)).collect::<Vec<_>>());
     let row_width = whole.query_heads * whole.width;
-    let wanted: Vec<f64> = (0..rows)
+    let expected: Vec<f64> = (0..rows)
         .flat_map(|row| {
             let q = wide(&q[row * row_width..][..row_width]);
             whole.attended(&q, &numbers[0], &numbers[1], &[], 1, first as usize + row)
@@ -157,15 +157,15 @@ fn a_ring_that_is_too_small_by_one_shows() {
         // The rows of earlier passes, then those of this one.
         let place =
             |at: usize, head, position| [whole.place(1, head, position), shape.place(1, head, position)][at];
-        let left = numbers.each_ref().map(|numbers| {
-            let mut left = vec![0.0; shape.cache_count()];
+        let outputs = numbers.each_ref().map(|numbers| {
+            let mut outputs = vec![0.0; shape.cache_count()];
             for (position, head) in
                 (0..first as usize).flat_map(|p| (0..shape.key_heads).map(move |h| (p, h)))
             {
                 let from = &numbers[place(0, head, position)..][..shape.width];
-                left[place(1, head, position)..][..shape.width].copy_from_slice(from);
+                outputs[place(1, head, position)..][..shape.width].copy_from_slice(from);
             }
-            bytes_of(&left, shape.cache)
+            bytes_of(&outputs, shape.cache)
         });
         let new = numbers.each_ref().map(|numbers| -> Vec<f32> {
             let heads = |row| (0..shape.key_heads).map(move |head| (row, head));
@@ -177,28 +177,28 @@ fn a_ring_that_is_too_small_by_one_shows() {
             0,
             &scalars,
             &[
-                ("key", Given::Numbers(&new[0])),
-                ("value", Given::Numbers(&new[1])),
-                ("slots", Given::Words(&batch.slots)),
-                ("positions", Given::Words(&batch.positions)),
-                ("keys", Given::Bytes(&left[0])),
-                ("values", Given::Bytes(&left[1])),
+                ("key", Input::Numbers(&new[0])),
+                ("value", Input::Numbers(&new[1])),
+                ("slots", Input::Words(&batch.slots)),
+                ("positions", Input::Words(&batch.positions)),
+                ("keys", Input::Bytes(&outputs[0])),
+                ("values", Input::Bytes(&outputs[1])),
             ],
         );
         for kernel in [1, 2] {
-            let given = [
-                ("q", Given::Numbers(&q)),
-                ("keys", Given::Bytes(&cache[0])),
-                ("values", Given::Bytes(&cache[1])),
-                ("slots", Given::Words(&batch.slots)),
-                ("positions", Given::Words(&batch.positions)),
-                ("partials", Given::Unwritten(0)),
-                ("heads", Given::Unwritten(wanted.len() * 4)),
+            let inputs = [
+                ("q", Input::Numbers(&q)),
+                ("keys", Input::Bytes(&cache[0])),
+                ("values", Input::Bytes(&cache[1])),
+                ("slots", Input::Words(&batch.slots)),
+                ("positions", Input::Words(&batch.positions)),
+                ("partials", Input::Uninitialized(0)),
+                ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
-            let heads = kernels.run(kernel, &scalars, &given).pop().unwrap_or_default();
+            let heads = kernels.run(kernel, &scalars, &inputs).pop().unwrap_or_default();
             let found = numbers_of(&heads, Format::F32);
-            let off = |(found, wanted): (&f32, &f64)| (f64::from(*found) - wanted).abs();
-            let worst = found.iter().zip(&wanted).map(off).fold(0.0, f64::max);
+            let off = |(found, expected): (&f32, &f64)| (f64::from(*found) - expected).abs();
+            let worst = found.iter().zip(&expected).map(off).fold(0.0, f64::max);
             assert_eq!(worst < 3e-6, is_right, "a ring of {ring}: {worst:e}");
             assert!(is_right || worst > 1e-2, "a ring of {ring}: {worst:e}");
         }

@@ -1,8 +1,8 @@
 //! Multi-head latent attention (MLA): the latent cache and attention, with separate and fused preparation.
 
 use crate::{
-    CONTEXT, Given, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rotated, rotation,
-    stretched, wide,
+    CONTEXT, Input, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rotated, rotation,
+    wide, with_attention_factor,
 };
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
@@ -10,7 +10,7 @@ use forge_ops::{
     AttendJoin, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
     MlaLoadLatents, Pairing, Rotation,
 };
-use forge_sim::Exactness;
+use forge_sim::Precision;
 
 #[derive(Clone, Debug)]
 struct Shape {
@@ -133,7 +133,7 @@ fn shapes() -> Vec<Shape> {
         shape(19, 130, 64, Format::F16, rotation(32, Pairing::Interleaved, 1.0), false),
         shape(2, 300, 80, Format::F32, rotation(40, Pairing::Half, 1.0), true),
         shape(3, 40, 16, Format::F16, long(CONTEXT - 1), false),
-        shape(2, 40, 16, Format::F32, stretched(CONTEXT / 3), true),
+        shape(2, 40, 16, Format::F32, with_attention_factor(CONTEXT / 3), true),
     ]
 }
 
@@ -182,7 +182,7 @@ fn raw(shape: &Shape, random: &mut Random, rows: Rows<'_>) -> Raw {
 }
 
 #[test]
-fn lines_are_appended_as_they_are_or_prepared() {
+fn appends_raw_or_prepared_latents() {
     let mut random = Random(31);
     let rows: Rows<'_> = &[(1, 5), (1, 6), (0, 0), (1, 150)];
     let shapes = shapes();
@@ -196,22 +196,22 @@ fn lines_are_appended_as_they_are_or_prepared() {
         let scalars = [("rows", rows.len()), ("context", CONTEXT)];
         let check = |found: &[u8], lines: &[Vec<f64>]| {
             let found = numbers_of(found, shape.cache);
-            let mut wanted = wide(&before);
+            let mut expected = wide(&before);
             for (row, line) in rows.iter().zip(lines) {
-                wanted[shape.place(*row)..][..shape.record()].copy_from_slice(line);
+                expected[shape.place(*row)..][..shape.record()].copy_from_slice(line);
             }
-            compare(shape, &found, &wanted, shape.unit());
+            compare(shape, &found, &expected, shape.unit());
         };
         let (latent, key) =
             (random.numbers(rows.len() * shape.width), random.numbers(rows.len() * shape.turned));
         let given = [
-            ("latent", Given::Numbers(&latent)),
-            ("key", Given::Numbers(&key)),
-            ("slots", Given::Words(&slots)),
-            ("positions", Given::Words(&positions)),
-            ("latents", Given::Bytes(&bytes)),
+            ("latent", Input::Numbers(&latent)),
+            ("key", Input::Numbers(&key)),
+            ("slots", Input::Words(&slots)),
+            ("positions", Input::Words(&positions)),
+            ("latents", Input::Bytes(&bytes)),
         ];
-        let left = kernels.run(2 * index, &scalars, &given);
+        let outputs = kernels.run(2 * index, &scalars, &given);
         let line = |row: usize| {
             [
                 wide(&latent[row * shape.width..][..shape.width]),
@@ -219,27 +219,27 @@ fn lines_are_appended_as_they_are_or_prepared() {
             ]
             .concat()
         };
-        check(&left[0], &(0..rows.len()).map(line).collect::<Vec<_>>());
+        check(&outputs[0], &(0..rows.len()).map(line).collect::<Vec<_>>());
 
         let raw = raw(shape, &mut random, rows);
         let given = [
-            ("queries", Given::Numbers(&raw.queries)),
-            ("latent", Given::Numbers(&raw.latent)),
-            ("key", Given::Numbers(&raw.key)),
-            ("gain", Given::Numbers(&raw.gain)),
-            ("slots", Given::Words(&slots)),
-            ("positions", Given::Words(&positions)),
-            ("turned", Given::Unwritten(rows.len() * shape.heads * shape.turned * 4)),
-            ("latents", Given::Bytes(&bytes)),
+            ("queries", Input::Numbers(&raw.queries)),
+            ("latent", Input::Numbers(&raw.latent)),
+            ("key", Input::Numbers(&raw.key)),
+            ("gain", Input::Numbers(&raw.gain)),
+            ("slots", Input::Words(&slots)),
+            ("positions", Input::Words(&positions)),
+            ("turned", Input::Uninitialized(rows.len() * shape.heads * shape.turned * 4)),
+            ("latents", Input::Bytes(&bytes)),
         ];
-        let left = kernels.run(2 * index + 1, &scalars, &given);
-        compare(shape, &numbers_of(&left[0], Format::F32), &raw.turned.concat(), 1e-5);
-        check(&left[1], &raw.lines);
+        let outputs = kernels.run(2 * index + 1, &scalars, &given);
+        compare(shape, &numbers_of(&outputs[0], Format::F32), &raw.turned.concat(), 1e-5);
+        check(&outputs[1], &raw.lines);
     }
 }
 
 #[test]
-fn heads_share_latents() {
+fn mla_attention_over_latents_matches_the_reference() {
     let mut random = Random(32);
     let shapes = shapes();
     let join = |shape: &Shape| {
@@ -263,24 +263,24 @@ fn heads_share_latents() {
             let numbers = count * shape.heads * shape.width;
             let partials = count * shape.heads * splits * (shape.width + 2) * 4;
             let (partials, heads) = if many { (partials, 0) } else { (0, numbers * 4) };
-            let joined = |mut left: Vec<Vec<u8>>| {
-                let whole = left.pop().unwrap_or_default();
-                let whole = match left.pop().filter(|_| many) {
+            let joined = |mut outputs: Vec<Vec<u8>>| {
+                let whole = outputs.pop().unwrap_or_default();
+                let whole = match outputs.pop().filter(|_| many) {
                     None => whole,
                     Some(partials) => kernels
                         .run(
                             3 * index + 2,
                             &scalars,
                             &[
-                                ("partials", Given::Bytes(&partials)),
-                                ("heads", Given::Unwritten(numbers * 4)),
+                                ("partials", Input::Bytes(&partials)),
+                                ("heads", Input::Uninitialized(numbers * 4)),
                             ],
                         )
                         .swap_remove(0),
                 };
-                (numbers_of(&whole, Format::F32), left)
+                (numbers_of(&whole, Format::F32), outputs)
             };
-            let wanted = |lines: &[f32]| -> Vec<f64> {
+            let expected = |lines: &[f32]| -> Vec<f64> {
                 let row = |index: usize| {
                     let q = &q[index * shape.heads * shape.width..][..shape.heads * shape.width];
                     shape.attended(q, &raw.turned[index], lines, rows[index])
@@ -294,34 +294,34 @@ fn heads_share_latents() {
             let bytes = bytes_of(&lines, shape.cache);
             let turned: Vec<f32> = raw.turned.concat().iter().map(|x| *x as f32).collect();
             let given = [
-                ("q", Given::Numbers(&q)),
-                ("turned", Given::Numbers(&turned)),
-                ("latents", Given::Bytes(&bytes)),
-                ("slots", Given::Words(&slots)),
-                ("positions", Given::Words(&positions)),
-                ("partials", Given::Unwritten(partials)),
-                ("heads", Given::Unwritten(heads)),
+                ("q", Input::Numbers(&q)),
+                ("turned", Input::Numbers(&turned)),
+                ("latents", Input::Bytes(&bytes)),
+                ("slots", Input::Words(&slots)),
+                ("positions", Input::Words(&positions)),
+                ("partials", Input::Uninitialized(partials)),
+                ("heads", Input::Uninitialized(heads)),
             ];
             let (found, _) = joined(kernels.run(3 * index, &scalars, &given));
-            compare(shape, &found, &wanted(&lines), 1e-5);
+            compare(shape, &found, &expected(&lines), 1e-5);
 
             // A row that the kernel prepares and appends to the cache.
             let mut lines = shape.lines(&mut random, reach);
             let bytes = bytes_of(&lines, shape.cache);
             let given = [
-                ("q", Given::Numbers(&q)),
-                ("queries", Given::Numbers(&raw.queries)),
-                ("latent", Given::Numbers(&raw.latent)),
-                ("key", Given::Numbers(&raw.key)),
-                ("gain", Given::Numbers(&raw.gain)),
-                ("latents", Given::Bytes(&bytes)),
-                ("slots", Given::Words(&slots)),
-                ("positions", Given::Words(&positions)),
-                ("partials", Given::Unwritten(partials)),
-                ("heads", Given::Unwritten(heads)),
+                ("q", Input::Numbers(&q)),
+                ("queries", Input::Numbers(&raw.queries)),
+                ("latent", Input::Numbers(&raw.latent)),
+                ("key", Input::Numbers(&raw.key)),
+                ("gain", Input::Numbers(&raw.gain)),
+                ("latents", Input::Bytes(&bytes)),
+                ("slots", Input::Words(&slots)),
+                ("positions", Input::Words(&positions)),
+                ("partials", Input::Uninitialized(partials)),
+                ("heads", Input::Uninitialized(heads)),
             ];
-            let (found, mut left) = joined(kernels.run(3 * index + 1, &scalars, &given));
-            let after = numbers_of(&left.swap_remove(0), shape.cache);
+            let (found, mut outputs) = joined(kernels.run(3 * index + 1, &scalars, &given));
+            let after = numbers_of(&outputs.swap_remove(0), shape.cache);
             for (row, line) in rows.iter().zip(&raw.lines) {
                 let range = shape.place(*row)..shape.place(*row) + shape.record();
                 compare(shape, &after[range.clone()], line, shape.unit());
@@ -329,7 +329,7 @@ fn heads_share_latents() {
             }
             let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
             assert!(after.iter().zip(&lines).all(same), "{shape:?} wrote where it should not");
-            compare(shape, &found, &wanted(&lines), 2e-5);
+            compare(shape, &found, &expected(&lines), 2e-5);
         }
     }
 }
@@ -337,7 +337,7 @@ fn heads_share_latents() {
 /// Expanded MLA, tile by tile: the expected attention of rows of one sequence over the keys and values of
 /// their heads.
 #[test]
-fn heads_meet_what_is_made_of_latents_share_by_share() {
+fn expanded_mla_attention_matches_the_reference() {
     let mut random = Random(33);
     let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
     let attend = |[heads, keys, turned, values]: [usize; 4], operand| {
@@ -360,7 +360,7 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
             let r = random.numbers(rows * heads * turned);
             let [k, t, v] =
                 [heads * keys, turned, heads * values].map(|width| random.numbers(length * width));
-            let mut wanted = Vec::new();
+            let mut expected = Vec::new();
             for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
                 let query = wide(&q[row * (heads * keys + heads) + head * keys..][..keys]);
                 let turning = wide(&r[(row * heads + head) * turned..][..turned]);
@@ -373,7 +373,7 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
                 let largest = scores.iter().copied().fold(f64::MIN, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
                 let total: f64 = weights.iter().sum();
-                wanted.extend((0..values).map(|channel| {
+                expected.extend((0..values).map(|channel| {
                     let of = |position: usize| f64::from(v[(position * heads + head) * values + channel]);
                     weights.iter().enumerate().map(|(position, weight)| weight * of(position)).sum::<f64>()
                         / total
@@ -381,36 +381,36 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
             }
             let positions: Vec<u32> = (first as u32..length as u32).collect();
             for which in [2 * index, 2 * index + 1] {
-                let mut left: Vec<Vec<u8>> = Vec::new();
+                let mut outputs: Vec<Vec<u8>> = Vec::new();
                 for begin in (0..length).step_by(share) {
                     let end = length.min(begin + share);
-                    let given = |numbers: usize, before: usize| match left.get(before) {
-                        Some(bytes) => Given::Bytes(bytes),
-                        None => Given::Unwritten(numbers * 4),
+                    let given = |numbers: usize, before: usize| match outputs.get(before) {
+                        Some(bytes) => Input::Bytes(bytes),
+                        None => Input::Uninitialized(numbers * 4),
                     };
                     let given = [
-                        ("q", Given::Numbers(&q)),
-                        ("turned", Given::Numbers(&r)),
-                        ("keys", Given::Numbers(&k[begin * heads * keys..end * heads * keys])),
-                        ("turned_keys", Given::Numbers(&t[begin * turned..end * turned])),
-                        ("values", Given::Numbers(&v[begin * heads * values..end * heads * values])),
-                        ("positions", Given::Words(&positions)),
+                        ("q", Input::Numbers(&q)),
+                        ("turned", Input::Numbers(&r)),
+                        ("keys", Input::Numbers(&k[begin * heads * keys..end * heads * keys])),
+                        ("turned_keys", Input::Numbers(&t[begin * turned..end * turned])),
+                        ("values", Input::Numbers(&v[begin * heads * values..end * heads * values])),
+                        ("positions", Input::Words(&positions)),
                         ("heads", given(rows * heads * values, 0)),
                         ("carried", given(rows * heads * 2, 1)),
                     ];
-                    left = kernels.run(which, &[("rows", rows), ("begin", begin), ("end", end)], &given);
+                    outputs = kernels.run(which, &[("rows", rows), ("begin", begin), ("end", end)], &given);
                 }
                 let what = (shapes[index], rows, first, share);
                 let is_ranged = which % 2 == 1;
-                let loss = Exactness::own().ranged_loss().filter(|_| is_ranged).unwrap_or(1e-5);
-                compare(&what, &numbers_of(&left[0], Format::F32), &wanted, loss);
+                let loss = Precision::own().reduced_precision_error().filter(|_| is_ranged).unwrap_or(1e-5);
+                compare(&what, &numbers_of(&outputs[0], Format::F32), &expected, loss);
             }
         }
     }
 }
 
 #[test]
-fn a_share_of_a_slot_is_what_its_lines_hold() {
+fn loads_latents_of_a_tile_from_the_cache() {
     let mut random = Random(34);
     let shapes = shapes();
     let share = |shape: &Shape| {
@@ -423,21 +423,21 @@ fn a_share_of_a_slot_is_what_its_lines_hold() {
         let bytes = bytes_of(&lines, shape.cache);
         for (begin, rows) in [(0, 1), (7, 120)] {
             let given = [
-                ("latents", Given::Bytes(&bytes)),
-                ("slots", Given::Words(&[1])),
-                ("share", Given::Unwritten(rows * shape.width * 4)),
-                ("turned_keys", Given::Unwritten(rows * shape.turned * 4)),
+                ("latents", Input::Bytes(&bytes)),
+                ("slots", Input::Words(&[1])),
+                ("share", Input::Uninitialized(rows * shape.width * 4)),
+                ("turned_keys", Input::Uninitialized(rows * shape.turned * 4)),
             ];
             let scalars = [("rows", rows), ("context", CONTEXT), ("begin", begin)];
-            let left = kernels.run(index, &scalars, &given);
+            let outputs = kernels.run(index, &scalars, &given);
             let of = |part: fn(&Shape, &[f32]) -> Vec<f32>| -> Vec<f32> {
                 let line = |position: u32| &lines[shape.place((1, position))..][..shape.record()];
                 (begin as u32..(begin + rows) as u32)
                     .flat_map(|position| part(shape, line(position)))
                     .collect()
             };
-            assert_eq!(numbers_of(&left[0], Format::F32), of(|shape, line| line[..shape.width].to_vec()));
-            assert_eq!(numbers_of(&left[1], Format::F32), of(|shape, line| line[shape.width..].to_vec()));
+            assert_eq!(numbers_of(&outputs[0], Format::F32), of(|shape, line| line[..shape.width].to_vec()));
+            assert_eq!(numbers_of(&outputs[1], Format::F32), of(|shape, line| line[shape.width..].to_vec()));
         }
     }
 }

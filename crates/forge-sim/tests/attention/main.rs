@@ -35,12 +35,12 @@ impl Random {
 }
 
 /// The contents of a buffer, or the number of bytes that a kernel writes.
-pub(crate) enum Given<'a> {
+pub(crate) enum Input<'a> {
     Numbers(&'a [f32]),
     Words(&'a [u32]),
     /// Initial contents of a buffer that is read and written.
     Bytes(&'a [u8]),
-    Unwritten(usize),
+    Uninitialized(usize),
 }
 
 /// Kernels compiled as one program, by index.
@@ -65,22 +65,22 @@ impl Kernels {
         &self,
         index: usize,
         scalars: &[(&str, usize)],
-        given: &[(&str, Given<'_>)],
+        inputs: &[(&str, Input<'_>)],
     ) -> Vec<Vec<u8>> {
         let instance = &self.instances[index];
         let mut sim = Sim::new(&self.program).unwrap_or_else(|error| panic!("{error}"));
         let mut written = Vec::new();
         let mut bindings = Vec::new();
         for buffer in &instance.decl.buffers {
-            let (_, content) = given
+            let (_, content) = inputs
                 .iter()
                 .find(|(name, _)| *name == buffer.name)
                 .unwrap_or_else(|| panic!("nothing for {}", buffer.name));
             let id = match content {
-                Given::Numbers(numbers) => sim.memory.floats(numbers),
-                Given::Words(words) => sim.memory.words(words),
-                Given::Bytes(bytes) => sim.memory.bytes(bytes),
-                Given::Unwritten(bytes) => sim.memory.unwritten(*bytes),
+                Input::Numbers(numbers) => sim.memory.floats(numbers),
+                Input::Words(words) => sim.memory.words(words),
+                Input::Bytes(bytes) => sim.memory.bytes(bytes),
+                Input::Uninitialized(bytes) => sim.memory.unwritten(*bytes),
             };
             let id = id.unwrap_or_else(|error| panic!("{error}"));
             if buffer.written {
@@ -119,13 +119,13 @@ pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
 }
 
 /// Compares values, with a tolerance relative to those expected. Equal infinities are equal.
-pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], wanted: &[f64], error: f64) {
-    assert_eq!(found.len(), wanted.len(), "{what:?}");
-    for (index, (found, wanted)) in found.iter().zip(wanted).enumerate() {
-        let off = (f64::from(*found) - wanted).abs();
+pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], expected: &[f64], error: f64) {
+    assert_eq!(found.len(), expected.len(), "{what:?}");
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(*found) - expected).abs();
         assert!(
-            f64::from(*found) == *wanted || off <= error * wanted.abs().max(1.0),
-            "{what:?}: number {index} is {found}, not {wanted}"
+            f64::from(*found) == *expected || off <= error * expected.abs().max(1.0),
+            "{what:?}: number {index} is {found}, not {expected}"
         );
     }
 }
@@ -143,7 +143,7 @@ pub(crate) fn long(beyond: usize) -> Rotation {
 }
 
 /// RoPE with dynamic scaling for contexts beyond this length.
-pub(crate) fn stretched(beyond: usize) -> Rotation {
+pub(crate) fn with_attention_factor(beyond: usize) -> Rotation {
     Rotation { long: Some(LongContext::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
 }
 

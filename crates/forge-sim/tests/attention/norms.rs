@@ -1,6 +1,6 @@
 //! Norms and elementwise functions.
 
-use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
+use crate::{Input, Kernels, Random, compare, normed, numbers_of, wide};
 use forge_kernels::Spec;
 use forge_ops::{Activation, Elementwise, Format, Function, LayerNorm, NormAdd, RmsNorm, Squares, UnaryOp};
 
@@ -19,7 +19,7 @@ fn gelu(x: f64) -> f64 {
 }
 
 #[test]
-fn layer_norms() {
+fn layer_norm_matches_the_reference() {
     let mut random = Random(6);
     let rows = 3;
     let norms = [(100, true, false), (1030, false, true), (33, true, true), (4, false, false)]
@@ -32,30 +32,30 @@ fn layer_norms() {
         let [gain, bias] = [0; 2].map(|_| random.numbers(width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
         let given = [
-            ("x", Given::Numbers(&x)),
-            ("gain", Given::Numbers(&gain)),
-            ("bias", Given::Numbers(&bias)),
-            ("wanted", Given::Words(&order)),
-            ("y", Given::Unwritten(rows * width * 4)),
+            ("x", Input::Numbers(&x)),
+            ("gain", Input::Numbers(&gain)),
+            ("bias", Input::Numbers(&bias)),
+            ("wanted", Input::Words(&order)),
+            ("y", Input::Uninitialized(rows * width * 4)),
         ];
         let y = kernels.run(index, &[("rows", rows)], &given);
-        let mut wanted = Vec::new();
+        let mut expected = Vec::new();
         for &row in &order {
             let row = wide(&x[row as usize * width..][..width]);
             let mean = row.iter().sum::<f64>() / width as f64;
             let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
             let plus = |i: usize| if norm.bias { f64::from(bias[i]) } else { 0.0 };
-            wanted.extend(
+            expected.extend(
                 normed(&rest, Some(&gain), norm.epsilon).iter().enumerate().map(|(i, y)| y + plus(i)),
             );
         }
         // The rounding error of the mean of values around 300.
-        compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 1e-4);
+        compare(norm, &numbers_of(&y[0], Format::F32), &expected, 1e-4);
     }
 }
 
 #[test]
-fn norms_that_are_added() {
+fn norm_with_residual_add_matches_the_reference() {
     let mut random = Random(7);
     let cases = [
         (100, 3, true, false, None),
@@ -75,13 +75,13 @@ fn norms_that_are_added() {
         let factor = random.numbers(1);
         let partials = norm.squares.map_or(0, |squares| squares.partials);
         let given = [
-            ("x", Given::Numbers(&x)),
-            ("norm_gain", Given::Numbers(&norm_gain)),
-            ("factor", Given::Numbers(&factor)),
-            ("gain", Given::Numbers(&gain)),
-            ("stream", Given::Numbers(&stream)),
-            ("gained", Given::Unwritten(width * 4)),
-            ("squares_out", Given::Unwritten(partials * 4)),
+            ("x", Input::Numbers(&x)),
+            ("norm_gain", Input::Numbers(&norm_gain)),
+            ("factor", Input::Numbers(&factor)),
+            ("gain", Input::Numbers(&gain)),
+            ("stream", Input::Numbers(&stream)),
+            ("gained", Input::Uninitialized(width * 4)),
+            ("squares_out", Input::Uninitialized(partials * 4)),
         ];
         let written = kernels.run(index, &[("rows", rows)], &given);
         let own_gain = norm.gain.then_some(&norm_gain[..]);
@@ -95,14 +95,14 @@ fn norms_that_are_added() {
             let gained: Vec<f64> = sums.iter().zip(&gain).map(|(sum, gain)| sum * f64::from(*gain)).collect();
             compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &gained, 2e-6);
         }
-        let mut left = vec![0.0; squares.partials];
-        left[0] = sums.iter().map(|sum| sum * sum).sum();
-        compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &left, 2e-6);
+        let mut outputs = vec![0.0; squares.partials];
+        outputs[0] = sums.iter().map(|sum| sum * sum).sum();
+        compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &outputs, 2e-6);
     }
 }
 
 #[test]
-fn norms_and_functions() {
+fn norms_and_elementwise_functions_match_the_reference() {
     let mut random = Random(1);
     let rows = 3;
     let norms =
@@ -135,16 +135,16 @@ fn norms_and_functions() {
         let (x, gain) = (random.numbers(rows * row), random.numbers(norm.width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
         let given = [
-            ("x", Given::Numbers(&x)),
-            ("gain", Given::Numbers(&gain)),
-            ("wanted", Given::Words(&order)),
-            ("y", Given::Unwritten(rows * row * 4)),
+            ("x", Input::Numbers(&x)),
+            ("gain", Input::Numbers(&gain)),
+            ("wanted", Input::Words(&order)),
+            ("y", Input::Uninitialized(rows * row * 4)),
         ];
         let y = kernels.run(index, &[("rows", rows)], &given);
         let parts = order.iter().flat_map(|&at| x[at as usize * row..][..row].chunks_exact(norm.width));
         let gain = norm.gain.then_some(&gain[..]);
-        let wanted: Vec<f64> = parts.flat_map(|part| normed(&wide(part), gain, norm.epsilon)).collect();
-        compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 2e-6);
+        let expected: Vec<f64> = parts.flat_map(|part| normed(&wide(part), gain, norm.epsilon)).collect();
+        compare(norm, &numbers_of(&y[0], Format::F32), &expected, 2e-6);
     }
     // From tiny values to far beyond where exp overflows.
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
@@ -157,10 +157,13 @@ fn norms_and_functions() {
             _ => 1,
         };
         let b = &b[..rows * width / spread];
-        let given =
-            [("a", Given::Numbers(&a)), ("b", Given::Numbers(b)), ("y", Given::Unwritten(rows * width * 4))];
+        let given = [
+            ("a", Input::Numbers(&a)),
+            ("b", Input::Numbers(b)),
+            ("y", Input::Uninitialized(rows * width * 4)),
+        ];
         let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
-        let wanted = wide(&a)
+        let expected = wide(&a)
             .into_iter()
             .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
             .map(|(a, b)| match *function {
@@ -181,6 +184,6 @@ fn norms_and_functions() {
                 Function::Multiply | Function::Times | Function::ScaleBy => a * b,
                 Function::Add => a + b,
             });
-        compare(function, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 1e-6);
+        compare(function, &numbers_of(&y[0], Format::F32), &expected.collect::<Vec<_>>(), 1e-6);
     }
 }

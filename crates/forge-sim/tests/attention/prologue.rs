@@ -1,15 +1,15 @@
 //! Attention with a fused prologue, which prepares its row and appends it to the KV cache.
 
 use crate::shape::{Batch, cache};
-use crate::shapes::{met_by_units, shapes};
-use crate::{Given, Kernels, Random, compare, numbers_of};
+use crate::shapes::{shapes, with_matrix_units};
+use crate::{Input, Kernels, Random, compare, numbers_of};
 use forge_kernels::prologue_fits;
 use forge_ops::{Format, KvSource};
 
 #[test]
-fn attention_that_prepares_its_row() {
+fn attention_with_fused_prologue_matches_the_reference() {
     let mut shapes = shapes();
-    shapes.extend(met_by_units());
+    shapes.extend(with_matrix_units());
     shapes.retain(|shape| prologue_fits(shape.query_heads, shape.key_heads, shape.width));
     let kernels = Kernels::of(shapes.iter().flat_map(|shape| [shape.split(true), shape.join()]));
     let mut random = Random(3);
@@ -40,34 +40,34 @@ fn attention_that_prepares_its_row() {
                 2 * index,
                 &scalars,
                 &[
-                    (if appends { "qkv" } else { "q" }, Given::Numbers(&qkv)),
-                    ("query_gain", Given::Numbers(&gains[0])),
-                    ("key_gain", Given::Numbers(&gains[1])),
-                    ("keys", Given::Bytes(&before[0])),
-                    ("values", Given::Bytes(&before[1])),
-                    ("sinks", Given::Numbers(&sinks)),
-                    ("gates", Given::Numbers(&qkv)),
-                    ("slots", Given::Words(&batch.slots)),
-                    ("positions", Given::Words(&batch.positions)),
-                    ("partials", Given::Unwritten(if many { partials } else { 0 })),
-                    ("heads", Given::Unwritten(if many { 0 } else { heads })),
+                    (if appends { "qkv" } else { "q" }, Input::Numbers(&qkv)),
+                    ("query_gain", Input::Numbers(&gains[0])),
+                    ("key_gain", Input::Numbers(&gains[1])),
+                    ("keys", Input::Bytes(&before[0])),
+                    ("values", Input::Bytes(&before[1])),
+                    ("sinks", Input::Numbers(&sinks)),
+                    ("gates", Input::Numbers(&qkv)),
+                    ("slots", Input::Words(&batch.slots)),
+                    ("positions", Input::Words(&batch.positions)),
+                    ("partials", Input::Uninitialized(if many { partials } else { 0 })),
+                    ("heads", Input::Uninitialized(if many { 0 } else { heads })),
                 ],
             );
             let [partials, mut heads_bytes] = [1, 0].map(|last| written[written.len() - 1 - last].clone());
             if many {
-                let given = [
-                    ("partials", Given::Bytes(&partials)),
-                    ("gates", Given::Numbers(&qkv)),
-                    ("heads", Given::Unwritten(heads)),
+                let inputs = [
+                    ("partials", Input::Bytes(&partials)),
+                    ("gates", Input::Numbers(&qkv)),
+                    ("heads", Input::Uninitialized(heads)),
                 ];
-                heads_bytes = kernels.run(2 * index + 1, &scalars, &given).swap_remove(0);
+                heads_bytes = kernels.run(2 * index + 1, &scalars, &inputs).swap_remove(0);
             }
             // The cache has the row's rounded key and value, and is otherwise unchanged.
             let after =
                 [0, 1].map(|which| shape.numbers(if appends { &written[which] } else { &before[which] }));
-            let loss = shape.turning_loss();
+            let loss = shape.rope_error();
             let unit = shape.unit() + loss;
-            let mut wanted = Vec::new();
+            let mut expected_heads = Vec::new();
             let mut expected = before.map(|bytes| shape.numbers(&bytes));
             for row in 0..rows {
                 let (slot, position) = (batch.slots[row], batch.positions[row]);
@@ -75,21 +75,21 @@ fn attention_that_prepares_its_row() {
                     shape.prepared(&qkv[row * row_width..][..row_width], &gains, position);
                 for head in 0..if appends { shape.key_heads } else { 0 } {
                     let at = shape.place(slot, head, position as usize);
-                    for (which, made) in [(0, &key), (1, &value)] {
-                        let made = &made[head * shape.width..][..shape.width];
-                        compare(shape, &after[which][at..][..shape.width], made, unit);
+                    for (which, prepared) in [(0, &key), (1, &value)] {
+                        let prepared = &prepared[head * shape.width..][..shape.width];
+                        compare(shape, &after[which][at..][..shape.width], prepared, unit);
                         expected[which][at..][..shape.width]
                             .copy_from_slice(&after[which][at..][..shape.width]);
                     }
                 }
                 let heads = shape.attended(&queries, &after[0], &after[1], &sinks, slot, position as usize);
-                wanted.extend(shape.opened(heads, &qkv[row * row_width..]));
+                expected_heads.extend(shape.opened(heads, &qkv[row * row_width..]));
             }
             for (after, expected) in after.iter().zip(&expected) {
                 let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
                 assert!(after.iter().zip(expected).all(same), "{shape:?} wrote where it should not");
             }
-            compare(shape, &numbers_of(&heads_bytes, Format::F32), &wanted, 1e-5 + loss);
+            compare(shape, &numbers_of(&heads_bytes, Format::F32), &expected_heads, 1e-5 + loss);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Causal convolutions and delta rules: outputs, and the recurrent state of each slot.
 
-use crate::{Given, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
+use crate::{Input, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
 use forge_kernels::Spec;
 use forge_kernels::spec::{ChunkLayout, Kernel};
 use forge_ops::{Activation, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Format, GatedRmsNorm};
@@ -32,7 +32,7 @@ fn column(of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
 }
 
 #[test]
-fn convolutions_see_the_last_rows_of_their_slot() {
+fn convolution_continues_from_the_state_of_its_slot() {
     let mut random = Random(11);
     let shapes = [(300, 4), (32, 2), (50, 5)].map(|(width, taps)| CausalConv {
         width,
@@ -46,15 +46,15 @@ fn convolutions_see_the_last_rows_of_their_slot() {
         let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
         let before = random.numbers(SLOTS * count * width);
         let given = [
-            ("x", Given::Numbers(&x)),
-            ("taps", Given::Numbers(&taps)),
-            ("slots", Given::Words(&column(|row| row.0))),
-            ("positions", Given::Words(&column(|row| row.1))),
-            ("tail", Given::Bytes(&bytes_of(&before, Format::F32))),
-            ("y", Given::Unwritten(ROWS.len() * width * 4)),
+            ("x", Input::Numbers(&x)),
+            ("taps", Input::Numbers(&taps)),
+            ("slots", Input::Words(&column(|row| row.0))),
+            ("positions", Input::Words(&column(|row| row.1))),
+            ("tail", Input::Bytes(&bytes_of(&before, Format::F32))),
+            ("y", Input::Uninitialized(ROWS.len() * width * 4)),
         ];
         let left = kernels.run(index, &[("rows", ROWS.len())], &given);
-        let (mut tail, mut wanted) = (wide(&before), Vec::new());
+        let (mut tail, mut expected) = (wide(&before), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             for channel in 0..width {
@@ -63,16 +63,16 @@ fn convolutions_see_the_last_rows_of_their_slot() {
                 let seen = (0..count.min(position + 1)).map(|back| {
                     tail[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
                 });
-                wanted.push(seen.sum());
+                expected.push(seen.sum());
             }
         }
         compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
-        compare(shape, &numbers_of(&left[1], Format::F32), &wanted, 1e-6);
+        compare(shape, &numbers_of(&left[1], Format::F32), &expected, 1e-6);
     }
 }
 
 #[test]
-fn the_state_is_updated_row_by_row() {
+fn delta_rule_matches_the_reference_row_by_row() {
     let mut random = Random(12);
     let shapes = [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11), (2, 2, 20, 16)].map(
         |(key_heads, heads, keys, values)| DeltaRule {
@@ -85,7 +85,7 @@ fn the_state_is_updated_row_by_row() {
             gated: None,
         },
     );
-    let kernels = Kernels::of(shapes.iter().flat_map(all_ways));
+    let kernels = Kernels::of(shapes.iter().flat_map(all_variants));
     for (index, shape) in shapes.iter().enumerate() {
         let DeltaRule { key_heads, heads, keys, values, scale, epsilon, .. } = *shape;
         let rows = ROWS.len();
@@ -97,19 +97,19 @@ fn the_state_is_updated_row_by_row() {
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
         let given = [
-            ("query", Given::Numbers(&query)),
-            ("key", Given::Numbers(&key)),
-            ("value", Given::Numbers(&value)),
-            ("time", Given::Numbers(&time)),
-            ("strength", Given::Numbers(&strength)),
-            ("rate", Given::Numbers(&rate)),
-            ("bias", Given::Numbers(&bias)),
-            ("slots", Given::Words(&column(|row| row.0))),
-            ("positions", Given::Words(&column(|row| row.1))),
-            ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
-            ("heads", Given::Unwritten(rows * heads * values * 4)),
+            ("query", Input::Numbers(&query)),
+            ("key", Input::Numbers(&key)),
+            ("value", Input::Numbers(&value)),
+            ("time", Input::Numbers(&time)),
+            ("strength", Input::Numbers(&strength)),
+            ("rate", Input::Numbers(&rate)),
+            ("bias", Input::Numbers(&bias)),
+            ("slots", Input::Words(&column(|row| row.0))),
+            ("positions", Input::Words(&column(|row| row.1))),
+            ("memory", Input::Bytes(&bytes_of(&before, Format::F32))),
+            ("heads", Input::Uninitialized(rows * heads * values * 4)),
         ];
-        let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
+        let (mut state, mut expected) = (wide(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
@@ -120,7 +120,7 @@ fn the_state_is_updated_row_by_row() {
                 let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
                 let softplus = (f64::from(time[of_head]) + f64::from(bias[head])).exp().ln_1p();
                 let decay = (-f64::from(rate[head]).exp() * softplus).exp();
-                let columns = &mut memory[(*slot as usize * heads + head) * values * keys..][..values * keys];
+                let columns = &mut state[(*slot as usize * heads + head) * values * keys..][..values * keys];
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
                     let kept = if *position == 0 { 0.0 } else { decay };
                     column.iter_mut().for_each(|s| *s *= kept);
@@ -129,26 +129,26 @@ fn the_state_is_updated_row_by_row() {
                     let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
                     let learnt = f64::from(strength[of_head]) * unknown;
                     column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
-                    said[of_head * values + number] = f64::from(scale) * ask(column, &q);
+                    expected[of_head * values + number] = f64::from(scale) * ask(column, &q);
                 }
             }
         }
-        for way in 0..WAYS {
-            let left = kernels.run(WAYS * index + way, &[("rows", rows)], &given);
-            compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
-            compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+        for variant in 0..VARIANTS {
+            let left = kernels.run(VARIANTS * index + variant, &[("rows", rows)], &given);
+            compare(shape, &numbers_of(&left[0], Format::F32), &state, 4e-6);
+            compare(shape, &numbers_of(&left[1], Format::F32), &expected, 4e-6);
         }
     }
 }
 
 /// A delta rule row by row, and in chunks of each size.
-fn all_ways(rule: &DeltaRule) -> [Spec; WAYS] {
+fn all_variants(rule: &DeltaRule) -> [Spec; VARIANTS] {
     let chunks =
         |rows| Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: *rule }, layout: ChunkLayout { rows } });
     [Spec::DeltaRule(*rule), chunks(8), chunks(16)]
 }
 
-const WAYS: usize = 3;
+const VARIANTS: usize = 3;
 
 /// Mixers with and without shared key heads, at sizes that are and are not multiples of the vector width.
 fn mixers() -> [mixer::Shape; 5] {
@@ -175,7 +175,7 @@ fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
 }
 
 #[test]
-fn mixers_convolve_update_and_gate() {
+fn gated_delta_net_layer_matches_the_reference() {
     let mut random = Random(13);
     let convolve = |shape: &mixer::Shape| {
         let (width, taps, pitch) = (shape.channels(), shape.taps, shape.inputs());
@@ -186,7 +186,7 @@ fn mixers_convolve_update_and_gate() {
         Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon: shape.norm_epsilon })
     };
     let each = |shape: &mixer::Shape| {
-        [convolve(shape), through(shape)].into_iter().chain(all_ways(&rule(shape))).collect::<Vec<_>>()
+        [convolve(shape), through(shape)].into_iter().chain(all_variants(&rule(shape))).collect::<Vec<_>>()
     };
     let kernels = Kernels::of(mixers().iter().flat_map(each));
     let [slots, positions] = [column(|row| row.0), column(|row| row.1)];
@@ -196,67 +196,67 @@ fn mixers_convolve_update_and_gate() {
         let of_slot = shape.taps * shape.channels();
         let [before_tail, before] =
             [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-        let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
-        let (mut convolved, mut said) = (Vec::new(), Vec::new());
+        let (mut tail, mut state) = (wide(&before_tail), wide(&before));
+        let (mut convolved, mut expected) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
             let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
-            let made = mixer::convolve(shape, &weights.taps, row, tail, position);
-            let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-            said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, position));
-            convolved.extend(made);
+            let convolved_row = mixer::convolve(shape, &weights.taps, row, tail, position);
+            let state = &mut state[slot * shape.memory()..(slot + 1) * shape.memory()];
+            expected.extend(mixer::learn(shape, &weights, [&convolved_row, &wide(row)], state, position));
+            convolved.extend(convolved_row);
         }
         let scalars = [("rows", rows)];
         let given = [
-            ("x", Given::Numbers(&inputs)),
-            ("taps", Given::Numbers(&weights.taps)),
-            ("slots", Given::Words(&slots)),
-            ("positions", Given::Words(&positions)),
-            ("tail", Given::Bytes(&bytes_of(&before_tail, Format::F32))),
-            ("y", Given::Unwritten(convolved.len() * 4)),
+            ("x", Input::Numbers(&inputs)),
+            ("taps", Input::Numbers(&weights.taps)),
+            ("slots", Input::Words(&slots)),
+            ("positions", Input::Words(&positions)),
+            ("tail", Input::Bytes(&bytes_of(&before_tail, Format::F32))),
+            ("y", Input::Uninitialized(convolved.len() * 4)),
         ];
-        let own = index * (WAYS + 2);
+        let own = index * (VARIANTS + 2);
         let left = kernels.run(own, &scalars, &given);
         compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
         compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
 
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
         let held = bytes_of(&before, Format::F32);
-        for way in 0..WAYS {
+        for variant in 0..VARIANTS {
             let mut given = vec![
-                ("convolved", Given::Numbers(&singles)),
-                ("inputs", Given::Numbers(&inputs)),
-                ("rate", Given::Numbers(&weights.rate)),
-                ("bias", Given::Numbers(&weights.bias)),
-                ("slots", Given::Words(&slots)),
-                ("positions", Given::Words(&positions)),
-                ("memory", Given::Bytes(&held)),
-                ("heads", Given::Unwritten(said.len() * 4)),
+                ("convolved", Input::Numbers(&singles)),
+                ("inputs", Input::Numbers(&inputs)),
+                ("rate", Input::Numbers(&weights.rate)),
+                ("bias", Input::Numbers(&weights.bias)),
+                ("slots", Input::Words(&slots)),
+                ("positions", Input::Words(&positions)),
+                ("memory", Input::Bytes(&held)),
+                ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
             // The row-by-row kernel also norms the heads; the chunked one leaves that to a separate step.
-            if way == 0 {
-                given.insert(4, ("gain", Given::Numbers(&weights.gain)));
+            if variant == 0 {
+                given.insert(4, ("gain", Input::Numbers(&weights.gain)));
             }
-            let left = kernels.run(own + 2 + way, &scalars, &given);
-            compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
-            let heads = if way == 0 {
+            let left = kernels.run(own + 2 + variant, &scalars, &given);
+            compare(shape, &numbers_of(&left[0], Format::F32), &state, 4e-6);
+            let heads = if variant == 0 {
                 numbers_of(&left[1], Format::F32)
             } else {
                 let given = [
-                    ("inputs", Given::Numbers(&inputs)),
-                    ("gain", Given::Numbers(&weights.gain)),
-                    ("heads", Given::Bytes(&left[1])),
+                    ("inputs", Input::Numbers(&inputs)),
+                    ("gain", Input::Numbers(&weights.gain)),
+                    ("heads", Input::Bytes(&left[1])),
                 ];
                 numbers_of(&kernels.run(own + 1, &scalars, &given)[0], Format::F32)
             };
-            compare(shape, &heads, &said, 4e-6);
+            compare(shape, &heads, &expected, 4e-6);
         }
     }
 }
 
 #[test]
-fn a_row_of_a_slot_takes_one_step() {
+fn single_step_delta_net_matches_the_reference() {
     let mut random = Random(14);
     let step = |shape: &mixer::Shape| Spec::DeltaStep(DeltaStep { rule: rule(shape), taps: shape.taps });
     let kernels = Kernels::of(mixers().iter().map(step));
@@ -268,28 +268,36 @@ fn a_row_of_a_slot_takes_one_step() {
             let of_slot = shape.taps * shape.channels();
             let [before_tail, before] =
                 [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-            let (mut tail, mut memory, mut said) = (wide(&before_tail), wide(&before), Vec::new());
+            let (mut tail, mut state, mut expected) = (wide(&before_tail), wide(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
                 let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
-                let made = mixer::convolve(shape, &weights.taps, row, tail, *position);
-                let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-                said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, *position));
+                let convolved_row = mixer::convolve(shape, &weights.taps, row, tail, *position);
+                let state = &mut state[slot * shape.memory()..(slot + 1) * shape.memory()];
+                expected.extend(mixer::learn(
+                    shape,
+                    &weights,
+                    [&convolved_row, &wide(row)],
+                    state,
+                    *position,
+                ));
             }
             let given = [
-                ("inputs", Given::Numbers(&inputs)),
-                ("taps", Given::Numbers(&weights.taps)),
-                ("rate", Given::Numbers(&weights.rate)),
-                ("bias", Given::Numbers(&weights.bias)),
-                ("gain", Given::Numbers(&weights.gain)),
-                ("slots", Given::Words(&rows.map(|row| row.0 as u32))),
-                ("positions", Given::Words(&rows.map(|row| row.1 as u32))),
-                ("tail", Given::Bytes(&bytes_of(&before_tail, Format::F32))),
-                ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
-                ("heads", Given::Unwritten(said.len() * 4)),
+                ("inputs", Input::Numbers(&inputs)),
+                ("taps", Input::Numbers(&weights.taps)),
+                ("rate", Input::Numbers(&weights.rate)),
+                ("bias", Input::Numbers(&weights.bias)),
+                ("gain", Input::Numbers(&weights.gain)),
+                ("slots", Input::Words(&rows.map(|row| row.0 as u32))),
+                ("positions", Input::Words(&rows.map(|row| row.1 as u32))),
+                ("tail", Input::Bytes(&bytes_of(&before_tail, Format::F32))),
+                ("memory", Input::Bytes(&bytes_of(&before, Format::F32))),
+                ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
             let left = kernels.run(index, &[("rows", rows.len())], &given);
-            for (bytes, (wanted, bound)) in left.iter().zip([(&tail, 0.0), (&memory, 4e-6), (&said, 4e-6)]) {
-                compare(shape, &numbers_of(bytes, Format::F32), wanted, bound);
+            for (bytes, (expected, bound)) in
+                left.iter().zip([(&tail, 0.0), (&state, 4e-6), (&expected, 4e-6)])
+            {
+                compare(shape, &numbers_of(bytes, Format::F32), expected, bound);
             }
         }
     }

@@ -6,7 +6,7 @@ use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel}
 use forge_ops::{
     Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, LongContext, Prologue, RotateAppend, Rotation,
 };
-use forge_sim::Exactness;
+use forge_sim::Precision;
 use half::f16;
 
 /// The heads of an attention layer, and its options.
@@ -130,15 +130,15 @@ impl Shape {
     }
 
     /// The additional tolerance of RoPE, if the frequencies depend on the context length and are computed.
-    pub(crate) fn turning_loss(&self) -> f64 {
+    pub(crate) fn rope_error(&self) -> f64 {
         let is_computed = matches!(self.rotation.long, Some(LongContext::Stretched { .. }));
-        if is_computed { Exactness::own().functions_loss(CONTEXT as f64) } else { 0.0 }
+        if is_computed { Precision::own().function_error(CONTEXT as f64) } else { 0.0 }
     }
 
     /// The tolerance of attention, for values up to 1. With an f16 or q8_0 KV cache, products may have
     /// reduced precision.
-    pub(crate) fn attention_loss(&self) -> f64 {
-        let ranged = Exactness::own().ranged_loss().filter(|_| self.cache != Format::F32);
+    pub(crate) fn attention_error(&self) -> f64 {
+        let ranged = Precision::own().reduced_precision_error().filter(|_| self.cache != Format::F32);
         ranged.unwrap_or(3e-6)
     }
 

@@ -1,12 +1,12 @@
 //! Shapes that cover the templates of attention.
 
 use crate::shape::Shape;
-use crate::{CONTEXT, long, rotation, stretched};
+use crate::{CONTEXT, long, rotation, with_attention_factor};
 use forge_kernels::spec::{AttentionKnobs, Rows};
 use forge_ops::{Format, HeadNorm, KvSource, Pairing, Rotation};
 
 /// The same shapes in layouts other than the rule's: a few for each shape, which together cover every knob.
-pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
+pub(crate) fn other_layouts() -> Vec<Shape> {
     let of_shape = |(index, shape): (usize, Shape)| {
         let Shape { query_heads, key_heads, width, cache, .. } = shape;
         let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
@@ -25,7 +25,7 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
 
 /// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their
 /// template.
-pub(crate) fn met_by_units() -> Vec<Shape> {
+pub(crate) fn with_matrix_units() -> Vec<Shape> {
     let by_units = |query_heads, key_heads, width, simdgroups| {
         let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
         let group = query_heads / key_heads;
@@ -99,8 +99,8 @@ pub(crate) fn shapes() -> Vec<Shape> {
         // scaling, likewise.
         Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
         Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
-        Shape { norm, rotation: stretched(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
-        Shape { rotation: stretched(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: with_attention_factor(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
+        Shape { rotation: with_attention_factor(CONTEXT), ..plain(4, 2, 16, Format::F32) },
         // Rings: of exactly the positions that a pass of 58 rows needs, and of more than the context.
         Shape {
             norm,
@@ -122,7 +122,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape {
             window: Some(12),
             ring: Some(72),
-            rotation: stretched(CONTEXT / 3),
+            rotation: with_attention_factor(CONTEXT / 3),
             ..plain(4, 2, 16, Format::F16)
         },
         // q8_0 caches: every alignment of records, heads of one scale and of several, rings.

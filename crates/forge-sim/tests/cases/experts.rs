@@ -91,7 +91,7 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
 }
 
 /// Expert kernels with shared experts, and with group-limited fused routing.
-pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
+pub(crate) fn shared_experts(format: Format) -> Vec<Case> {
     let route = Route {
         experts: 42,
         chosen: 5,

@@ -42,7 +42,7 @@ pub(crate) fn words(sim: &Sim<'_>, id: BufferId) -> Vec<u32> {
 }
 
 #[test]
-fn experts_compute_what_they_should() {
+fn expert_kernels_match_the_reference() {
     computed(Gating::Plain(Activation::Silu), false, &PLAIN);
     // Half of the gate and up values are beyond the limit.
     computed(Gating::Clamped { limit: 0.7, sharpness: 1.702 }, true, &PLAIN);

@@ -93,7 +93,7 @@ fn ways() -> Vec<Route> {
 }
 
 #[test]
-fn routes_are_those_of_the_definition_index_for_index() {
+fn routing_matches_the_reference_exactly() {
     let routes = ways();
     let program = program(&routes.iter().cloned().map(Spec::Route).collect::<Vec<_>>());
     for (index, route) in routes.iter().enumerate() {
@@ -161,7 +161,7 @@ fn rows_of_logits(of_row: usize, seed: usize) -> Vec<f32> {
 /// Expert kernels with fused routing write the same routes as the routing kernel, and each simdgroup computes
 /// with the expert of its route.
 #[test]
-fn experts_that_choose_find_the_same_words() {
+fn fused_routing_matches_the_routing_kernel() {
     let inner = |route: &Route| Kernel {
         op: ExpertsInner {
             format: Format::F32,

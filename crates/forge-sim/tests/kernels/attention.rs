@@ -9,7 +9,7 @@ use forge_ops::{
 
 /// Rare options of attention.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Extras {
+pub(crate) struct AttentionVariant {
     pub(crate) norm: bool,
     pub(crate) window: Option<usize>,
     pub(crate) ring: Option<usize>,
@@ -34,9 +34,9 @@ pub(crate) fn attention(
     query_heads: usize,
     key_heads: usize,
     cache: Format,
-    extras: Extras,
+    extras: AttentionVariant,
 ) -> Vec<Case> {
-    let Extras { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
+    let AttentionVariant { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
@@ -74,7 +74,7 @@ pub(crate) fn attention(
     });
     let prepared = attend.clone().with_op(|op| Attend { prologue: Some(prologue), ..op });
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
-    let on_a_card =
+    let nvidia =
         |attend: &AttendKernel| Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }));
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
@@ -87,8 +87,8 @@ pub(crate) fn attention(
     let mut cases = Vec::new();
     // Without MMA, the NVIDIA layout differs only in knobs of the same template body.
     if knobs.units {
-        cases.push(Case { spec: on_a_card(&attend), launches: few.clone() });
-        cases.push(Case { spec: on_a_card(&prepared), launches: one.clone() });
+        cases.push(Case { spec: nvidia(&attend), launches: few.clone() });
+        cases.push(Case { spec: nvidia(&prepared), launches: one.clone() });
     }
     cases.extend([
         Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },

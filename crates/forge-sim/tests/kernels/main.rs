@@ -9,11 +9,11 @@ mod matmul;
 mod mla;
 mod recurrent;
 
-use crate::attention::{Extras, attention, rotation};
-use crate::matmul::{GATE, formats, planted_projections, project, shared};
+use crate::attention::{AttentionVariant, attention, rotation};
+use crate::matmul::{GATE, formats, mutated_projections, project, shared};
 use crate::mla::{latents, unfolded};
-use crate::recurrent::{chunks, memories};
-use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, grouped};
+use crate::recurrent::{chunks, recurrent_states};
+use cases::experts::{experts, experts_by_tiles, group, grouped, shared_experts};
 use cases::{Case, Launch, script};
 use forge_kernels::Spec;
 use forge_kernels::spec::Rows;
@@ -81,7 +81,7 @@ fn sums() -> Vec<Case> {
 }
 
 #[test]
-fn kernels_are_silent() {
+fn kernels_run_without_faults() {
     let mut cases = others();
     for rows in [Rows::One, Rows::Few, Rows::Many] {
         for format in formats() {
@@ -107,34 +107,40 @@ fn kernels_are_silent() {
             launches: vec![Launch::rows(5, 4)],
         });
     }
-    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true, ..Extras::default() };
-    let capped = Extras { window: Some(60), softcap: Some(5.0), ..Extras::default() };
-    let plain = Extras::default();
-    let ring = Extras { ring: Some(51), ..all };
+    let all = AttentionVariant {
+        norm: true,
+        window: Some(30),
+        softcap: Some(5.0),
+        sinks: true,
+        ..AttentionVariant::default()
+    };
+    let capped = AttentionVariant { window: Some(60), softcap: Some(5.0), ..AttentionVariant::default() };
+    let plain = AttentionVariant::default();
+    let ring = AttentionVariant { ring: Some(51), ..all };
     for (width, query_heads, key_heads, cache, extras) in [
         (64, 4, 2, Format::F16, plain),
         (64, 10, 2, Format::F32, all),
         (64, 5, 1, Format::F16, capped),
         (128, 8, 2, Format::F16, ring),
         (20, 9, 3, Format::F32, capped),
-        (6, 6, 1, Format::F16, Extras { sinks: true, ..plain }),
+        (6, 6, 1, Format::F16, AttentionVariant { sinks: true, ..plain }),
         (80, 3, 1, Format::F16, all),
-        (250, 2, 1, Format::F16, Extras { norm: true, ..plain }),
+        (250, 2, 1, Format::F16, AttentionVariant { norm: true, ..plain }),
         (256, 9, 1, Format::F16, capped),
         (2, 32, 1, Format::F32, plain),
         (64, 4, 2, Format::F16, ring),
-        (20, 3, 3, Format::F32, Extras { norm: false, ..ring }),
+        (20, 3, 3, Format::F32, AttentionVariant { norm: false, ..ring }),
         (64, 4, 2, Format::Q8_0, plain),
         (128, 6, 1, Format::Q8_0, ring),
-        (64, 4, 2, Format::F16, Extras { values: true, ..ring }),
-        (20, 6, 3, Format::F32, Extras { values: true, keys_alone: true, ..all }),
-        (64, 2, 1, Format::Q8_0, Extras { norm: true, values: true, keys_alone: true, ..plain }),
+        (64, 4, 2, Format::F16, AttentionVariant { values: true, ..ring }),
+        (20, 6, 3, Format::F32, AttentionVariant { values: true, keys_alone: true, ..all }),
+        (64, 2, 1, Format::Q8_0, AttentionVariant { norm: true, values: true, keys_alone: true, ..plain }),
     ] {
         cases.extend(attention(width, query_heads, key_heads, cache, extras));
     }
     cases.extend(grouped());
     cases.push(group(50, 1, 20));
-    cases.extend(memories());
+    cases.extend(recurrent_states());
     cases.extend(sums());
     for format in formats() {
         cases.extend(latents(format, [5, 21, 6], Format::F32));
@@ -142,10 +148,22 @@ fn kernels_are_silent() {
     cases.extend(latents(Format::F16, [19, 132, 64], Format::F16));
     cases.extend(latents(Format::F16, [1, 120, 8], Format::F16));
     cases.push(project(Rows::One, Format::Q8_0, 7, 96, Epilogue::Multiply { of: 12 }));
-    cases.extend(attention(20, 4, 2, Format::F16, Extras { gated: true, ..Extras::default() }));
-    cases.extend(attention(20, 4, 2, Format::F32, Extras { still: true, ..Extras::default() }));
+    cases.extend(attention(
+        20,
+        4,
+        2,
+        Format::F16,
+        AttentionVariant { gated: true, ..AttentionVariant::default() },
+    ));
+    cases.extend(attention(
+        20,
+        4,
+        2,
+        Format::F32,
+        AttentionVariant { still: true, ..AttentionVariant::default() },
+    ));
     for format in formats() {
-        cases.extend(experts_of_every_row(format));
+        cases.extend(shared_experts(format));
     }
     cases.extend(chunks());
     cases.extend(unfolded());
@@ -161,35 +179,47 @@ fn kernels_are_silent() {
 }
 
 #[test]
-fn planted_faults_are_caught() {
+fn detects_kernel_mutants() {
     let mut cases = others();
     cases.push(project(Rows::One, Format::Q8_0, 50, 56, Epilogue::Add));
     cases.push(shared(Format::Q4_0, GATE));
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
-    cases.extend(planted_projections());
+    cases.extend(mutated_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has
     // several blocks.
-    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ..Extras::default() };
+    let all = AttentionVariant {
+        norm: true,
+        window: Some(70),
+        softcap: Some(5.0),
+        sinks: true,
+        ..AttentionVariant::default()
+    };
     // A ring that is not full yet: in a full one, the element past the last position is an earlier position
     // and valid. Its window is more than one round of loads.
-    let ring = Extras { window: Some(70), ring: Some(200), ..Extras::default() };
+    let ring = AttentionVariant { window: Some(70), ring: Some(200), ..AttentionVariant::default() };
     cases.extend(attention(20, 13, 1, Format::F16, all));
-    cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
+    cases.extend(attention(20, 9, 1, Format::F32, AttentionVariant::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
     // MMA, with two simdgroups that share positions.
     let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.units);
     cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
     cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
     // Several positions at once, and lanes without channels.
-    cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
-    cases.extend(memories());
+    cases.extend(attention(
+        96,
+        3,
+        1,
+        Format::Q8_0,
+        AttentionVariant { norm: true, ..AttentionVariant::default() },
+    ));
+    cases.extend(recurrent_states());
     cases.extend(sums());
     cases.push(project(Rows::One, Format::Mxfp4, 50, 56, Epilogue::Add));
     cases.push(project(Rows::Many, Format::Mxfp4, 50, 56, Epilogue::Add));
     cases.extend(experts(Format::Q8_0));
     cases.extend(latents(Format::Q8_0, [19, 21, 6], Format::F32));
     // Values with a norm, computed from the key heads; and queries only.
-    let of_keys = Extras { values: true, keys_alone: true, ..all };
+    let of_keys = AttentionVariant { values: true, keys_alone: true, ..all };
     let prepares = |case: &Case| match &case.spec {
         Spec::RotateAppend(_) => true,
         Spec::AttendSplit(attend) => attend.op.prologue.is_some(),
@@ -202,13 +232,13 @@ fn planted_faults_are_caught() {
     cases.extend(experts_by_tiles(Format::Q8_0, &[Gating::Plain(Activation::Silu)]));
     cases.extend(grouped());
     // Heads without RoPE.
-    let still = Extras { still: true, ..Extras::default() };
+    let still = AttentionVariant { still: true, ..AttentionVariant::default() };
     cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
     // Gates in the combine kernel and in the fused prologue.
-    let gated = Extras { gated: true, norm: true, ..Extras::default() };
+    let gated = AttentionVariant { gated: true, norm: true, ..AttentionVariant::default() };
     let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
-    cases.extend(experts_of_every_row(Format::Q8_0));
+    cases.extend(shared_experts(Format::Q8_0));
     cases.extend(chunks());
     cases.extend(unfolded());
     let script = script(&cases);

@@ -26,7 +26,7 @@ pub(crate) fn shared(format: Format, epilogue: Epilogue) -> Case {
 }
 
 /// Special cases of projections and related kernels, at sizes that need each of their bounds.
-pub(crate) fn planted_projections() -> Vec<Case> {
+pub(crate) fn mutated_projections() -> Vec<Case> {
     let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
         let (tile_rows, tile_outputs) = (16, 16);
         Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes: false }

@@ -6,7 +6,7 @@ use forge_kernels::spec::{ChunkLayout, Kernel};
 use forge_ops::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// Kernels with recurrent state or a latent cache.
-pub(crate) fn memories() -> Vec<Case> {
+pub(crate) fn recurrent_states() -> Vec<Case> {
     // A slot that starts, one that continues, and both at once.
     let remembers = |spec| Case {
         spec,

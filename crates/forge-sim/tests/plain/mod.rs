@@ -194,12 +194,12 @@ pub(crate) struct Bench {
 }
 
 /// The contents of a kernel's buffer.
-pub(crate) enum Given {
+pub(crate) enum Input {
     Bytes(Vec<u8>),
     Numbers(Vec<f32>),
     Words(Vec<u32>),
     /// A number of uninitialized words.
-    Unwritten(usize),
+    Uninitialized(usize),
 }
 
 /// The first column read from rows that are longer than a result.
@@ -220,17 +220,17 @@ impl Bench {
         &self,
         index: usize,
         rows: usize,
-        mut given: impl FnMut(&str) -> Given,
+        mut given: impl FnMut(&str) -> Input,
     ) -> Vec<Vec<u32>> {
         let Instance { name, spec, decl, .. } = &self.instances[index];
         let mut sim = Sim::new(&self.program).unwrap_or_else(|error| panic!("{error}"));
         let mut bound: Vec<(BufferId, Bound)> = Vec::new();
         for buffer in &decl.buffers {
             let id = match given(&buffer.name) {
-                Given::Bytes(bytes) => sim.memory.bytes(&bytes),
-                Given::Numbers(numbers) => sim.memory.floats(&numbers),
-                Given::Words(words) => sim.memory.words(&words),
-                Given::Unwritten(words) => sim.memory.unwritten(words * 4),
+                Input::Bytes(bytes) => sim.memory.bytes(&bytes),
+                Input::Numbers(numbers) => sim.memory.floats(&numbers),
+                Input::Words(words) => sim.memory.words(&words),
+                Input::Uninitialized(words) => sim.memory.unwritten(words * 4),
             }
             .unwrap_or_else(|error| panic!("{error}"));
             bound.push((id, if buffer.written { id.write() } else { id.read() }));

@@ -1,10 +1,10 @@
 //! Matmuls by the definition, with tolerances.
 
-use crate::plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
+use crate::plain::{Bench, FIRST, Input, Random, Wanted, compare, numbers_of, stored};
 use forge_kernels::Spec;
 use forge_kernels::spec::{LinearKernel, Operand};
 use forge_ops::{Activation, Epilogue, Gating, InlineNorm, UnaryOp};
-use forge_sim::Exactness;
+use forge_sim::Precision;
 
 /// The tolerance of f32 dot products, relative to the magnitude of each product.
 const SINGLES: f64 = 1e-6;
@@ -142,24 +142,24 @@ fn check_one(
     let of = if let Epilogue::Multiply { of } = it.op.epilogue { of } else { 0 };
     let factors = random.numbers(of);
     let left = bench.run(index, rows, |name| match name {
-        "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
-        "weight_scales" => Given::Bytes(weights.planes[1].clone()),
-        "bias" => Given::Numbers(bias.clone()),
-        "x" => Given::Numbers(x.clone()),
-        "x_gain" => Given::Numbers(x_gain.clone()),
-        "factors" => Given::Numbers(factors.clone()),
-        "squares" => Given::Numbers(squares.clone()),
-        "gain" => Given::Numbers(gain.clone()),
+        "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
+        "weight_scales" => Input::Bytes(weights.planes[1].clone()),
+        "bias" => Input::Numbers(bias.clone()),
+        "x" => Input::Numbers(x.clone()),
+        "x_gain" => Input::Numbers(x_gain.clone()),
+        "factors" => Input::Numbers(factors.clone()),
+        "squares" => Input::Numbers(squares.clone()),
+        "gain" => Input::Numbers(gain.clone()),
         "y" => match it.op.epilogue {
-            Epilogue::Add | Epilogue::AddSquares(_) => Given::Numbers(before.clone()),
-            _ => Given::Unwritten(rows * width),
+            Epilogue::Add | Epilogue::AddSquares(_) => Input::Numbers(before.clone()),
+            _ => Input::Uninitialized(rows * width),
         },
-        "gained" => Given::Unwritten(width),
+        "gained" => Input::Uninitialized(width),
         "squares_out" => match it.op.epilogue {
-            Epilogue::AddSquares(squares) => Given::Unwritten(squares.partials),
+            Epilogue::AddSquares(squares) => Input::Uninitialized(squares.partials),
             _ => panic!("{what}"),
         },
-        "candidates" => Given::Unwritten(2 * it.op.outputs.div_ceil(outputs_of_a_threadgroup(it))),
+        "candidates" => Input::Uninitialized(2 * it.op.outputs.div_ceil(outputs_of_a_threadgroup(it))),
         other => panic!("{what} has a buffer `{other}`"),
     });
     let results = products(it, rows, &weights.values, &x, (&squares, &x_gain), &bias);
@@ -190,7 +190,7 @@ fn check_one(
     let tolerance = match it.layout.operand {
         Operand::F32 => SINGLES,
         Operand::F16 => HALVES,
-        Operand::Ranged => Exactness::own().ranged_loss().unwrap_or(SINGLES),
+        Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(SINGLES),
     };
     let y = numbers_of(&left[0]);
     compare(&what, &y, &wanted, tolerance);

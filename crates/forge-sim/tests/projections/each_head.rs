@@ -1,13 +1,13 @@
 //! Per-head matrices in both directions, against plain f64.
 
 use crate::formats;
-use crate::plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
+use crate::plain::{Bench, Input, Random, Wanted, compare, numbers_of, stored};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, PerHeadKernel, PerHeadLayout};
 use forge_ops::PerHeadLinear;
 
 #[test]
-fn every_head_multiplies_its_own_part() {
+fn per_head_linear_matches_the_reference() {
     let mut random = Random(9);
     for format in formats() {
         let sizes: &[[usize; 3]] = &[[3, 7, 30], [2, 21, 70], [2, 12, 1056]];
@@ -39,10 +39,10 @@ fn every_head_multiplies_its_own_part() {
                 let (takes, gives) =
                     if it.op.turned { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
                 let left = bench.run(index, rows, |name| match name {
-                    "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
-                    "weight_scales" => Given::Bytes(weights.planes[1].clone()),
-                    "x" => Given::Numbers(x.clone()),
-                    _ => Given::Unwritten(rows * it.op.heads * gives),
+                    "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
+                    "weight_scales" => Input::Bytes(weights.planes[1].clone()),
+                    "x" => Input::Numbers(x.clone()),
+                    _ => Input::Uninitialized(rows * it.op.heads * gives),
                 });
                 let product = |row: usize, head: usize, output: usize| {
                     let (mut sum, mut size) = (0.0, 0.0);

@@ -1,12 +1,12 @@
 //! Embedding rows.
 
 use crate::formats;
-use crate::plain::{Bench, Given, Random, compare, numbers_of, stored};
+use crate::plain::{Bench, Input, Random, compare, numbers_of, stored};
 use forge_kernels::Spec;
 use forge_ops::{Embed, Squares};
 
 #[test]
-fn embedding() {
+fn embedding_lookup_matches_the_reference() {
     let mut random = Random(3);
     for (width, partials) in [(50, None), (64, Some(7)), (33, Some(300)), (1100, Some(5))] {
         let squares = |gain| partials.map(|partials| Squares { partials, gain });
@@ -30,13 +30,13 @@ fn embedding() {
             let rows = ids.len();
             let before = if it.adds { random.numbers(rows * width) } else { vec![0.0; rows * width] };
             let left = bench.run(index, rows, |name| match name {
-                "table_values" | "table_codes" => Given::Bytes(table.planes[0].clone()),
-                "table_scales" => Given::Bytes(table.planes[1].clone()),
-                "ids" => Given::Words(ids.clone()),
-                "gain" => Given::Numbers(gain.clone()),
-                "squares" => Given::Unwritten(it.squares.map_or(0, |squares| squares.partials)),
-                "stream" if it.adds => Given::Numbers(before.clone()),
-                _ => Given::Unwritten(rows * width),
+                "table_values" | "table_codes" => Input::Bytes(table.planes[0].clone()),
+                "table_scales" => Input::Bytes(table.planes[1].clone()),
+                "ids" => Input::Words(ids.clone()),
+                "gain" => Input::Numbers(gain.clone()),
+                "squares" => Input::Uninitialized(it.squares.map_or(0, |squares| squares.partials)),
+                "stream" if it.adds => Input::Numbers(before.clone()),
+                _ => Input::Uninitialized(rows * width),
             });
             // An id outside the table reads row 0.
             let wanted: Vec<f32> = ids

@@ -12,7 +12,7 @@ use forge_kernels::{Family, Spec};
 use forge_ops::{
     Activation, ArgmaxJoin, DeferredNorm, Epilogue, Format, Gating, InlineNorm, Linear, Squares, UnaryOp,
 };
-use plain::{Bench, Given, Random};
+use plain::{Bench, Input, Random};
 
 const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu));
 
@@ -54,7 +54,7 @@ pub(crate) fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, 
 }
 
 #[test]
-fn one_row() {
+fn gemv_matches_the_reference() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
     let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5 });
@@ -112,7 +112,7 @@ fn one_row() {
 }
 
 #[test]
-fn one_row_taken_as_codes() {
+fn gemv_with_quantized_activations_matches_the_reference() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5 });
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-5 });
@@ -148,7 +148,7 @@ fn one_row_taken_as_codes() {
 }
 
 #[test]
-fn few_rows() {
+fn small_batch_matmul_matches_the_reference() {
     let mut all = Vec::new();
     for format in formats() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
@@ -169,7 +169,7 @@ fn few_rows() {
 }
 
 #[test]
-fn many_rows() {
+fn gemm_matches_the_reference() {
     let mut all = Vec::new();
     let knobs =
         |tile_rows, tile_outputs, split| Knobs { split, tile_rows, tile_outputs, ..knobs(1, 4, 1, 1) };
@@ -212,7 +212,7 @@ fn many_rows() {
 }
 
 #[test]
-fn the_best_candidate_is_the_lowest_of_equals() {
+fn argmax_ties_go_to_the_lowest_index() {
     let mut random = Random(4);
     let specs = [1, 3, 70, 1500, 5000].map(|candidates| ArgmaxJoin { candidates });
     let bench = Bench::new(&specs.map(Spec::ArgmaxJoin));
@@ -224,8 +224,8 @@ fn the_best_candidate_is_the_lowest_of_equals() {
         let best = pairs[..it.candidates].iter().map(|&[key, id]| (key, u32::MAX - id)).max();
         let first = best.filter(|&(key, _)| key > 0).map_or(0, |(_, id)| u32::MAX - id);
         let left = bench.run(index, 2, |name| match name {
-            "candidates" => Given::Words(pairs.concat()),
-            _ => Given::Unwritten(2),
+            "candidates" => Input::Words(pairs.concat()),
+            _ => Input::Uninitialized(2),
         });
         assert_eq!(left[0], [first, 0], "{it:?}");
     }

@@ -6,7 +6,7 @@ use forge_weights::{CheckpointWeights, PackedFile};
 use safetensors::SafeTensors;
 
 #[test]
-fn gains_are_stored_with_their_one() {
+fn stores_gains_with_one_added() {
     let graph = graph_plus(&[vec![3, 40], vec![40], vec![40]], &[2, 3]);
     let mut folded = packed("folded", Format::F32, &[3, 40], Layout::Rows, &[1]);
     folded.gain = Some(WeightId(2));
@@ -29,7 +29,7 @@ fn gains_are_stored_with_their_one() {
 
 /// A matrix with a folded norm weight, in two parts, and the same matrix of a graph without the norm weight.
 #[test]
-fn a_gain_is_folded_into_the_columns_of_its_matrix() {
+fn folds_gains_into_matrix_columns() {
     let graph = graph(&[vec![3, 40], vec![2, 40], vec![40], vec![3, 40]]);
     let mut folded = packed("folded", Format::F16, &[5, 40], Layout::Rows, &[1, 2]);
     folded.gain = Some(WeightId(3));

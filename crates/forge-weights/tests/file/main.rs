@@ -3,7 +3,7 @@
 mod common;
 mod gains;
 mod records;
-mod refusals;
+mod rejected_inputs;
 mod round_trip;
 
 use crate::common::{checkpoint, graph, pack, packed, read_of, tensors};
@@ -12,7 +12,7 @@ use forge_weights::{CheckpointWeights, PackedFile, measure, write};
 use safetensors::{Dtype, SafeTensors};
 
 #[test]
-fn parts_of_tensors_are_cut_out_of_them() {
+fn packs_slices_of_tensors() {
     let whole = graph(&[vec![7, 5], vec![9]]);
     let tensor = |weight: usize, length: usize| {
         let mut numbers = vec![0.0; length];
@@ -60,7 +60,7 @@ fn parts_of_tensors_are_cut_out_of_them() {
 }
 
 #[test]
-fn stacks_are_one_matrix_wherever_their_parts_lie() {
+fn packs_stacked_parts_as_one_matrix() {
     /// Three matrices of 4 rows and 5 columns, whose values encode matrix and position.
     fn read(tensor: &str, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         let first = tensor.strip_prefix("apart.").map_or(0.0, |number| 20.0 * number.parse::<f32>().unwrap());
@@ -95,7 +95,7 @@ fn stacks_are_one_matrix_wherever_their_parts_lie() {
 }
 
 #[test]
-fn a_file_has_the_tensors_of_its_plan() {
+fn writes_the_tensors_of_the_plan() {
     let graph = graph(&[vec![3, 40], vec![2, 40], vec![5], vec![5], vec![7, 31], vec![7, 31]]);
     let plan = [
         packed("plain", Format::F32, &[5, 40], Layout::Rows, &[1, 2]),
@@ -126,7 +126,7 @@ fn a_file_has_the_tensors_of_its_plan() {
 
 /// Part, row and column of a value, in a checkpoint whose values encode them.
 #[test]
-fn pairs_alternate_and_wide_parts_are_cut_in_blocks() {
+fn interleaves_pairs_and_splits_wide_parts_into_blocks() {
     let graph = graph(&[vec![2, 2], vec![2, 2], vec![1, 2], vec![1, 2], vec![2, 6]]);
     let place = |tensor: &str, offset: u64, out: &mut [u8]| {
         let seed: usize = tensor.trim_start_matches("tensor.").parse().unwrap();
@@ -159,7 +159,7 @@ fn pairs_alternate_and_wide_parts_are_cut_in_blocks() {
 
 /// The checkpoint's own quantized values, which requantization would change: no block uses the largest value.
 #[test]
-fn codes_that_are_kept_are_cut_in_blocks() {
+fn repacks_stored_codes_in_blocks() {
     let mut draft = Draft::clone(&graph(&[vec![3, 32], vec![3, 96]]));
     for weight in &mut draft.weights[1..] {
         (weight.format, weight.blocks) = (Format::Q8_0, Some(Blocks::Q8_0));
@@ -192,7 +192,7 @@ fn codes_that_are_kept_are_cut_in_blocks() {
 }
 
 #[test]
-fn affine_matrices_have_offsets_beside_their_scales() {
+fn stores_affine_offsets_next_to_scales() {
     let graph = graph(&[vec![3, 130], vec![2, 130]]);
     let affine =
         |name: &str| packed(name, Format::from_name(name).unwrap(), &[5, 130], Layout::Rows, &[1, 2]);
@@ -224,7 +224,7 @@ fn affine_matrices_have_offsets_beside_their_scales() {
 }
 
 #[test]
-fn what_is_measured_is_what_writing_finds() {
+fn measured_errors_equal_those_of_writing() {
     let graph = graph(&[vec![3, 130], vec![3, 130], vec![130]]);
     let formats = ["affine4", "q8_0", "f16", "q4_0"].map(|name| Format::from_name(name).unwrap());
     let of = |format: Format, gain| {

@@ -6,7 +6,7 @@ use forge_weights::{CheckpointWeights, PackedFile, Summary};
 use safetensors::{Dtype, SafeTensors};
 
 #[test]
-fn what_an_expert_has_of_all_matrices_is_one_record() {
+fn stores_all_matrices_of_an_expert_in_one_record() {
     let graph = graph(&[vec![6, 40], vec![6, 40], vec![9], vec![15, 33]]);
     let records = Some(Records { tensor: "layers.0.experts".to_owned(), experts: 3 });
     let inner = packed("layers.0.inner", Format::Q8_0, &[12, 40], Layout::Alternate, &[1, 2]);
@@ -17,9 +17,9 @@ fn what_an_expert_has_of_all_matrices_is_one_record() {
     let together = [of_record(inner), bias, of_record(sum)];
     let record = Record::of(&[(Format::Q8_0, [4, 40]), (Format::F16, [5, 33])]);
     let (file, summary) = pack(&graph, &together);
-    let told = tensors(&file);
-    assert_eq!(told[0], ("layers.0.experts".to_owned(), Dtype::U8, vec![3, record.bytes]));
-    assert_eq!(told[1..], [("layers.0.bias".to_owned(), Dtype::F32, vec![9])]);
+    let written = tensors(&file);
+    assert_eq!(written[0], ("layers.0.experts".to_owned(), Dtype::U8, vec![3, record.bytes]));
+    assert_eq!(written[1..], [("layers.0.bias".to_owned(), Dtype::F32, vec![9])]);
     let (plain, plain_summary) = pack(&graph, &apart);
     let sizes =
         |summary: &Summary| summary.weights.iter().map(|stat| (stat.bytes, stat.error)).collect::<Vec<_>>();

@@ -52,7 +52,7 @@ fn mean(a: &[f32], b: &[f32]) -> f32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn what_was_packed_comes_back((shapes, plan) in plans(), start in 0_usize..40, length in 0_usize..40) {
+    fn packed_weights_round_trip((shapes, plan) in plans(), start in 0_usize..40, length in 0_usize..40) {
         let graph = graph(&shapes);
         let (file, _) = pack(&graph, &plan);
         tensors(&file);

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const SCRIPT: &str = include_str!("../../gpu/kernels.sh");
+const TEST_KERNELS: &str = include_str!("../../gpu/test_kernels.sh");
 
 /// The packaged tests by crate.
 const TESTS: [(&str, &[&str]); 2] =
@@ -18,28 +18,28 @@ const TESTS: [(&str, &[&str]); 2] =
 /// Builds, runs and packages the tests into `pack/kernels`.
 pub(super) fn pack_kernels(root: &Path, pack: &Path) -> Result<(), String> {
     let folder = pack.join("kernels");
-    let texts = folder.join("texts");
-    if texts.is_dir() {
-        fs::remove_dir_all(&texts).map_err(|error| format!("{}: {error}", texts.display()))?;
+    let ptx = folder.join("ptx");
+    if ptx.is_dir() {
+        fs::remove_dir_all(&ptx).map_err(|error| format!("{}: {error}", ptx.display()))?;
     }
     for (package, tests) in TESTS {
         for test in tests {
             let program = build(root, package, test)?;
-            run(Command::new(&program).env("FORGE_CARD_TEXTS", &texts).current_dir(root))?;
+            run(Command::new(&program).env("FORGE_GPU_PTX", &ptx).current_dir(root))?;
             let packed = folder.join(test);
             fs::copy(&program, &packed).map_err(|error| format!("{program}: {error}"))?;
             // Debug info is not needed. Without `strip` the package is only larger.
             let _ = Command::new("strip").arg(&packed).stderr(Stdio::null()).status();
         }
     }
-    write(&folder.join("kernels.sh"), SCRIPT.as_bytes())
+    write(&folder.join("test_kernels.sh"), TEST_KERNELS.as_bytes())
 }
 
 /// Builds a test that can run on a GPU and returns its path.
 fn build(root: &Path, package: &str, test: &str) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--quiet", "--no-run", "--message-format", "json-render-diagnostics"]);
-    command.args(["--package", package, "--test", test, "--features", "forge-sim/card"]).current_dir(root);
+    command.args(["--package", package, "--test", test, "--features", "forge-sim/gpu"]).current_dir(root);
     let output =
         command.stderr(Stdio::inherit()).output().map_err(|error| format!("{command:?}: {error}"))?;
     let messages = String::from_utf8_lossy(&output.stdout);

@@ -1,7 +1,7 @@
 //! `cargo xtask gpu`: packages programs and kernel tests for a machine with an NVIDIA GPU.
 //!
 //! The models of `tests/models` are compiled for CUDA in several formats and linked into one program, `programs NAME …`. The
-//! package also contains their weights, `judge.sh` and the kernel tests ([`kernels`]). The GPU machine needs a driver, but no
+//! package also contains their weights, `verify_programs.sh` and the kernel tests ([`kernels`]). The GPU machine needs a driver, but no
 //! build tools. `cargo xtask gpu-times` packages models of real shapes for benchmarks ([`times`]).
 
 mod kernels;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::member::make_member;
 
-const JUDGE: &str = include_str!("../../gpu/judge.sh");
+const VERIFY_PROGRAMS: &str = include_str!("../../gpu/verify_programs.sh");
 
 /// Additional formats of some models; together they cover all kinds of packing. All models are also compiled in f32.
 const FORMATS: [(&str, &[&str]); 5] = [
@@ -36,9 +36,9 @@ pub(crate) fn pack(out: &Path, models: Option<&[String]>, with_kernels: bool) ->
     if let Some(only) = models {
         pack_models(&root, &out, only)?;
     }
-    write(&out.join("pack/judge.sh"), JUDGE.as_bytes())?;
+    write(&out.join("pack/verify_programs.sh"), VERIFY_PROGRAMS.as_bytes())?;
     println!(
-        "{}: copy it to a machine with an NVIDIA GPU and run `sh judge.sh` there",
+        "{}: copy it to a machine with an NVIDIA GPU and run `sh verify_programs.sh` there",
         out.join("pack").display()
     );
     Ok(())

@@ -1,6 +1,6 @@
 //! `cargo xtask gpu-times`: packages programs of real model shapes for benchmarks on an NVIDIA GPU.
 //!
-//! No checkpoint is needed. The package only contains the headers of the weight files; `times.sh` fills in random weights on
+//! No checkpoint is needed. The package only contains the headers of the weight files; `bench_programs.sh` fills in random weights on
 //! the GPU machine, more than 1 GB/s, and runs each program's `bench`.
 
 use super::linked::{RUNTIME, link, write};
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use xtask::member::make_member;
 
-const TIMES: &str = include_str!("../../gpu/times.sh");
+const BENCH_PROGRAMS: &str = include_str!("../../gpu/bench_programs.sh");
 
 /// Packages programs of `shapes` into `out`. A shape is `NAME=FORMAT,FORMAT`; NAME is a configuration in tests/shapes or a path.
 pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&Path>) -> Result<(), String> {
@@ -63,9 +63,9 @@ pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&
         names.push(name);
     }
     link(&out, &root, &names)?;
-    write(&out.join("pack/times.sh"), TIMES.as_bytes())?;
+    write(&out.join("pack/bench_programs.sh"), BENCH_PROGRAMS.as_bytes())?;
     println!(
-        "{}: copy it to a machine with an NVIDIA GPU and run `sh times.sh` there",
+        "{}: copy it to a machine with an NVIDIA GPU and run `sh bench_programs.sh` there",
         out.join("pack").display()
     );
     Ok(())

@@ -1,7 +1,7 @@
 //! Small kernels with one fault each, which the checker must report with its kind and line; and kernels
 //! without faults, for which it must report none.
 
-use forge_sim::{Kind, Program, Sim};
+use forge_sim::{FaultKind, Program, Sim};
 
 const HEAD: &str = "#include <metal_stdlib>\nusing namespace metal;\nstruct Count { uint n; };\n";
 
@@ -13,7 +13,7 @@ fn text(body: &str) -> String {
     )
 }
 
-fn check(name: &str, body: &str, kind: Option<Kind>) -> Option<String> {
+fn check(name: &str, body: &str, kind: Option<FaultKind>) -> Option<String> {
     let text = text(body);
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -37,8 +37,8 @@ fn check(name: &str, body: &str, kind: Option<Kind>) -> Option<String> {
 }
 
 #[test]
-fn every_kind_of_fault() {
-    let cases: &[(&str, Option<Kind>, &str)] = &[
+fn detects_every_kind_of_fault() {
+    let cases: &[(&str, Option<FaultKind>, &str)] = &[
         (
             "right",
             None,
@@ -50,21 +50,21 @@ fn every_kind_of_fault() {
         ),
         (
             "race in a threadgroup",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup float s[128];
              s[tid] = x[tid];
              y[gid] = s[127u - tid]; //!",
         ),
         (
             "race in a simdgroup",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup float s[128];
              s[tid] = x[tid];
              y[gid] = s[sg * 32u + (31u - lane)]; //!",
         ),
         (
             "race with the next turn of a loop",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup float s[128];
              float sum = 0.0f;
              for (uint i = 0; i < 2u; i++) {
@@ -76,7 +76,7 @@ fn every_kind_of_fault() {
         ),
         (
             "a simdgroup barrier does not order simdgroups",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup float s[128];
              s[tid] = x[tid];
              simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -84,7 +84,7 @@ fn every_kind_of_fault() {
         ),
         (
             "a barrier for the other memory",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup float s[128];
              s[tid] = x[tid];
              threadgroup_barrier(mem_flags::mem_device);
@@ -92,26 +92,26 @@ fn every_kind_of_fault() {
         ),
         (
             "device memory behind a barrier for threadgroup memory",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "y[gid] = x[tid];
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[256u + gid] = y[tg * 128u + 127u - tid]; //!",
         ),
         (
             "race of writes",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup float s[4];
              s[tid / 64u] = x[tid]; //!
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[gid] = s[tid / 64u];",
         ),
-        ("read beyond a buffer", Some(Kind::OutOfBounds), "y[gid] = x[tid + 1u]; //!"),
-        ("write before a buffer", Some(Kind::OutOfBounds), "y[int(gid) - 1] = x[tid]; //!"),
-        ("far beyond a buffer", Some(Kind::OutOfBounds), "y[gid] = x[tid * 100000000u]; //!"),
-        ("beyond the scalars", Some(Kind::OutOfBounds), "y[gid] = float((&args.n)[tid / 100u]); //!"),
+        ("read beyond a buffer", Some(FaultKind::OutOfBounds), "y[gid] = x[tid + 1u]; //!"),
+        ("write before a buffer", Some(FaultKind::OutOfBounds), "y[int(gid) - 1] = x[tid]; //!"),
+        ("far beyond a buffer", Some(FaultKind::OutOfBounds), "y[gid] = x[tid * 100000000u]; //!"),
+        ("beyond the scalars", Some(FaultKind::OutOfBounds), "y[gid] = float((&args.n)[tid / 100u]); //!"),
         (
             "beyond an array",
-            Some(Kind::OutOfBounds),
+            Some(FaultKind::OutOfBounds),
             "threadgroup float s[128];
              threadgroup float t[128];
              threadgroup float* p = s;
@@ -122,7 +122,7 @@ fn every_kind_of_fault() {
         ),
         (
             "beyond an array of known size",
-            Some(Kind::OutOfBounds),
+            Some(FaultKind::OutOfBounds),
             "threadgroup float s[100];
              s[tid] = x[tid]; //!
              threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -130,13 +130,13 @@ fn every_kind_of_fault() {
         ),
         (
             "beyond an array of the thread's own",
-            Some(Kind::OutOfBounds),
+            Some(FaultKind::OutOfBounds),
             "float own[4] = {1.0f, 2.0f, 3.0f, 4.0f};
              y[gid] = own[tid / 16u]; //!",
         ),
         (
             "return before a barrier",
-            Some(Kind::Divergence),
+            Some(FaultKind::Divergence),
             "threadgroup float s[128];
              if (tid >= n) return;
              s[tid] = x[tid];
@@ -145,7 +145,7 @@ fn every_kind_of_fault() {
         ),
         (
             "a barrier in a branch",
-            Some(Kind::Divergence),
+            Some(FaultKind::Divergence),
             "threadgroup float s[128];
              s[tid] = x[tid];
              if (tid < 48u) threadgroup_barrier(mem_flags::mem_threadgroup); //!
@@ -153,21 +153,21 @@ fn every_kind_of_fault() {
         ),
         (
             "two barriers for one",
-            Some(Kind::Divergence),
+            Some(FaultKind::Divergence),
             "if (tid < 48u) threadgroup_barrier(mem_flags::mem_threadgroup); //!
              else threadgroup_barrier(mem_flags::mem_device);
              y[gid] = x[tid];",
         ),
         (
             "a simdgroup operation in a branch",
-            Some(Kind::Divergence),
+            Some(FaultKind::Divergence),
             "float v = x[tid];
              if (lane < 20u) v = simd_sum(v); //!
              y[gid] = v;",
         ),
         (
             "two simdgroup operations for one",
-            Some(Kind::Divergence),
+            Some(FaultKind::Divergence),
             "float v = x[tid];
              if (lane < 20u) v = simd_sum(v); //!
              else v = simd_max(v);
@@ -175,47 +175,47 @@ fn every_kind_of_fault() {
         ),
         (
             "a matrix stored by some lanes",
-            Some(Kind::Divergence),
+            Some(FaultKind::Divergence),
             "simdgroup_float8x8 m = make_filled_simdgroup_matrix<float, 8, 8>(1.0f);
              if (lane < 16u) simdgroup_store(m, y + gid / 32u * 64u, 8); //!",
         ),
         (
             "a vector where a number was",
-            Some(Kind::Misaligned),
+            Some(FaultKind::Misaligned),
             "float4 v = *(device const float4*)(x + 1u + (tid & 3u) * 4u); //!
              y[gid] = v.x;",
         ),
         (
             "a word at an odd byte",
-            Some(Kind::Misaligned),
+            Some(FaultKind::Misaligned),
             "y[gid] = float(*(device const ushort*)((device const uchar*)x + tid)); //!",
         ),
-        ("two threadgroups write one place", Some(Kind::GroupRace), "y[tid] = x[tid] + float(gid); //!"),
+        ("two threadgroups write one place", Some(FaultKind::GroupRace), "y[tid] = x[tid] + float(gid); //!"),
         (
             "a threadgroup reads what another writes",
-            Some(Kind::GroupRace),
+            Some(FaultKind::GroupRace),
             "y[gid] = x[tid];
              if (tg == 1u) y[256u + gid] = y[tid]; //!",
         ),
         (
             "threadgroup memory never written",
-            Some(Kind::NeverWritten),
+            Some(FaultKind::NeverWritten),
             "threadgroup float s[128];
              if (tid < 64u) s[tid] = x[tid];
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[gid] = s[tid]; //!",
         ),
-        ("a buffer never written", Some(Kind::NeverWritten), "y[gid] = x[tid] + y[256u + gid]; //!"),
-        ("a sum that starts from nothing", Some(Kind::NeverWritten), "y[gid] += x[tid]; //!"),
+        ("a buffer never written", Some(FaultKind::NeverWritten), "y[gid] = x[tid] + y[256u + gid]; //!"),
+        ("a sum that starts from nothing", Some(FaultKind::NeverWritten), "y[gid] += x[tid]; //!"),
         (
             "write through a pointer made writable",
-            Some(Kind::ReadOnly),
+            Some(FaultKind::ReadOnly),
             "((device float*)x)[tid] = 1.0f; //!
              y[gid] = 1.0f;",
         ),
         (
             "plain beside atomic",
-            Some(Kind::Race),
+            Some(FaultKind::Race),
             "threadgroup atomic_uint hits;
              if (tid == 0u) atomic_store_explicit(&hits, 0u, memory_order_relaxed);
              threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -224,15 +224,23 @@ fn every_kind_of_fault() {
              if (tid == 5u) *plain = 7u; //!
              y[gid] = x[tid];",
         ),
-        ("division by zero", Some(Kind::Arithmetic), "y[gid] = float(100u / (tid - 5u * (n / 100u))); //!"),
-        ("no end", Some(Kind::Arithmetic), "for (uint i = 0; i < n; i += n / 200u) y[gid] = x[tid]; //!"),
+        (
+            "division by zero",
+            Some(FaultKind::Arithmetic),
+            "y[gid] = float(100u / (tid - 5u * (n / 100u))); //!",
+        ),
+        (
+            "no end",
+            Some(FaultKind::Arithmetic),
+            "for (uint i = 0; i < n; i += n / 200u) y[gid] = x[tid]; //!",
+        ),
     ];
     let wrong: Vec<String> = cases.iter().filter_map(|(name, kind, body)| check(name, body, *kind)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn more_bindings_than_windows_are_kept() {
+fn memory_windows_are_reused_when_there_are_more_bindings() {
     let text = format!(
         "{HEAD}[[max_total_threads_per_threadgroup(32)]]\nkernel void k(device const float* a [[buffer(0)]], device const float* b [[buffer(1)]], device float* y [[buffer(2)]], uint tid [[thread_index_in_threadgroup]]) {{ y[tid] = a[tid] + b[tid]; }}\n"
     );

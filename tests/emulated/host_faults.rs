@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 /// One mutation.
-pub struct Planted {
+pub struct HostFault {
     /// Name of the fault.
     pub name: &'static str,
     from: &'static str,
     to: &'static str,
-    /// Part of the emulator's complaint.
+    /// Part of the emulator's violation message.
     pub found: &'static str,
 }
 
-const fn fault(name: &'static str, from: &'static str, to: &'static str, found: &'static str) -> Planted {
-    Planted { name, from, to, found }
+const fn fault(name: &'static str, from: &'static str, to: &'static str, found: &'static str) -> HostFault {
+    HostFault { name, from, to, found }
 }
 
 /// Faults of the host code for models with resident weights.
-pub const PLANTED: [Planted; 26] = [
+pub const HOST_FAULTS: [HostFault; 26] = [
     fault(
         "offset_off_by_a_byte",
         "Some(buffer), offset, slot)",
@@ -127,7 +127,7 @@ pub const PLANTED: [Planted; 26] = [
 ];
 
 /// Faults of expert streaming.
-pub const PLANTED_STREAMING: [Planted; 10] = [
+pub const STREAMING_FAULTS: [HostFault; 10] = [
     fault(
         "routes_not_waited_for",
         "self.commit();\n        self.device.wait(0)",
@@ -175,16 +175,16 @@ pub const PLANTED_STREAMING: [Planted; 10] = [
     ),
 ];
 
-/// Faults of multi-token passes, which the driver injects: name, and part of the emulator's complaint.
-pub const SKEWED: [(&str, &str); 3] = [
+/// Faults of multi-token passes, which the driver injects: name, and part of the emulator's violation message.
+pub const ENGINE_FAULTS: [(&str, &str); 3] = [
     ("rows_without_a_barrier", "hazard"),
     ("an_id_for_another_row", "never_written"),
     ("a_position_twice", "never_written"),
 ];
 
-impl Planted {
+impl HostFault {
     /// The host's files by name, with the fault injected.
-    pub(crate) fn plant(&self, files: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    pub(crate) fn apply(&self, files: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let places: usize = files.values().map(|text| text.matches(self.from).count()).sum();
         assert_eq!(places, 1, "{}: the host code has changed", self.name);
         files.iter().map(|(name, text)| (name.clone(), text.replace(self.from, self.to))).collect()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A crate's files once more, with a chat template that knows tools: knows_tools.py CRATE OUT
+"""Copies a crate's files with a chat template that supports tools: add_tool_template.py CRATE OUT
 
-The model in the box was not made to call functions. With this template a server lets it, and its grammar sees to it that
-what comes is a call; so clients can be asked what they make of calls.
+The example model was not trained to call functions. With this template the server accepts tools, and its grammar forces
+valid calls, so clients can be tested with them.
 """
 import json
 import os

@@ -1,8 +1,8 @@
-//! Validation in the emulator: correct and incorrect use of Metal by a host, with the expected complaints.
+//! Validation in the emulator: correct and incorrect use of Metal by a host, with the expected violations.
 
 #![cfg(target_os = "linux")]
 
-use forge_emulation::{Counts, complaints, counts, emulate, living};
+use forge_emulation::{Counts, counts, emulate, live_objects, take_violations};
 use std::ffi::{CStr, CString, c_char, c_void};
 
 type Id = *mut c_void;
@@ -74,7 +74,7 @@ fn release(objects: &[Id]) {
 }
 
 /// Runs a closure in an autorelease pool.
-fn pooled<T>(work: impl FnOnce() -> T) -> T {
+fn with_autorelease_pool<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: pools are closed in reverse order.
     unsafe {
         let pool = objc_autoreleasePoolPush();
@@ -84,14 +84,14 @@ fn pooled<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runs a script on one command buffer. Returns the result that the host gets, and all complaints. `x` and `y` have 64
+/// Runs a script on one command buffer. Returns the result that the host gets, and all violations. `x` and `y` have 64
 /// floats each; `y` is uninitialized. Numbers are offsets, lengths and grids.
-fn host(script: &str) -> String {
+fn run_script(script: &str) -> String {
     emulate();
     // SAFETY: has no preconditions.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
     let mut result = Vec::new();
-    pooled(|| {
+    with_autorelease_pool(|| {
         let library = library(device, TEXT).expect("it compiles");
         let name = string("scale");
         let function = send!(library, "newFunctionWithName:", name => Id; Id);
@@ -154,8 +154,8 @@ fn host(script: &str) -> String {
         release(&[x][usize::from(!has_x)..]);
     });
     release(&[device]);
-    result.extend(complaints());
-    assert!(living().is_empty(), "{script}: {:?}", living());
+    result.extend(take_violations());
+    assert!(live_objects().is_empty(), "{script}: {:?}", live_objects());
     result.join("; ")
 }
 
@@ -223,7 +223,7 @@ fn incorrect_use_is_reported() {
     ];
     let wrong: Vec<String> = cases
         .iter()
-        .map(|(script, expected)| (script, expected, host(script)))
+        .map(|(script, expected)| (script, expected, run_script(script)))
         .filter(|(_, expected, result)| {
             !result.contains(*expected) || (expected.starts_with("y ends") && result != *expected)
         })
@@ -237,7 +237,7 @@ fn a_compile_error_has_the_line() {
     emulate();
     // SAFETY: has no preconditions.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
-    pooled(|| {
+    with_autorelease_pool(|| {
         let result = library(device, &TEXT.replace("x[index]", "z[index]")).expect_err("there is no z");
         assert!(result.contains('7') && result.contains('z'), "{result}");
         let whole = library(device, TEXT).expect("it compiles");
@@ -246,13 +246,13 @@ fn a_compile_error_has_the_line() {
         release(&[whole, name]);
     });
     release(&[device]);
-    assert_eq!((complaints(), living().len()), (Vec::new(), 0));
+    assert_eq!((take_violations(), live_objects().len()), (Vec::new(), 0));
 }
 
 #[test]
 fn committed_work_is_counted() {
     let before = counts();
-    host("encoder pipeline x y scalars:4 dispatch:2 barrier dispatch:2 end commit wait");
+    run_script("encoder pipeline x y scalars:4 dispatch:2 barrier dispatch:2 end commit wait");
     let Counts { command_buffers, dispatches, barriers } = counts();
     let difference = [
         command_buffers - before.command_buffers,
@@ -265,24 +265,24 @@ fn committed_work_is_counted() {
 #[test]
 fn objects_live_until_the_last_release() {
     emulate();
-    let text = pooled(|| {
+    let text = with_autorelease_pool(|| {
         let text = string("kept");
         // SAFETY: the object is alive.
         unsafe { objc_retain(text) };
         release(&[text]);
         // SAFETY: has no preconditions.
         let device = unsafe { MTLCreateSystemDefaultDevice() };
-        let name = pooled(|| send!(device, "name"; Id));
-        let asked = std::panic::catch_unwind(|| send!(name, "UTF8String"; *const c_char));
-        assert!(asked.is_err(), "a name is gone with the pool that it was left to");
+        let name = with_autorelease_pool(|| send!(device, "name"; Id));
+        let after_pool = std::panic::catch_unwind(|| send!(name, "UTF8String"; *const c_char));
+        assert!(after_pool.is_err(), "a name is gone with the pool that it was left to");
         release(&[device]);
         text
     });
-    assert_eq!(living().into_iter().collect::<Vec<_>>(), [("NSString", 1)]);
+    assert_eq!(live_objects().into_iter().collect::<Vec<_>>(), [("NSString", 1)]);
     release(&[text]);
-    assert!(living().is_empty());
+    assert!(live_objects().is_empty());
     release(&[text]);
-    assert_eq!(complaints(), ["a freed object is released"]);
+    assert_eq!(take_violations(), ["a freed object is released"]);
 }
 
 #[test]
@@ -293,18 +293,19 @@ fn no_copy_buffers_must_be_page_aligned() {
     let memory = [0u8; 40000];
     let start = memory.as_ptr().addr().next_multiple_of(4096) - memory.as_ptr().addr();
     let none = std::ptr::null::<u8>();
-    let made = [(start, 16384), (start + 16, 16384), (start, 16000), (start, 0)].map(|(at, length)| {
-        let bytes = memory[at..].as_ptr();
-        let buffer = send!(
-            device,
-            "newBufferWithBytesNoCopy:length:options:deallocator:",
-            bytes => *const u8, length => usize, 0 => usize, none => *const u8;
-            Id
-        );
-        release(&[buffer]);
-        !buffer.is_null()
-    });
-    assert_eq!(made, [true, false, false, false]);
-    assert_eq!(complaints().len(), 3);
+    let are_created =
+        [(start, 16384), (start + 16, 16384), (start, 16000), (start, 0)].map(|(at, length)| {
+            let bytes = memory[at..].as_ptr();
+            let buffer = send!(
+                device,
+                "newBufferWithBytesNoCopy:length:options:deallocator:",
+                bytes => *const u8, length => usize, 0 => usize, none => *const u8;
+                Id
+            );
+            release(&[buffer]);
+            !buffer.is_null()
+        });
+    assert_eq!(are_created, [true, false, false, false]);
+    assert_eq!(take_violations().len(), 3);
     release(&[device]);
 }

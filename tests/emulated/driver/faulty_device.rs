@@ -3,7 +3,7 @@
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, RunAhead, Pass, Schedule};
 
 /// A device that modifies the engine's commands.
-pub struct Skewed {
+pub struct FaultyDevice {
     device: Box<dyn Device>,
     fault: Fault,
 }
@@ -18,20 +18,20 @@ enum Fault {
     SamePosition,
 }
 
-impl Skewed {
+impl FaultyDevice {
     /// The device with the fault of that name.
-    pub fn new(device: Box<dyn Device>, fault: &str) -> Skewed {
+    pub fn new(device: Box<dyn Device>, fault: &str) -> FaultyDevice {
         let fault = match fault {
             "rows_without_a_barrier" => Fault::NoBarrier,
             "an_id_for_another_row" => Fault::NextPlace,
             "a_position_twice" => Fault::SamePosition,
             _ => panic!("there is no fault {fault}"),
         };
-        Skewed { device, fault }
+        FaultyDevice { device, fault }
     }
 }
 
-impl Device for Skewed {
+impl Device for FaultyDevice {
     fn describe(&self) -> String {
         self.device.describe()
     }
@@ -50,7 +50,7 @@ impl Device for Skewed {
 
     fn begin(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let fault = self.fault;
-        self.device.begin(program, &mut |pass| encode(&mut Skew { pass, fault, rows: 0, ended: false }))
+        self.device.begin(program, &mut |pass| encode(&mut FaultyPass { pass, fault, rows: 0, ended: false }))
     }
 
     fn wait(&mut self, left: usize) -> Result<(), String> {
@@ -63,7 +63,7 @@ impl Device for Skewed {
 }
 
 /// A pass in flight.
-struct Skew<'a> {
+struct FaultyPass<'a> {
     pass: &'a mut dyn Pass,
     fault: Fault,
     /// Number of rows whose token has been chosen.
@@ -72,7 +72,7 @@ struct Skew<'a> {
     ended: bool,
 }
 
-impl Pass for Skew<'_> {
+impl Pass for FaultyPass<'_> {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
         let mut bindings = bindings.to_vec();
         self.ended = false;

@@ -5,7 +5,7 @@ use forge_ir::{Format, Layout, Packed, Records, WeightId};
 use forge_weights::{CheckpointWeights, PackedFile, write};
 
 #[test]
-fn plans_that_do_not_fit_are_refused() {
+fn rejects_plans_that_do_not_fit_the_graph() {
     let graph = graph(&[vec![3, 40], vec![2, 40], vec![5], vec![40]]);
     let rows = |name, shape: &[usize], parts: &[usize]| packed(name, Format::F32, shape, Layout::Rows, parts);
     let gained = |packed: Packed, gain: usize| Packed { gain: Some(WeightId(gain)), ..packed };
@@ -48,7 +48,7 @@ fn plans_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn numbers_that_cannot_be_stored_name_their_tensor() {
+fn reports_the_tensor_of_unrepresentable_values() {
     let graph = graph(&[vec![3, 40], vec![3, 40], vec![5], vec![40]]);
     let poisoned = |value: f32, at: usize| {
         CheckpointWeights::new(&graph, move |tensor: &str, offset: u64, out: &mut [u8]| {
@@ -83,7 +83,7 @@ fn numbers_that_cannot_be_stored_name_their_tensor() {
 }
 
 #[test]
-fn files_that_were_not_written_for_the_plan_are_refused() {
+fn rejects_weight_files_of_another_plan() {
     let graph = graph(&[vec![3, 40]]);
     let plan = [packed("w", Format::Q8_0, &[3, 40], Layout::Rows, &[1])];
     let (file, _) = pack(&graph, &plan);
@@ -96,7 +96,7 @@ fn files_that_were_not_written_for_the_plan_are_refused() {
 }
 
 #[test]
-fn a_failing_writer_is_an_error() {
+fn reports_write_errors() {
     let graph = graph(&[vec![3, 40]]);
     let plan = [packed("w", Format::F32, &[3, 40], Layout::Rows, &[1])];
     let (file, _) = pack(&graph, &plan);

@@ -3,12 +3,12 @@
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
 
 /// A device with short KV splits, which expands latents (MLA) from the smallest prefill batch on.
-pub struct Watched(pub Box<dyn Device>);
+pub struct LongContextDevice(pub Box<dyn Device>);
 
 /// The smallest number of rows that is a prefill batch.
-pub const MANY: u32 = 17;
+pub const MIN_PREFILL_ROWS: u32 = 17;
 
-impl Device for Watched {
+impl Device for LongContextDevice {
     fn describe(&self) -> String {
         self.0.describe()
     }
@@ -22,14 +22,14 @@ impl Device for Watched {
     }
 
     fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        self.0.run(program, &mut |pass| encode(&mut Short(pass)))
+        self.0.run(program, &mut |pass| encode(&mut LongContextPass(pass)))
     }
 }
 
 /// A pass in flight.
-struct Short<'a>(&'a mut dyn Pass);
+struct LongContextPass<'a>(&'a mut dyn Pass);
 
-impl Pass for Short<'_> {
+impl Pass for LongContextPass<'_> {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
         self.0.dispatch(kernel, bindings, scalars, groups);
     }
@@ -47,6 +47,6 @@ impl Pass for Short<'_> {
     }
 
     fn mla_expand_min_rows(&self, planned: u32) -> Option<u32> {
-        Some(planned.min(MANY))
+        Some(planned.min(MIN_PREFILL_ROWS))
     }
 }

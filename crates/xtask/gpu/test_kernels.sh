@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares kernels on an NVIDIA GPU with f64 arithmetic. The tests in this folder dispatch kernels of all kinds, at sizes
-# that fill no tile, from the PTX of each compute capability: `sh kernels.sh`, or some capabilities: `sh kernels.sh 90`.
+# that fill no tile, from the PTX of each compute capability: `sh test_kernels.sh`, or some capabilities: `sh test_kernels.sh 90`.
 # All run at once, because the driver's PTX compiler dominates the time. Output is in NAME.CAPABILITY.log. Exit code: 0
 # if every test passes.
 cd "$(dirname "$0")" || exit 2
@@ -10,17 +10,17 @@ for file in *; do
 done
 for capability in ${*:-90 80 70}; do
     for test in $tests; do
-        FORGE_CARD_TEXTS=texts FORGE_CARD=$capability "./$test" > "$test.$capability.log" 2>&1 &
+        FORGE_GPU_PTX=ptx FORGE_GPU=$capability "./$test" > "$test.$capability.log" 2>&1 &
     done
 done
 wait
-trouble=0
+status=0
 for capability in ${*:-90 80 70}; do
     for test in $tests; do
-        said=$test.$capability.log
-        grep -q '^test result: ok' "$said" || trouble=1
-        echo "$capability $test: $(grep '^test result' "$said" || tail -n 3 "$said")"
-        sed -n '/^test .* FAILED$/p;/ panicked at /,/^note/p' "$said"
+        log=$test.$capability.log
+        grep -q '^test result: ok' "$log" || status=1
+        echo "$capability $test: $(grep '^test result' "$log" || tail -n 3 "$log")"
+        sed -n '/^test .* FAILED$/p;/ panicked at /,/^note/p' "$log"
     done
 done
-exit $trouble
+exit $status

@@ -4,9 +4,9 @@
 //! stale data. A pending command buffer must not access words that the host has written since the commit. To detect these
 //! words, the emulator compares all shared memory at every commit and execution.
 
-use crate::buffer::{Buffer, Kind};
-use crate::commands::{Commands, SharedCommands, Stage};
-use crate::counters::executes;
+use crate::buffer::{Backing, Buffer};
+use crate::commands::{CommandBuffer, SharedCommandBuffer, Status};
+use crate::counters::executes_kernels;
 use crate::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
 use std::collections::{HashSet, VecDeque};
@@ -15,9 +15,9 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Maximum accesses of a dispatch; more count as an endless loop.
-const LIMIT: u64 = 1 << 31;
+const MAX_ACCESSES: u64 = 1 << 31;
 /// Maximum pending command buffers of a queue, as in Metal. Another one waits for the first.
-const MOST: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// A command of a command buffer.
 pub(crate) enum Command {
@@ -39,26 +39,26 @@ pub(crate) struct Dispatch {
 
 /// The emulated GPU.
 #[derive(Default)]
-pub(crate) struct Machine {
+pub(crate) struct Gpu {
     /// The buffers, until a program is loaded.
     memory: Memory,
     sim: Option<Sim<'static>>,
     /// Buffers that the host may write.
     pub(crate) shared: Vec<BufferId>,
     /// The buffers over writable host memory.
-    pub(crate) lent: Vec<Rc<Buffer>>,
+    pub(crate) no_copy_writable: Vec<Rc<Buffer>>,
     pending: VecDeque<Pending>,
     /// Contents of the shared buffers at the last comparison.
-    seen: Vec<Vec<u8>>,
+    snapshots: Vec<Vec<u8>>,
 }
 
 /// A committed command buffer, and the words (buffer and offset) that the host has written since.
 struct Pending {
-    commands: SharedCommands,
-    disturbed: HashSet<(BufferId, usize)>,
+    commands: SharedCommandBuffer,
+    host_written: HashSet<(BufferId, usize)>,
 }
 
-impl Machine {
+impl Gpu {
     /// The memory of the GPU.
     pub(crate) fn memory(&mut self) -> &mut Memory {
         match &mut self.sim {
@@ -73,23 +73,23 @@ impl Machine {
             return Err("an emulated device supports only one library".to_owned());
         }
         let mut sim = Sim::new(program).map_err(|error| error.to_string())?;
-        sim.limit(LIMIT);
+        sim.limit(MAX_ACCESSES);
         sim.memory = std::mem::take(&mut self.memory);
         self.sim = Some(sim);
         Ok(())
     }
 
     /// Enqueues a command buffer.
-    pub(crate) fn submit(&mut self, commands: SharedCommands) {
-        if self.pending.len() == MOST {
+    pub(crate) fn submit(&mut self, commands: SharedCommandBuffer) {
+        if self.pending.len() == MAX_PENDING {
             self.complete_first();
         }
-        self.look();
-        self.pending.push_back(Pending { commands, disturbed: HashSet::new() });
+        self.detect_host_writes();
+        self.pending.push_back(Pending { commands, host_written: HashSet::new() });
     }
 
     /// Executes pending command buffers up to and including this one.
-    pub(crate) fn complete(&mut self, commands: &SharedCommands) {
+    pub(crate) fn complete(&mut self, commands: &SharedCommandBuffer) {
         let place = self.pending.iter().position(|pending| Rc::ptr_eq(&pending.commands, commands));
         for _ in 0..place.map_or(0, |place| place + 1) {
             self.complete_first();
@@ -104,27 +104,31 @@ impl Machine {
     }
 
     fn complete_first(&mut self) -> bool {
-        self.look();
-        let Some(Pending { commands, disturbed }) = self.pending.pop_front() else { return false };
+        self.detect_host_writes();
+        let Some(Pending { commands, host_written }) = self.pending.pop_front() else { return false };
         let mut commands = commands.borrow_mut();
         let begin = now();
-        // A command buffer with complaints is not executed.
-        if executes() && commands.wrong.is_empty() {
-            disturbed.iter().for_each(|(buffer, offset)| self.memory().forget(*buffer, *offset));
-            self.carry_out(&mut commands);
-            let touched =
-                disturbed.iter().filter(|(buffer, offset)| self.memory().recall(*buffer, *offset)).count();
+        // A command buffer with violations is not executed.
+        if executes_kernels() && commands.violations.is_empty() {
+            host_written.iter().for_each(|(buffer, offset)| self.memory().clear_accesses(*buffer, *offset));
+            self.execute(&mut commands);
+            let touched = host_written
+                .iter()
+                .filter(|(buffer, offset)| self.memory().was_accessed(*buffer, *offset))
+                .count();
             if touched > 0 {
-                commands.complain(format!("the host wrote {touched} words that a pass in flight accesses"));
+                commands.report_violation(format!(
+                    "the host wrote {touched} words that a pass in flight accesses"
+                ));
             }
-            self.seen = self.contents();
+            self.snapshots = self.contents();
         }
-        commands.stage = Stage::Completed;
+        commands.status = Status::Completed;
         commands.times = [begin, now()];
         true
     }
 
-    fn carry_out(&mut self, commands: &mut Commands) {
+    fn execute(&mut self, commands: &mut CommandBuffer) {
         let Some(sim) = &mut self.sim else { return };
         let encoded = std::mem::take(&mut commands.encoded);
         let used = encoded.iter().flat_map(|command| match command {
@@ -132,21 +136,24 @@ impl Machine {
             Command::Barrier => &[],
         });
         let used = used.map(|(buffer, _)| buffer);
-        if !commands.retains && used.clone().any(|buffer| buffer.gone.get()) {
-            return commands
-                .complain("a buffer was released before a pass that uses it has completed".to_owned());
+        if !commands.retains_references && used.clone().any(|buffer| buffer.released.get()) {
+            return commands.report_violation(
+                "a buffer was released before a pass that uses it has completed".to_owned(),
+            );
         }
-        let mut lent: Vec<&Rc<Buffer>> = used.filter(|buffer| buffer.kind != Kind::Own).collect();
-        lent.dedup_by_key(|buffer| buffer.id);
-        if lent.iter().any(|buffer| !buffer.is_intact(sim.memory.contents(buffer.id))) {
-            return commands.complain("the memory of a no-copy buffer was modified or released".to_owned());
+        let mut no_copy: Vec<&Rc<Buffer>> =
+            used.filter(|buffer| buffer.backing != Backing::Allocated).collect();
+        no_copy.dedup_by_key(|buffer| buffer.id);
+        if no_copy.iter().any(|buffer| !buffer.is_intact(sim.memory.contents(buffer.id))) {
+            return commands
+                .report_violation("the memory of a no-copy buffer was modified or released".to_owned());
         }
         for command in &encoded {
             match command {
                 Command::Barrier => sim.barrier(),
                 Command::Dispatch(dispatch) => {
                     let bound = |(buffer, offset): &(Rc<Buffer>, usize)| {
-                        buffer.id.span(*offset, usize::MAX, buffer.kind == Kind::Own)
+                        buffer.id.span(*offset, usize::MAX, buffer.backing == Backing::Allocated)
                     };
                     let bindings: Vec<_> = dispatch.buffers.iter().map(bound).collect();
                     let (name, threads) = (dispatch.function.name(), Some(dispatch.threads));
@@ -156,32 +163,32 @@ impl Machine {
         }
         sim.fence();
         for fault in sim.take_faults() {
-            commands.complain(fault.to_string());
+            commands.report_violation(fault.to_string());
         }
     }
 
     /// Detects host writes since the last comparison.
-    fn look(&mut self) {
-        if !executes() {
+    fn detect_host_writes(&mut self) {
+        if !executes_kernels() {
             return;
         }
         let memory = match &mut self.sim {
             Some(sim) => &mut sim.memory,
             None => &mut self.memory,
         };
-        self.lent.retain(|buffer| !buffer.gone.get());
-        self.lent.iter().for_each(|buffer| buffer.renew(memory));
+        self.no_copy_writable.retain(|buffer| !buffer.released.get());
+        self.no_copy_writable.iter().for_each(|buffer| buffer.copy_host_writes(memory));
         for (index, id) in self.shared.iter().enumerate() {
-            memory.notice(*id);
+            memory.detect_host_writes(*id);
             if self.pending.is_empty() {
                 continue;
             }
-            let before = self.seen.get(index).map_or(&[][..], Vec::as_slice);
+            let before = self.snapshots.get(index).map_or(&[][..], Vec::as_slice);
             for offset in differing_words(before, memory.contents(*id)) {
-                self.pending.iter_mut().for_each(|pending| _ = pending.disturbed.insert((*id, offset)));
+                self.pending.iter_mut().for_each(|pending| _ = pending.host_written.insert((*id, offset)));
             }
         }
-        self.seen = self.contents();
+        self.snapshots = self.contents();
     }
 
     /// Contents of the shared buffers.

@@ -1,25 +1,25 @@
 #!/bin/sh
 # Verifies every program in this folder on an NVIDIA GPU: its logits against golden.json, and its greedy output against
 # the CPU's. Runs the kernel tests first. Arguments are a command that runs each program, without the kernel tests:
-# `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. JOBS is the number of programs at once (8).
+# `sh verify_programs.sh compute-sanitizer --tool memcheck --error-exitcode 9`. JOBS is the number of programs at once (8).
 # Exit code: 0 if everything passes.
 cd "$(dirname "$0")" || exit 2
 if [ $# = 0 ] && [ -d kernels ]; then
-    sh kernels/kernels.sh || exit 1
+    sh kernels/test_kernels.sh || exit 1
     [ -f programs ] || exit 0
 fi
-verdicts=$(mktemp -d) || exit 2
-trap 'rm -rf "$verdicts"' EXIT
+results=$(mktemp -d) || exit 2
+trap 'rm -rf "$results"' EXIT
 
-judge() {
+verify() {
     name=$1
     shift
-    if ! said=$("$@" ./programs "$name" --model-dir "$name" --device cuda verify 2>&1); then
+    if ! report=$("$@" ./programs "$name" --model-dir "$name" --device cuda verify 2>&1); then
         echo "WRONG $name: verify"
-        echo "$said"
+        echo "$report"
         return
     fi
-    worst=$(echo "$said" | awk '$NF == "same" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
+    worst=$(echo "$report" | awk '$NF == "same" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
     text="--model-dir $name generate --token-ids 1,2,3,4,5 --temperature 0 -n 24"
     # Lines of compute-sanitizer are not output of the program.
     on_gpu=$("$@" ./programs "$name" --device cuda $text 2>/dev/null | sed '/^=========/d')
@@ -28,16 +28,16 @@ judge() {
     echo "right $name: $worst, $same"
 }
 
-begun=0
+started=0
 for folder in */; do
     name=${folder%/}
     [ -f "$name/weights.safetensors" ] || continue
-    judge "$name" "$@" > "$verdicts/$name" &
-    begun=$((begun + 1))
-    [ $((begun % ${JOBS:-8})) != 0 ] || wait
+    verify "$name" "$@" > "$results/$name" &
+    started=$((started + 1))
+    [ $((started % ${JOBS:-8})) != 0 ] || wait
 done
 wait
-cat "$verdicts"/*
-right=$(cat "$verdicts"/* | grep -c '^right ')
-echo "$right right, $((begun - right)) wrong"
-[ "$right" = "$begun" ] && [ "$begun" != 0 ]
+cat "$results"/*
+right=$(cat "$results"/* | grep -c '^right ')
+echo "$right right, $((started - right)) wrong"
+[ "$right" = "$started" ] && [ "$started" != 0 ]

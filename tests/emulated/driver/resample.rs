@@ -6,8 +6,8 @@ use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::measure::capture::CapturingDevice;
 
 /// The tokens that host and device select for each draw, from the logits of the last token.
-pub fn redraw(noted: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampling]) -> Result<Vec<[u32; 2]>, String> {
-    let notes = noted.take().into_iter().flat_map(|pass| pass.dispatches);
+pub fn resample(capturing: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampling]) -> Result<Vec<[u32; 2]>, String> {
+    let notes = capturing.take().into_iter().flat_map(|pass| pass.dispatches);
     let drawing = notes.filter(|note| note.kernel.buffers.contains(&"draws")).last();
     let drawing = drawing.ok_or("nothing has been drawn")?;
     let binding = |name: &str| {
@@ -15,7 +15,7 @@ pub fn redraw(noted: &mut CapturingDevice<Box<dyn Device>>, draws: &[DeviceSampl
         place.map(|place| drawing.bindings[place]).ok_or(format!("{} has no {name}", drawing.kernel.name))
     };
     let [logits, words, id] = [binding("logits")?, binding("draws")?, binding("ids")?];
-    let device = noted.device();
+    let device = capturing.device();
     let logits: Vec<f32> = read(device, logits).into_iter().map(f32::from_bits).collect();
     let mut weights = TokenWeights::default();
     let choose = |draw: &DeviceSampling| {
