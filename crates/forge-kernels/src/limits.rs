@@ -372,7 +372,7 @@ impl Limits<'_> {
     fn head_norm(&self, norm: Option<HeadNorm>, rotation: &Rotation) -> Result<(), KernelError> {
         let Some(norm) = norm else { return Ok(()) };
         self.finite("epsilon", norm.epsilon)?;
-        let keeps = !norm.turned || rotation.magnitude == 1.0;
+        let keeps = !norm.after_rope || rotation.magnitude == 1.0;
         self.holds("the number of rotated pairs", rotation.frequencies.len(), keeps, || {
             "0 if heads are normalized after RoPE with a magnitude other than 1: use a separate norm"
                 .to_owned()

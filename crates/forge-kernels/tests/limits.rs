@@ -138,7 +138,7 @@ fn refusals_of_attention() {
         let prologue = Some(common::prologue(&rotate));
         Spec::AttendSplit(split(rotate.query_heads, rotate.width).with_op(|op| Attend { prologue, ..op }))
     };
-    let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: f32::INFINITY, after_rope: false, values: false });
     let mut turns = rotate(1, 8).rotation;
     turns.frequencies.to_mut().push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));

@@ -168,7 +168,7 @@ fn attention() {
     let whole = common::rotate(16, 8, 128, cache, 64, Pairing::Half);
     let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
     let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     snapshot("rotate_append", Spec::RotateAppend(interleaved));
     snapshot("rotate_append_part", Spec::RotateAppend(part.clone()));
     snapshot("rotate_append_norm", Spec::RotateAppend(RotateAppend { norm, ..part.clone() }));
@@ -182,7 +182,7 @@ fn attention() {
     let rotation = Rotation::none();
     let still = RotateAppend { rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: true });
     let keys = RotateAppend { norm, brings: KvSource::Keys, ..part };
     let of_keys = |brings| {
         let prologue = Some(common::prologue(&RotateAppend { brings, ..keys.clone() }));

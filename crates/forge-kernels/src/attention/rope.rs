@@ -163,7 +163,7 @@ pub(crate) struct RotateAppendContext<'a> {
     /// Whether a simdgroup processes a head: if it is normalized or quantized.
     by_head: bool,
     /// Whether the norm follows RoPE.
-    turned: bool,
+    after_rope: bool,
     /// Whether value heads are normalized too.
     values: bool,
     /// Whether values are computed from the keys' projection.
@@ -199,7 +199,7 @@ impl<'a> RotateAppendContext<'a> {
             width: spec.width,
             norm,
             by_head,
-            turned: spec.norm.is_some_and(|norm| norm.turned),
+            after_rope: spec.norm.is_some_and(|norm| norm.after_rope),
             values: spec.norm.is_some_and(|norm| norm.values),
             values_are_keys: spec.brings == KvSource::Keys,
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),

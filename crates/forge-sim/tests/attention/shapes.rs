@@ -33,7 +33,7 @@ pub(crate) fn met_by_units() -> Vec<Shape> {
         let knobs = Some(knobs);
         Shape { knobs, ..plain(query_heads, key_heads, width, Format::F16) }
     };
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     vec![
         Shape { norm, ..by_units(4, 2, 128, 8) },
         by_units(8, 1, 64, 4),
@@ -70,9 +70,9 @@ fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> S
 
 /// Sizes and options that cover every branch of the templates.
 pub(crate) fn shapes() -> Vec<Shape> {
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
-    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
-    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
+    let norm_after_rope = Some(HeadNorm { epsilon: 1e-6, after_rope: true, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, after_rope: false, values: true });
     vec![
         Shape { norm, ..plain(4, 2, 128, Format::F16) },
         Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
@@ -89,9 +89,9 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { window: Some(1), sinks: true, ..plain(3, 3, 64, Format::F32) },
         plain(2, 2, 96, Format::F16),
         // QK norm after RoPE, full and partial.
-        Shape { norm: turned, ..plain(4, 2, 16, Format::F32) },
+        Shape { norm: norm_after_rope, ..plain(4, 2, 16, Format::F32) },
         Shape {
-            norm: turned,
+            norm: norm_after_rope,
             rotation: rotation(5, Pairing::Interleaved, 1.0),
             ..plain(3, 1, 20, Format::F16)
         },
@@ -130,7 +130,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { rotation: rotation(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
         Shape { sinks: true, rotation: rotation(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
         Shape {
-            norm: turned,
+            norm: norm_after_rope,
             window: Some(19),
             ring: Some(76),
             softcap: Some(2.0),
@@ -140,7 +140,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         // Values with a norm, computed from the key heads; and queries only.
         Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
         Shape {
-            norm: of_values.map(|norm| HeadNorm { turned: true, ..norm }),
+            norm: of_values.map(|norm| HeadNorm { after_rope: true, ..norm }),
             brings: KvSource::Keys,
             ..plain(6, 3, 64, Format::Q8_0)
         },
@@ -163,7 +163,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
-            norm: turned,
+            norm: norm_after_rope,
             brings: KvSource::Nothing,
             window: Some(19),
             ring: Some(76),

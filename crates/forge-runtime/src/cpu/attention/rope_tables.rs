@@ -160,11 +160,13 @@ pub(crate) unsafe fn prepare<S: Simd>(
     // SAFETY: the caller has checked the instruction set.
     unsafe {
         match norm_of_head {
-            Some((HeadNorm { epsilon, turned: false, .. }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
+            Some((HeadNorm { epsilon, after_rope: false, .. }, gain)) => {
+                norm::<S>(from, Some(gain), epsilon, to)
+            }
             _ => to.copy_from_slice(from),
         }
         rotation.rotate::<S>(to, turns);
-        if let Some((HeadNorm { epsilon, turned: true, .. }, gain)) = norm_of_head {
+        if let Some((HeadNorm { epsilon, after_rope: true, .. }, gain)) = norm_of_head {
             norm_in_place::<S>(to, gain, epsilon);
         }
     }
