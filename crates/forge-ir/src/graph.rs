@@ -164,14 +164,14 @@ pub enum Op {
         sinks: Option<ParamId>,
     },
     /// x -> for every head, its matrix times its part of x. The weight stacks the matrices of all heads; if
-    /// `turned`, each is transposed.
+    /// `transposed`, each is transposed.
     EachHead {
         /// `[heads * rows, columns]`
         weight: ParamId,
         /// Heads in x.
         heads: usize,
         /// Whether the matrices are transposed.
-        turned: bool,
+        transposed: bool,
     },
     /// MLA in absorbed form. (queries, rope queries, latents, rope keys) -> for every head, softmax(scale *
     /// (q·c + r·k)) c over its slot's positions so far. q and r are the head's parts of the queries; c and k

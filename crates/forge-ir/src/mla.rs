@@ -1,7 +1,7 @@
 //! Width checks of MLA in absorbed form.
 //!
 //! A head's key is its key matrix times the latent, and its value likewise. Neither is materialized: queries
-//! are multiplied by the transposed key matrices first ([`crate::Op::EachHead`], `turned`), and the weighted
+//! are multiplied by the transposed key matrices first ([`crate::Op::EachHead`], `transposed`), and the weighted
 //! sum of latents by the value matrices last. The cache holds latents and rope keys only.
 //!
 //! Each function returns the width of a node's result, or an error.
@@ -10,12 +10,12 @@ use crate::graph::{Body, ParamId};
 use crate::state::LatentCache;
 
 /// Width of a per-head linear layer: each head's matrix times its part of an input of width `x`.
-pub(crate) fn each_head(shape: &[usize], heads: usize, turned: bool, x: usize) -> Result<usize, String> {
+pub(crate) fn each_head(shape: &[usize], heads: usize, transposed: bool, x: usize) -> Result<usize, String> {
     let &[all, columns] = shape else { return Err(format!("expected a matrix, found weight {shape:?}")) };
     if heads == 0 || all == 0 || !all.is_multiple_of(heads) {
         return Err(format!("{all} rows are not a multiple of {heads} heads"));
     }
-    let (takes, gives) = if turned { (all, heads * columns) } else { (heads * columns, all) };
+    let (takes, gives) = if transposed { (all, heads * columns) } else { (heads * columns, all) };
     if takes == x {
         Ok(gives)
     } else {

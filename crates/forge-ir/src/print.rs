@@ -166,9 +166,9 @@ fn expression(body: &Body, node: &Node) -> String {
             let cache = name(*cache);
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}{sinks}, {cache})")
         }
-        Op::EachHead { weight, heads, turned } => {
-            let turned = if *turned { "turned " } else { "" };
-            format!("{turned}{} of each of {heads} heads {x}", name(*weight))
+        Op::EachHead { weight, heads, transposed } => {
+            let transposed = if *transposed { "transposed " } else { "" };
+            format!("{transposed}{} of each of {heads} heads {x}", name(*weight))
         }
         Op::LatentAttention { heads, scale, cache } => {
             format!("latent_attention({x}, {heads} heads, scale {scale}, {})", name(*cache))

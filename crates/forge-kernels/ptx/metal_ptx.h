@@ -12,7 +12,7 @@
 #define kernel static inline __attribute__((always_inline))
 #define constant const
 // What a lane holds of a matrix: see `matrices.h`.
-#define MATRIX_HELD pair held, turned; bool knows_turned;
+#define MATRIX_HELD pair held, transposed; bool has_transposed;
 // Kernels cannot name it; a body here may.
 typedef double wide;
 

@@ -33,7 +33,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendJoin(_) => "attention/attend_combine",
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => "attention/attend_gqa_tiled",
         Spec::AttendTiled(_) => "attention/attend_tiled",
-        Spec::EachHead(each) if each.op.turned => "mla/per_head_matmul_t",
+        Spec::EachHead(each) if each.op.transposed => "mla/per_head_matmul_t",
         Spec::EachHead(_) => "mla/per_head_matmul",
         Spec::LatentAppend(append) if append.prepare.is_some() => "mla/rope_append",
         Spec::LatentAppend(_) => "mla/append",

@@ -126,7 +126,9 @@ fn knobs_of_real_shapes() {
 /// DeepSeek V3 has enough heads for whole rows; V2 Lite has 16, and shares columns and rows among threadgroups on large chips.
 #[test]
 fn matrices_of_heads_keep_cores_busy() {
-    let each = |cores, heads, turned| PerHeadLayout::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
+    let each = |cores, heads, transposed| {
+        PerHeadLayout::each_for(cores, Format::Q4_0, [heads, 128, 512], transposed)
+    };
     let found =
         [10, 40, 80].map(|cores| [each(cores, 128, true), each(cores, 16, true), each(cores, 16, false)]);
     assert_eq!(found, [[16, 8, 4], [16, 4, 4], [8, 4, 2]]);
@@ -134,7 +136,7 @@ fn matrices_of_heads_keep_cores_busy() {
     assert_eq!([tiny, PerHeadLayout::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
     let together = ["f32", "f16", "q8_0", "q4_0"].map(|name| {
         let format = Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-        [true, false].map(|turned| PerHeadLayout::together(format, turned))
+        [true, false].map(|transposed| PerHeadLayout::together(format, transposed))
     });
     assert_eq!(together, [[4, 4], [4, 4], [4, 4], [2, 4]]);
 }

@@ -158,7 +158,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 _ => 32,
             };
             let packets = each.op.columns.div_ceil(columns);
-            let groups = match each.op.turned {
+            let groups = match each.op.transposed {
                 true => packets.div_ceil(each.layout.each),
                 // Two simdgroups, whose lanes share a row.
                 false => each

@@ -436,7 +436,7 @@ fn latents() {
             heads: 128,
             rows: 128,
             columns: 512,
-            turned: true,
+            transposed: true,
             pitch: 128 * 192,
         },
         layout: PerHeadLayout { together: 1, each: 8 },
@@ -444,7 +444,7 @@ fn latents() {
     snapshot("absorb_one", Spec::EachHead(each));
     snapshot("absorb", Spec::EachHead(each.with_layout(|layout| PerHeadLayout { together: 2, ..layout })));
     let plain = each
-        .with_op(|op| PerHeadLinear { turned: false, pitch: 128 * 512, ..op })
+        .with_op(|op| PerHeadLinear { transposed: false, pitch: 128 * 512, ..op })
         .with_layout(|layout| PerHeadLayout { each: 4, ..layout });
     snapshot("values_one", Spec::EachHead(plain));
     snapshot(

@@ -24,7 +24,7 @@ pub struct PerHeadLinear {
     pub columns: usize,
     /// Whether matrices are applied transposed: a head's part of x then has as many elements as its matrix
     /// has rows.
-    pub turned: bool,
+    pub transposed: bool,
     /// Row stride of x in elements: all heads, or more if they are the first columns of wider rows.
     pub pitch: usize,
 }

@@ -10,18 +10,18 @@ pub(crate) fn each_head(
     numbers: &dyn WeightRows,
     weight: WeightId,
     of: [usize; 2],
-    (heads, turned): (usize, bool),
+    (heads, transposed): (usize, bool),
     x: &Values,
 ) -> Result<Values, Diagnostic> {
     let [rows, columns] = [of[0] / heads, of[1]];
-    let (takes, gives) = if turned { (rows, columns) } else { (columns, rows) };
+    let (takes, gives) = if transposed { (rows, columns) } else { (columns, rows) };
     let width = heads * gives;
     let mut y = vec![0.0; x.numbers.len() / x.width.max(1) * width];
     let mut matrix = vec![0.0; rows * columns];
     for head in 0..heads {
         numbers.rows(weight, head * rows..(head + 1) * rows, &mut matrix)?;
         let at = |output: usize, input: usize| {
-            f64::from(if turned {
+            f64::from(if transposed {
                 matrix[input * columns + output]
             } else {
                 matrix[output * columns + input]

@@ -31,17 +31,18 @@ fn every_head_multiplies_its_own_part() {
     let affine = affine(4, 64, Scales::Bf16);
     for format in [Format::F32, Format::Q4_0, Format::Q6K, affine] {
         for (heads, of_matrix, columns) in [(3, 7, 30), (2, 70, 90), (1, 5, 300)] {
-            for (turned, wider) in [(false, 0), (false, 5), (true, 0), (true, 5)] {
+            for (transposed, wider) in [(false, 0), (false, 5), (true, 0), (true, 5)] {
                 let weights = matrix(&mut random, format, heads * of_matrix, columns, 1.0);
-                let (takes, gives) = if turned { (of_matrix, columns) } else { (columns, of_matrix) };
+                let (takes, gives) = if transposed { (of_matrix, columns) } else { (columns, of_matrix) };
                 let pitch = heads * takes + wider;
-                let shape = PerHeadLinear { format, heads, rows: of_matrix, columns, turned, pitch };
+                let shape = PerHeadLinear { format, heads, rows: of_matrix, columns, transposed, pitch };
                 for rows in [1, 2, 7] {
                     let x = random.numbers(rows * pitch);
                     let product = |at: usize| {
                         let (row, head, output) = (at / gives / heads, at / gives % heads, at % gives);
                         let term = |input: usize| {
-                            let (of_row, of_column) = if turned { (input, output) } else { (output, input) };
+                            let (of_row, of_column) =
+                                if transposed { (input, output) } else { (output, input) };
                             let weight = weights.values[(head * of_matrix + of_row) * columns + of_column];
                             let x = f64::from(x[row * pitch + head * takes + input]);
                             // A weight with an offset is the difference of its scaled quant and the offset.

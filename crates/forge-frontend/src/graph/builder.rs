@@ -328,12 +328,12 @@ impl Layer<'_, '_> {
         (role, name): (&str, &str),
         x: ValueId,
         of: &OfHeads,
-        (heads, turned): (usize, bool),
+        (heads, transposed): (usize, bool),
     ) -> ValueId {
         let OfHeads { tensor, shape, cut, lies } = of;
         let weight =
             self.bound(role, TensorRequest { cut: *cut, lies, ..TensorRequest::whole(tensor, shape) });
-        self.node(name, Op::EachHead { weight, heads, turned }, &[x])
+        self.node(name, Op::EachHead { weight, heads, transposed }, &[x])
     }
 
     /// MLA in absorbed form: attention of queries and rope queries over latents and rope keys.

@@ -62,7 +62,7 @@ pub(crate) struct EachHeadContext<'a> {
 
 impl<'a> EachHeadContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &PerHeadKernel) -> EachHeadContext<'a> {
-        let PerHeadLinear { format, heads, rows, columns: width, turned, pitch } = spec.op;
+        let PerHeadLinear { format, heads, rows, columns: width, transposed, pitch } = spec.op;
         let PerHeadLayout { together, each } = spec.layout;
         let weight = Weight::of(format, width);
         let lanes = weight.packets.next_power_of_two().clamp(FEWEST_LANES, 32);
@@ -91,13 +91,13 @@ impl<'a> EachHeadContext<'a> {
             at_once,
             within: distances(1, lanes),
             group_outputs,
-            ragged: !if turned {
+            ragged: !if transposed {
                 weight.packets.is_multiple_of(each)
             } else {
                 rows.is_multiple_of(group_outputs)
             },
             parts: TURNING_THREADS / each.clamp(1, TURNING_THREADS),
-            threads: if turned { TURNING_THREADS } else { 32 * SIMDGROUPS },
+            threads: if transposed { TURNING_THREADS } else { 32 * SIMDGROUPS },
             weight,
         }
     }

@@ -20,7 +20,7 @@ impl Limits<'_> {
         self.positive("the number of columns of a head's matrix", each.op.columns)?;
         let all = each.op.heads.saturating_mul(each.op.rows);
         self.indexable("the number of rows of all heads", all, each.op.columns, each.op.format)?;
-        let of_head = if each.op.turned { each.op.rows } else { each.op.columns };
+        let of_head = if each.op.transposed { each.op.rows } else { each.op.columns };
         let taken = each.op.heads.saturating_mul(of_head);
         self.holds("a row of x", each.op.pitch, each.op.pitch >= taken, || {
             format!("at least as wide as the inputs of all heads, {taken}")
@@ -31,7 +31,7 @@ impl Limits<'_> {
             (1..=MOST_TOGETHER).contains(&each.layout.together),
             || format!("1 to {MOST_TOGETHER} at once, limited by registers"),
         )?;
-        let most = if each.op.turned { 32 } else { 4 };
+        let most = if each.op.transposed { 32 } else { 4 };
         self.holds(
             "each",
             each.layout.each,

@@ -13,12 +13,12 @@ pub(crate) fn latents() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in formats() {
         for (heads, rows, columns) in [(16, 128, 512), (3, 7, 30), (2, 100, 56)] {
-            for turned in [false, true] {
-                let of_heads = heads * if turned { rows } else { columns };
+            for transposed in [false, true] {
+                let of_heads = heads * if transposed { rows } else { columns };
                 for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
                 {
                     specs.push(Spec::EachHead(Kernel {
-                        op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+                        op: PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                         layout: PerHeadLayout { together, each },
                     }));
                 }

@@ -104,9 +104,9 @@ impl Select<'_> {
     }
 
     /// Outputs that a per-head matmul kernel computes at once.
-    pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
+    pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], transposed: bool) -> usize {
         let chip = self.chip();
-        spec::PerHeadLayout::each_for(chip.cores as usize, format, shape, turned)
+        spec::PerHeadLayout::each_for(chip.cores as usize, format, shape, transposed)
     }
 
     /// Rows per simdgroup and simdgroups per threadgroup of an expert kernel with this many outputs and

@@ -83,7 +83,7 @@ impl<'a> Section<'a> {
                 (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }
             Kind::EachHead(each) => {
-                let text = match each.turned {
+                let text = match each.transposed {
                     true => "absorbed MLA multiplies the queries of each head by a matrix before attention",
                     false => "absorbed MLA multiplies the output of each head by a matrix after attention",
                 };

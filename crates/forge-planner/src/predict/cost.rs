@@ -345,7 +345,7 @@ impl Counted<'_> {
             (Spec::Project(project), "factors") => (of_rows(project.op.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
             (Spec::EachHead(each), "x") => {
-                (of_rows(each.op.heads * if each.op.turned { each.op.rows } else { each.op.columns }), 0)
+                (of_rows(each.op.heads * if each.op.transposed { each.op.rows } else { each.op.columns }), 0)
             }
             (
                 Spec::LatentAppend(LatentAppend {

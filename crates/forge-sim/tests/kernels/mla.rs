@@ -39,11 +39,11 @@ pub(crate) fn unfolded() -> Vec<Case> {
 /// Absorbed MLA: per-head matrices in a format, and cache lines, at sizes that fill no tile.
 pub(crate) fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) -> Vec<Case> {
     let several = || vec![Launch::rows(3, 2)];
-    let each = |turned, together, each| {
+    let each = |transposed, together, each| {
         let (rows, columns) = (21, 50);
-        let pitch = heads * if turned { rows } else { columns } + 3;
+        let pitch = heads * if transposed { rows } else { columns } + 3;
         let spec = Kernel {
-            op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+            op: PerHeadLinear { format, heads, rows, columns, transposed, pitch },
             layout: PerHeadLayout { together, each },
         };
         Case { spec: Spec::EachHead(spec), launches: several() }

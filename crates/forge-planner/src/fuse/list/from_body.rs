@@ -78,8 +78,8 @@ impl Fused {
                     gated: None,
                     prologue: None,
                 }),
-                Op::EachHead { weight, heads, turned } => {
-                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, turned: *turned })
+                Op::EachHead { weight, heads, transposed } => {
+                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, transposed: *transposed })
                 }
                 Op::LatentAttention { heads, scale, cache } => {
                     let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });

@@ -12,7 +12,7 @@ pub(crate) struct EachHead {
     /// Number of heads.
     pub(crate) heads: usize,
     /// Whether the matrices are applied transposed.
-    pub(crate) turned: bool,
+    pub(crate) transposed: bool,
 }
 
 /// Appends latents and RoPE keys to the MLA cache. Without `prepare` its inputs are both, and it has no

@@ -68,7 +68,8 @@ pub(crate) mod tests {
             Rotation { frequencies: vec![1.0].into(), pairing: Pairing::Half, magnitude: 1.0, long: None };
         let rotate = |heads| Kind::Rotate { heads, rotation: turn.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
-        let each = |weight, turned| Kind::EachHead(EachHead { weight: ParamId(weight), heads: 2, turned });
+        let each =
+            |weight, transposed| Kind::EachHead(EachHead { weight: ParamId(weight), heads: 2, transposed });
         let append = Kind::LatentAppend(LatentAppend { cache: ParamId(9), prepare: None });
         let (cache, prologue) = (ParamId(9), None);
         let attend = Kind::LatentAttend(LatentAttend { heads: 2, scale: 0.5, cache, prologue });
@@ -104,7 +105,7 @@ pub(crate) mod tests {
              %4 turned_query = project 3 Rows(%0)\n\
              %6 latent = project 4 Rows(%0)\n\
              %7 turned_key = project 5 Rows(%0)\n\
-             %10 latent_query = each_head turned 7(%3)\n\
+             %10 latent_query = each_head transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
              %12 heads = each_head 8(%11)\n\

@@ -96,7 +96,7 @@ mod tests {
              %4 turned_query = slice 6(%17)\n\
              %6 latent = slice 4(%16)\n\
              %7 turned_key = slice 9(%16)\n\
-             %10 latent_query = each_head turned 7(%3)\n\
+             %10 latent_query = each_head transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
              %12 heads = each_head 8(%11)\n\

@@ -365,7 +365,7 @@ fn what(kind: &Kind) -> String {
             }
         }
         Kind::EachHead(each) => {
-            format!("each_head{} {}", if each.turned { " turned" } else { "" }, each.weight.0)
+            format!("each_head{} {}", if each.transposed { " transposed" } else { "" }, each.weight.0)
         }
         Kind::LatentAppend(append) if append.prepare.is_some() => "latent_append prepare".to_owned(),
         Kind::LatentAppend(_) => "latent_append".to_owned(),

@@ -63,23 +63,23 @@ impl Select<'_> {
         operation: &Operation,
         each: &EachHead,
     ) {
-        let EachHead { weight, heads, turned } = *each;
+        let EachHead { weight, heads, transposed } = *each;
         let (field, format, all_rows) = self.matrix(draft, &[weight], Layout::Rows, None, "");
         let (rows, columns) = (all_rows / heads, draft.shape(weight).last().copied().unwrap_or(0));
         let Columns { buffer: x, pitch, .. } = self.columns(draft, list, operation.inputs[0]);
         let y = self.target(draft, list, operation, &operation.name);
         let shape = |regime: Regime| {
             let together =
-                if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, turned) };
-            let each = self.heads_knob(format, [heads, rows, columns], turned);
+                if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, transposed) };
+            let each = self.heads_knob(format, [heads, rows, columns], transposed);
             Spec::EachHead(spec::Kernel {
-                op: forge_ops::PerHeadLinear { format, heads, rows, columns, turned, pitch },
+                op: forge_ops::PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                 layout: spec::PerHeadLayout { together, each },
             })
         };
         let regimes = draft.regimes();
         let spec = shape(regimes[0]);
-        let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if turned { "ᵀ" } else { "" });
+        let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if transposed { "ᵀ" } else { "" });
         let general = format!("y = {}, per head", product("weight", "x"));
         let name = draft.param_name(weight);
         let function = self.function(&draft.function_name(&name), &general, &[(regimes, spec)]);

@@ -49,7 +49,7 @@ impl Select<'_> {
         };
         // Matrices stored in absorbed orientation, as MLX converters do, would have to be transposed.
         let absorb =
-            by_heads(&list.operations[list.definition(attend.0.inputs[0])?]).filter(|it| it.1.turned)?;
+            by_heads(&list.operations[list.definition(attend.0.inputs[0])?]).filter(|it| it.1.transposed)?;
         let values = by_heads(list.readers(attend.0.output).next()?)?;
         let latents = draft.body.latents(attend.1.cache)?.clone();
         let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;

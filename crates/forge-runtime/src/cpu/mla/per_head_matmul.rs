@@ -35,15 +35,15 @@ struct Of<'a, M> {
 impl<M: Matrix> Task for Of<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch, .. } = *self.shape;
+        let PerHeadLinear { heads, rows: of_matrix, columns, transposed, pitch, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = columns.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let matrix = M::find(call, "weight", heads * of_matrix, blocks);
-        let taken = heads * if turned { of_matrix } else { columns };
+        let taken = heads * if transposed { of_matrix } else { columns };
         let x = call.input::<f32>("x", (rows - 1) * pitch + taken);
-        let y = call.output::<f32>("y", rows * heads * if turned { columns } else { of_matrix });
-        if turned {
+        let y = call.output::<f32>("y", rows * heads * if transposed { columns } else { of_matrix });
+        if transposed {
             // The unit of work is some columns of a head: blocks, in whole groups.
             for item in call.share(heads * blocks / M::WHOLE, 1).flatten() {
                 let (head, first) = (item / (blocks / M::WHOLE), item % (blocks / M::WHOLE) * M::WHOLE);

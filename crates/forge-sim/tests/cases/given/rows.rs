@@ -105,7 +105,7 @@ impl Writer {
             (Spec::Take(it), _) => self.floats(rows * it.of),
             (Spec::EachHead(it), "x") => self.floats(rows * it.op.pitch),
             (Spec::EachHead(it), "y") => Content::Unwritten(
-                rows * it.op.heads * if it.op.turned { it.op.columns } else { it.op.rows } * 4,
+                rows * it.op.heads * if it.op.transposed { it.op.columns } else { it.op.rows } * 4,
             ),
             (Spec::EachHead(it), _) => {
                 self.plane(it.op.format, plane_of(name), it.op.heads * it.op.rows, it.op.columns)
