@@ -211,8 +211,8 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
             false => format!("{heads} query heads over {key_heads} key/value heads of {width}"),
         });
     }
-    if let Some((heads, LatentCache { width, turned })) = latent_shape(plan) {
-        summary.push(format!("{heads} MLA heads, kv_lora_rank {width}, rope head dim {turned}"));
+    if let Some((heads, LatentCache { width, rope_width })) = latent_shape(plan) {
+        summary.push(format!("{heads} MLA heads, kv_lora_rank {width}, rope head dim {rope_width}"));
     }
     if let Some(width) = feed_forward(plan) {
         summary.push(format!("feed-forward {width}"));
@@ -254,7 +254,7 @@ pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
 /// Query heads and latent cache of the first MLA layer.
 pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, LatentCache)> {
     latent_attend(plan)
-        .map(|attend| (attend.heads, LatentCache { width: attend.width, turned: attend.turned }))
+        .map(|attend| (attend.heads, LatentCache { width: attend.width, rope_width: attend.rope_width }))
 }
 
 pub(crate) fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
@@ -301,7 +301,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
             "Threadgroups that compute the heads of one row.",
         );
         constant("KV_LORA_RANK", attend.width, "Width of the compressed KV latent.");
-        constant("QK_ROPE_HEAD_DIM", attend.turned, "Width of the part of a key that RoPE rotates.");
+        constant("QK_ROPE_HEAD_DIM", attend.rope_width, "Width of the part of a key that RoPE rotates.");
     }
     if let Some(width) = feed_forward(plan) {
         constant("INTERMEDIATE_SIZE", width, "Inner width of the MLP.");

@@ -31,15 +31,15 @@ pub(crate) fn attention(
     cache: ParamId,
     inputs: &[usize],
 ) -> Result<usize, String> {
-    let Some(&LatentCache { width, turned }) = body.latents(cache) else {
+    let Some(&LatentCache { width, rope_width }) = body.latents(cache) else {
         return Err("the cache parameter is not an MLA cache".to_owned());
     };
     if heads == 0 || width == 0 || scale == 0.0 || !scale.is_finite() {
         return Err(format!("invalid {heads} heads over latents of {width} with scale {scale}"));
     }
-    if inputs != [heads * width, heads * turned, width, turned] {
+    if inputs != [heads * width, heads * rope_width, width, rope_width] {
         return Err(format!(
-            "queries, rope queries, latents and rope keys of widths {inputs:?} do not match {heads} heads over {width} and {turned}"
+            "queries, rope queries, latents and rope keys of widths {inputs:?} do not match {heads} heads over {width} and {rope_width}"
         ));
     }
     Ok(heads * width)
@@ -54,7 +54,7 @@ mod tests {
     fn what_fits_has_a_width() {
         assert_eq!(each_head(&[12, 5], 3, false, 15), Ok(12));
         assert_eq!(each_head(&[12, 5], 3, true, 12), Ok(15));
-        let kind = ParamKind::State(State::Latents(LatentCache { width: 6, turned: 2 }));
+        let kind = ParamKind::State(State::Latents(LatentCache { width: 6, rope_width: 2 }));
         let params = vec![Param { name: "cache".to_owned(), kind }];
         let body = Body { name: "any".to_owned(), input: 1, params, nodes: Vec::new() };
         let attend =

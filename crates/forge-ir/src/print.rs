@@ -43,8 +43,8 @@ impl Display for State {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             State::Cache(Cache { heads, width }) => write!(f, "{heads} heads of {width}"),
-            State::Latents(LatentCache { width, turned }) => {
-                write!(f, "latents of {width}, rope keys of {turned}")
+            State::Latents(LatentCache { width, rope_width }) => {
+                write!(f, "latents of {width}, rope keys of {rope_width}")
             }
             State::Tail(ConvState { rows, width }) => write!(f, "{rows} rows of {width}"),
             State::Memory(RecurrentState { heads, keys, values }) => {

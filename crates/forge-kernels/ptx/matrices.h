@@ -42,7 +42,7 @@ INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) 
         matrix.held.y = transpose ? across[stride] : along[1];                                                     \
         matrix.transposed.x = transpose ? along[0] : across[0];                                                    \
         matrix.transposed.y = transpose ? along[1] : across[stride];                                               \
-        matrix.has_transposed = true;                                                                            \
+        matrix.has_transposed = true;                                                                              \
     }                                                                                                              \
     template <class T>                                                                                             \
     INLINE void simdgroup_store(                                                                                   \

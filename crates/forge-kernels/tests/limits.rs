@@ -532,15 +532,15 @@ fn refusals_of_latents() {
         change(&mut attend);
         refusal("a", Spec::LatentAttend(attend))
     };
-    let append = |width, turned, cache| {
-        refusal("a", Spec::LatentAppend(LatentAppend { width, turned, cache, prepare: None }))
+    let append = |width, rope_width, cache| {
+        refusal("a", Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare: None }))
     };
     let unfolded = |change: fn(&mut MlaExpandedKernel)| {
         let mut attend = Kernel {
             op: MlaAttentionExpanded {
                 heads: 4,
                 keys: 128,
-                turned: 64,
+                rope_width: 64,
                 values: 128,
                 queries_pitch: 512,
                 scale: 0.1,
@@ -572,11 +572,11 @@ fn refusals_of_latents() {
         attend(|attend| attend.scale = f32::NAN),
         attend(|attend| attend.heads = 64),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.epsilon = f32::INFINITY)),
-        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.turned_first += 1)),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.q_rope_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.to_mut().clear())),
-        refusal("a", Spec::LatentShare(MlaLoadLatents { width: 512, turned: 63, cache: Format::F16 })),
+        refusal("a", Spec::LatentShare(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 })),
         unfolded(|attend| attend.op.values = 0),
         unfolded(|attend| attend.op.scale = f32::NAN),
         unfolded(|attend| attend.op.queries_pitch = 511),

@@ -175,31 +175,31 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::LatentAppend(append) => match &append.prepare {
             None => {
-                let groups = (append.width + append.turned).div_ceil(128).to_string();
+                let groups = (append.width + append.rope_width).div_ceil(128).to_string();
                 let names = buffers("latent key slots positions *latents");
                 (names, "rows context", grid(groups, "rows", "1"))
             }
             Some(prepare) => {
-                let groups = (prepare.heads * append.turned / 2).div_ceil(128) + 1;
-                let names = buffers("queries latent key gain slots positions *turned *latents");
+                let groups = (prepare.heads * append.rope_width / 2).div_ceil(128) + 1;
+                let names = buffers("queries latent key gain slots positions *q_rope *latents");
                 (names, "rows context", grid(groups.to_string(), "rows", "1"))
             }
         },
         Spec::LatentAttend(attend) => {
             let row = match &attend.prologue {
                 Some(_) => "q queries latent key gain *latents",
-                None => "q turned latents",
+                None => "q q_rope latents",
             };
             let names = buffers(&format!("{row} slots positions *partials *heads"));
             let [_, _, groups] = mla_attention_heads(attend);
             (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
         }
         Spec::LatentShare(share) => {
-            let groups = (share.width + share.turned).div_ceil(128).to_string();
-            (buffers("latents slots *share *turned_keys"), "rows context begin", grid(groups, "rows", "1"))
+            let groups = (share.width + share.rope_width).div_ceil(128).to_string();
+            (buffers("latents slots *share *k_rope"), "rows context begin", grid(groups, "rows", "1"))
         }
         Spec::AttendUnfolded(attend) => {
-            let names = buffers("q turned keys turned_keys values positions *heads *carried");
+            let names = buffers("q q_rope keys k_rope values positions *heads *carried");
             let grid = grid("rows.div_ceil(8)".to_owned(), &attend.op.heads.to_string(), "1");
             (names, "rows begin end", grid)
         }

@@ -455,29 +455,29 @@ fn latents() {
                 .with_layout(|layout| PerHeadLayout { together: 4, ..layout }),
         ),
     );
-    let (width, turned, cache) = (512, 64, Format::F16);
-    let rotation = common::rotate(1, 1, turned, cache, 32, Pairing::Interleaved).rotation;
+    let (width, rope_width, cache) = (512, 64, Format::F16);
+    let rotation = common::rotate(1, 1, rope_width, cache, 32, Pairing::Interleaved).rotation;
     let columns = LatentColumns {
         queries_pitch: 128 * 192,
-        turned_first: 128 * 128,
+        q_rope_first: 128 * 128,
         latent_pitch: 1536 + 576,
         latent_first: 1536,
         key_pitch: 1536 + 576,
         key_first: 2048,
     };
     let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rotation };
-    let append = LatentAppend { width, turned, cache, prepare: Some(prepare.clone()) };
+    let append = LatentAppend { width, rope_width, cache, prepare: Some(prepare.clone()) };
     snapshot("latent_append", Spec::LatentAppend(append.clone()));
     snapshot("latent_append_plain", Spec::LatentAppend(LatentAppend { prepare: None, ..append }));
-    let attend = LatentAttend { heads: 128, width, turned, cache, scale: 0.1, prologue: Some(prepare) };
+    let attend = LatentAttend { heads: 128, width, rope_width, cache, scale: 0.1, prologue: Some(prepare) };
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
-    snapshot("latent_share", Spec::LatentShare(MlaLoadLatents { width, turned, cache }));
+    snapshot("latent_share", Spec::LatentShare(MlaLoadLatents { width, rope_width, cache }));
     let unfolded = Kernel {
         op: MlaAttentionExpanded {
             heads: 128,
             keys: 128,
-            turned,
+            rope_width,
             values: 128,
             queries_pitch: 128 * 192,
             scale: 0.1,
@@ -489,7 +489,7 @@ fn latents() {
         .with_op(|op| MlaAttentionExpanded {
             heads: 5,
             keys: 9,
-            turned: 4,
+            rope_width: 4,
             values: 18,
             queries_pitch: 66,
             ..op

@@ -48,10 +48,10 @@ pub(crate) fn attention(
     inputs: &[&Values],
 ) -> Values {
     let [q, r, c, k] = inputs else { return Values::default() };
-    let LatentCache { width, turned } = *latents;
+    let LatentCache { width, rope_width } = *latents;
     let dot =
         |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
-    let parts = share(rows.len(), rows.len() * heads * (width + turned) * 2, |range| {
+    let parts = share(rows.len(), rows.len() * heads * (width + rope_width) * 2, |range| {
         let mut out = Vec::with_capacity(range.len() * q.width);
         for row in range {
             let sees = |other: &usize| {
@@ -60,7 +60,7 @@ pub(crate) fn attention(
             let seen: Vec<usize> = (0..rows.len()).filter(sees).collect();
             for head in 0..heads {
                 let q = &q.row(row)[head * width..(head + 1) * width];
-                let r = &r.row(row)[head * turned..(head + 1) * turned];
+                let r = &r.row(row)[head * rope_width..(head + 1) * rope_width];
                 let score =
                     |other: &usize| f64::from(scale) * (dot(q, c.row(*other)) + dot(r, k.row(*other)));
                 let scores: Vec<f64> = seen.iter().map(score).collect();
@@ -107,7 +107,7 @@ mod tests {
         let k = values(1, &[0., 7., (3_f32).ln()]);
         // Scores of the last row: 0 * 1 + 1 * 0 and 0 * 3 + 1 * ln 3, so weights are 1 and 3.
         let (q, r) = (values(1, &[0., 0., 0.]), values(1, &[1., 1., 1.]));
-        let latents = LatentCache { width: 1, turned: 1 };
+        let latents = LatentCache { width: 1, rope_width: 1 };
         let found = attention(&latents, (1, 1.0), &rows, &[&q, &r, &c, &k]);
         assert_eq!(found.numbers, [1.0, 5.0, 2.5]);
     }

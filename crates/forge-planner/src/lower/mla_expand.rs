@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_are_made_from_where_it_is_fewer_operations() {
-        for (width, turned, keys, values, from) in [
+        for (width, rope_width, keys, values, from) in [
             (512, 64, 128, 128, Some(171)),
             (24, 8, 16, 16, Some(49)),
             // The threshold is above a small batch.
@@ -66,13 +66,14 @@ mod tests {
             (16, 8, 16, 16, None),
             (15, 8, 16, 16, None),
         ] {
-            let latents = LatentCache { width, turned };
+            let latents = LatentCache { width, rope_width };
             let unfold = MlaExpand::of(&latents, [keys, values], (16, 256), 4096);
-            assert_eq!(unfold.map(|unfold| unfold.from), from, "{width} {turned} {keys} {values}");
+            assert_eq!(unfold.map(|unfold| unfold.from), from, "{width} {rope_width} {keys} {values}");
             let Some(MlaExpand { from, share }) = unfold else { continue };
             assert_eq!(share, 1024);
-            let folded = |rows: usize| rows * 2 * (2 * width + turned);
-            let unfolded = |rows: usize| rows * 2 * (keys + turned + values) + 2 * width * (keys + values);
+            let folded = |rows: usize| rows * 2 * (2 * width + rope_width);
+            let unfolded =
+                |rows: usize| rows * 2 * (keys + rope_width + values) + 2 * width * (keys + values);
             assert!(unfolded(from) < folded(from));
             assert!(from == 17 || unfolded(from - 1) >= folded(from - 1));
         }

@@ -313,7 +313,7 @@ impl Counted<'_> {
                 (if self.amounts.shares_before > 0 { all } else { 0 }, all)
             }
             (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
-            (Spec::AttendUnfolded(_), "keys" | "turned_keys" | "values") => {
+            (Spec::AttendUnfolded(_), "keys" | "k_rope" | "values") => {
                 (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
             }
             // One split writes the result; several write partial results for the combine step.
@@ -350,16 +350,16 @@ impl Counted<'_> {
             (
                 Spec::LatentAppend(LatentAppend {
                     width,
-                    turned,
+                    rope_width,
                     prepare: Some(LatentPrepare { heads, .. }),
                     ..
                 })
-                | Spec::LatentAttend(LatentAttend { heads, width, turned, prologue: Some(_), .. }),
+                | Spec::LatentAttend(LatentAttend { heads, width, rope_width, prologue: Some(_), .. }),
                 "queries" | "latent" | "key",
             ) => match parameter {
-                "queries" => (of_rows(heads * turned), 0),
+                "queries" => (of_rows(heads * rope_width), 0),
                 "latent" => (of_rows(*width), 0),
-                _ => (of_rows(*turned), 0),
+                _ => (of_rows(*rope_width), 0),
             },
             (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
             (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
@@ -398,14 +398,14 @@ impl Counted<'_> {
             Spec::EachHead(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
             Spec::LatentAppend(append) => {
                 let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
-                of_rows(4 * append.width + 3 * heads * append.turned)
+                of_rows(4 * append.width + 3 * heads * append.rope_width)
             }
             Spec::LatentAttend(attend) => {
-                let line = 2 * attend.width + attend.turned;
+                let line = 2 * attend.width + attend.rope_width;
                 2 * self.amounts.attended * (attend.heads * line) as u64
             }
             Spec::AttendUnfolded(attend) => {
-                let widths = attend.op.keys + attend.op.turned + attend.op.values;
+                let widths = attend.op.keys + attend.op.rope_width + attend.op.values;
                 2 * self.amounts.attended * (attend.op.heads * widths) as u64
             }
             Spec::AttendJoin(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),

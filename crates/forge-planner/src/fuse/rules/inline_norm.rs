@@ -65,7 +65,7 @@ mod tests {
             ("latent", projection(0), &[0], 1),
             ("normed", norm, &[1], 2),
             ("query", projection(2), &[2], 3),
-            ("turned_query", reader, &[2], 4),
+            ("rope_query", reader, &[2], 4),
         ];
         list(operations, &[8; 5])
     }
@@ -78,7 +78,7 @@ mod tests {
             text(&list),
             "%1 latent = project 0 Rows(%0)\n\
              %3 query = project 2 Rows / own rms 1(%1)\n\
-             %4 turned_query = project 3 Rows / own rms 1(%1)\n"
+             %4 rope_query = project 3 Rows / own rms 1(%1)\n"
         );
     }
 

@@ -9,14 +9,14 @@ use crate::fuse::list::{Fused, Kind, LatentAppend, LatentPrepare, Operation, Val
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| Some((place, fits(list, place)?)));
     let Some((place, fit)) = fit else { return false };
-    let turned = list.new_value(list.widths[fit.inputs[0].0]);
+    let q_rope = list.new_value(list.widths[fit.inputs[0].0]);
     list.operations[place] = Operation {
         name: "latent_append".to_owned(),
         kind: Kind::LatentAppend(fit.append),
         inputs: fit.inputs.to_vec(),
-        output: turned,
+        output: q_rope,
     };
-    list.operations[place + 1].inputs[1] = turned;
+    list.operations[place + 1].inputs[1] = q_rope;
     list.operations.retain(|operation| !fit.gone.contains(&operation.output));
     true
 }
@@ -35,13 +35,13 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let (Kind::LatentAttend(_), [_, query]) = (&attend.kind, &attend.inputs[..]) else { return None };
     let [latent, key] = append.inputs[..] else { return None };
     let only = |value| list.definition_for_one(value);
-    let turned = |value: Value| match &list.operations[only(value)?] {
+    let rope = |value: Value| match &list.operations[only(value)?] {
         Operation { kind: Kind::Rotate { heads, rotation }, inputs, .. } => {
             Some((*heads, rotation, inputs[0]))
         }
         _ => None,
     };
-    let ((heads, rotation, from_query), (1, of_key, from_key)) = (turned(*query)?, turned(key)?) else {
+    let ((heads, rotation, from_query), (1, of_key, from_key)) = (rope(*query)?, rope(key)?) else {
         return None;
     };
     let norm = &list.operations[only(latent)?];
@@ -76,10 +76,10 @@ pub(crate) mod tests {
         let from: &[usize] = if of_latents { &[2] } else { &[0] };
         let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
             ("query", projection(2), from, 3),
-            ("turned_query", projection(3), from, 4),
+            ("rope_query", projection(3), from, 4),
             ("rotated_query", rotate(2), &[4], 5),
             ("latent", projection(4), &[0], 6),
-            ("turned_key", projection(5), &[0], 7),
+            ("rope_key", projection(5), &[0], 7),
             ("normed_latent", norm(6), &[6], 8),
             ("rotated_key", rotate(1), &[7], 9),
             ("latent_query", each(7, true), &[3], 10),
@@ -102,9 +102,9 @@ pub(crate) mod tests {
         assert_eq!(
             text(&list),
             "%3 query = project 2 Rows(%0)\n\
-             %4 turned_query = project 3 Rows(%0)\n\
+             %4 rope_query = project 3 Rows(%0)\n\
              %6 latent = project 4 Rows(%0)\n\
-             %7 turned_key = project 5 Rows(%0)\n\
+             %7 rope_key = project 5 Rows(%0)\n\
              %10 latent_query = each_head transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\

@@ -43,7 +43,7 @@ fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
     let (Kind::LatentAppend(prepared), Kind::LatentAttend(_)) = (&append.kind, &attend.kind) else {
         return None;
     };
-    let [turned_query, latent, key] = append.inputs[..] else { return None };
+    let [rope_query, latent, key] = append.inputs[..] else { return None };
     prepared.prepare.as_ref()?;
     let absorb = &list.operations[list.definition(attend.inputs[0])?];
     let query = absorb.inputs.first().copied().filter(|_| matches!(absorb.kind, Kind::EachHead(_)))?;
@@ -53,11 +53,11 @@ fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
     };
     let input = |part: &Part| list.operations[part.place].inputs[0];
     // The query latent, if queries are projected from one.
-    let of_queries = part(turned_query).and_then(|query| {
+    let of_queries = part(rope_query).and_then(|query| {
         let norm = &list.operations[list.definition(input(&query))?];
         part(norm.inputs[0]).filter(|_| matches!(norm.kind, Kind::Norm { parts: 1, .. }))
     });
-    let values = [part(query), part(turned_query), part(latent), part(key)];
+    let values = [part(query), part(rope_query), part(latent), part(key)];
     let parts: Vec<Part> = of_queries.into_iter().chain(values.into_iter().flatten()).collect();
     let alike = |a: &Part, b: &Part| {
         input(a) == input(b)
@@ -93,9 +93,9 @@ mod tests {
              %2 normed_query_latent = norm 1 gain 1(%1)\n\
              %17 queries = project 2+3 Rows(%2)\n\
              %3 query = slice 0(%17)\n\
-             %4 turned_query = slice 6(%17)\n\
+             %4 rope_query = slice 6(%17)\n\
              %6 latent = slice 4(%16)\n\
-             %7 turned_key = slice 9(%16)\n\
+             %7 rope_key = slice 9(%16)\n\
              %10 latent_query = each_head transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\

@@ -15,14 +15,14 @@ pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
         let [append, attend] = &list.operations[*place..*place + 2] else { return false };
         let Kind::LatentAppend(LatentAppend { cache, prepare: Some(_) }) = append.kind else { return false };
         let Kind::LatentAttend(LatentAttend { heads, scale, .. }) = attend.kind else { return false };
-        let Some(&LatentCache { width, turned }) = body.latents(cache) else { return false };
+        let Some(&LatentCache { width, rope_width }) = body.latents(cache) else { return false };
         let (cache, prologue) = (Format::F32, None);
         attend.inputs.get(1) == Some(&append.output)
             && list.uses(append.output) == 1
             && forge_kernels::latent_prologue_fits(&forge_ops::LatentAttend {
                 heads,
                 width,
-                turned,
+                rope_width,
                 cache,
                 scale,
                 prologue,
@@ -47,9 +47,9 @@ mod tests {
     use crate::fuse::rules::tests::text;
     use forge_ir::{Param, ParamKind, State};
 
-    fn body(turned: usize) -> Body {
+    fn body(rope_width: usize) -> Body {
         let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 9];
-        let kind = ParamKind::State(State::Latents(LatentCache { width: 5, turned }));
+        let kind = ParamKind::State(State::Latents(LatentCache { width: 5, rope_width }));
         params.push(Param { name: "cache".to_owned(), kind });
         Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
     }

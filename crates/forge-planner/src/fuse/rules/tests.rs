@@ -132,7 +132,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         prologue: None,
     });
     let norm = |gain, parts, epsilon| Kind::Norm { gain: Some(ParamId(gain)), parts, epsilon };
-    let (turned, mut norms) = match what.epsilons {
+    let (rope_inputs, mut norms) = match what.epsilons {
         None => ([1, 2], vec![]),
         Some([query, key]) => (
             [8, 9],
@@ -146,8 +146,8 @@ pub(crate) fn attention(what: &Attention) -> Fused {
     ];
     operations.append(&mut norms);
     operations.extend([
-        ("rotated_query", rotate(2, what.magnitudes[0]), &turned[..1], 4),
-        ("rotated_key", rotate(1, what.magnitudes[1]), &turned[1..], 5),
+        ("rotated_query", rotate(2, what.magnitudes[0]), &rope_inputs[..1], 4),
+        ("rotated_key", rotate(1, what.magnitudes[1]), &rope_inputs[1..], 5),
     ]);
     let value_norm = |parts, epsilon| Kind::Norm { gain: None, parts, epsilon };
     let value: &[usize] = match what.values {

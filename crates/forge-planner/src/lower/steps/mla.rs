@@ -102,13 +102,14 @@ impl Select<'_> {
         operation: &Operation,
         append: &LatentAppend,
     ) {
-        let Some(LatentCache { width, turned }) = self.latents(draft, append.cache) else { return };
+        let Some(LatentCache { width, rope_width }) = self.latents(draft, append.cache) else { return };
         let cache = self.plan.cache;
         let Some(prepare) = &append.prepare else {
             let [latent, key] = operation.inputs[..] else { return };
             let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
             let (latent, key) = (buffer(latent), buffer(key));
-            let spec = Spec::LatentAppend(forge_ops::LatentAppend { width, turned, cache, prepare: None });
+            let spec =
+                Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: None });
             let general = "cache[slots, positions] = latent, key";
             let function = self.function("latent_append", general, &[(draft.regimes(), spec)]);
             let arguments = [("latent", latent), ("key", key), SLOTS, POSITIONS, LATENTS];
@@ -124,11 +125,11 @@ impl Select<'_> {
         let (prepare, mut arguments) = self.prepare(draft, list, prepare, [queries, latent, key]);
         let to = self.target(draft, list, operation, "rotated_query");
         let spec =
-            Spec::LatentAppend(forge_ops::LatentAppend { width, turned, cache, prepare: Some(prepare) });
+            Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: Some(prepare) });
         let general =
-            "turned = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
+            "q_rope = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
         let function = self.function("latent_rotate_append", general, &[(draft.regimes(), spec)]);
-        arguments.extend([SLOTS, POSITIONS, ("turned", Operand::Scratch(to)), LATENTS]);
+        arguments.extend([SLOTS, POSITIONS, ("q_rope", Operand::Scratch(to)), LATENTS]);
         let formula =
             "Apply RoPE to queries and key, normalize the latent; append latent and key to the cache.";
         draft.step(&operation.name, formula, function, &arguments);
@@ -146,7 +147,7 @@ impl Select<'_> {
         let gain = self.vector(draft, &[prepare.gain], Layout::Rows, "");
         let columns = forge_ops::LatentColumns {
             queries_pitch: queries.pitch,
-            turned_first: queries.first,
+            q_rope_first: queries.first,
             latent_pitch: latent.pitch,
             latent_first: latent.first,
             key_pitch: key.pitch,
@@ -183,7 +184,7 @@ impl Select<'_> {
         operation: &Operation,
         attend: &LatentAttend,
     ) {
-        let Some(LatentCache { width, turned }) = self.latents(draft, attend.cache) else { return };
+        let Some(LatentCache { width, rope_width }) = self.latents(draft, attend.cache) else { return };
         let LatentAttend { heads, scale, .. } = *attend;
         let cache = self.plan.cache;
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
@@ -195,7 +196,7 @@ impl Select<'_> {
                 Some(prepare)
             }
             (_, rest) => {
-                arguments.extend(rest.iter().map(|turned| ("turned", buffer(*turned))));
+                arguments.extend(rest.iter().map(|q_rope| ("q_rope", buffer(*q_rope))));
                 None
             }
         };
@@ -210,9 +211,9 @@ impl Select<'_> {
         ]);
         let prepares = prologue.is_some();
         let spec =
-            Spec::LatentAttend(forge_ops::LatentAttend { heads, width, turned, cache, scale, prologue });
+            Spec::LatentAttend(forge_ops::LatentAttend { heads, width, rope_width, cache, scale, prologue });
         let general = format!(
-            "{}heads = softmax(scale · (q · latentsᵀ + turned · keysᵀ)) · latents, over the positions of each row's slot up to its own",
+            "{}heads = softmax(scale · (q · latentsᵀ + q_rope · keysᵀ)) · latents, over the positions of each row's slot up to its own",
             if prepares {
                 "queries, latent and key of a row prepared, latent and key appended; "
             } else {
@@ -222,7 +223,7 @@ impl Select<'_> {
         let regimes = draft.regimes();
         let function = self.function(&draft.function_name("latent_attend"), &general, &[(regimes, spec)]);
         let formula = format!(
-            "{}{} = softmax({scale} · ({} · latentsᵀ + turned · keysᵀ)) · latents; {heads} heads share them.",
+            "{}{} = softmax({scale} · ({} · latentsᵀ + q_rope · keysᵀ)) · latents; {heads} heads share them.",
             if prepares {
                 "Apply RoPE to queries and key, normalize the latent; append latent and key;  "
             } else {
@@ -255,7 +256,7 @@ impl Select<'_> {
     /// The MLA cache of the section.
     fn latents(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<LatentCache> {
         let latents = draft.body.latents(cache)?.clone();
-        let width = latents.width + latents.turned;
+        let width = latents.width + latents.rope_width;
         draft.section.state = Some(State { heads: 1, width, values: false, ring: None });
         Some(latents)
     }

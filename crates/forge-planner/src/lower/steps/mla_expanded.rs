@@ -54,7 +54,7 @@ impl Select<'_> {
         let latents = draft.body.latents(attend.1.cache)?.clone();
         let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
         let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
-        let tile = spec::MlaExpandedLayout::tile_for(keys, latents.turned, of_values)?;
+        let tile = spec::MlaExpandedLayout::tile_for(keys, latents.rope_width, of_values)?;
         let unfold = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
         let alone = list.uses(absorb.0.output) == 1 && list.uses(attend.0.output) == 1;
         alone.then_some(Unfolding { absorb, attend, values, latents, widths, tile, unfold })
@@ -79,20 +79,20 @@ impl Select<'_> {
     /// Adds the steps that expand a KV tile, and attention over it.
     fn unfolded(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
         let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, .. } = *unfolding;
-        let LatentCache { width, turned } = unfolding.latents;
+        let LatentCache { width, rope_width } = unfolding.latents;
         let (heads, cache) = (attend.1.heads, self.plan.cache);
         let share = self.scratch("share", width, RowsOf::Position);
-        let turned_keys = self.scratch("turned_keys", turned, RowsOf::Position);
-        let spec = Spec::LatentShare(forge_ops::MlaLoadLatents { width, turned, cache });
-        let general = "share, turned_keys = latents and RoPE keys of `rows` positions from begin on, in the slot of all rows";
+        let k_rope = self.scratch("k_rope", rope_width, RowsOf::Position);
+        let spec = Spec::LatentShare(forge_ops::MlaLoadLatents { width, rope_width, cache });
+        let general = "share, k_rope = latents and RoPE keys of `rows` positions from begin on, in the slot of all rows";
         let function = self.function("latent_share", general, &[(MANY, spec)]);
         let arguments = [
             ("latents", Operand::Latents),
             ("slots", Operand::Batch(BatchColumn::Slots)),
             ("share", Operand::Scratch(share)),
-            ("turned_keys", Operand::Scratch(turned_keys)),
+            ("k_rope", Operand::Scratch(k_rope)),
         ];
-        self.of_share(draft, ("share", "share, turned_keys = the lines of a KV tile"), function, &arguments);
+        self.of_share(draft, ("share", "share, k_rope = the lines of a KV tile"), function, &arguments);
         let [keys_of_heads, values_of_heads] = [("keys", absorb.1, keys), ("values", of_values.1, values)]
             .map(|(name, each, width)| self.made_of_share(draft, name, each, (share, heads * width)));
 
@@ -104,20 +104,20 @@ impl Select<'_> {
             op: forge_ops::MlaAttentionExpanded {
                 heads,
                 keys,
-                turned,
+                rope_width,
                 values,
                 queries_pitch: queries.pitch,
                 scale: attend.1.scale,
             },
             layout: spec::MlaExpandedLayout { operand, tile },
         });
-        let general = "heads = softmax(scale · (q · keysᵀ + turned · turned_keysᵀ)) · values, over the positions up to each row's own \
+        let general = "heads = softmax(scale · (q · keysᵀ + q_rope · k_ropeᵀ)) · values, over the positions up to each row's own \
                        that have come so far; carried goes with it from share to share";
         let arguments = [
             ("q", Operand::Scratch(queries.buffer)),
-            ("turned", buffer(attend.0.inputs[1])),
+            ("q_rope", buffer(attend.0.inputs[1])),
             ("keys", Operand::Scratch(keys_of_heads)),
-            ("turned_keys", Operand::Scratch(turned_keys)),
+            ("k_rope", Operand::Scratch(k_rope)),
             ("values", Operand::Scratch(values_of_heads)),
             ("positions", Operand::Batch(BatchColumn::Positions)),
             ("heads", buffer(of_values.0.output)),
@@ -128,7 +128,7 @@ impl Select<'_> {
             .columns_name(draft, list, absorb.0.inputs[0])
             .unwrap_or_else(|| self.scratch_name(queries.buffer));
         let formula = format!(
-            "{} = softmax({} · ({query} · keysᵀ + turned · turned_keysᵀ)) · values, over the KV tiles so far",
+            "{} = softmax({} · ({query} · keysᵀ + q_rope · k_ropeᵀ)) · values, over the KV tiles so far",
             heads_name.unwrap_or_default(),
             attend.1.scale,
         );

@@ -213,7 +213,7 @@ pub(crate) trait Matrix: Copy {
     /// Transposed load: dequantizes a block of each of `LANES` rows and passes the columns to `to`. `rows`
     /// are block offsets relative to `block`, the first row's.
     #[inline(always)]
-    unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
+    unsafe fn load_transposed<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
         for part in 0..BLOCK / S::LANES {
             let (mut of_rows, mut of_columns) = (Tile16::ZEROS, Tile16::ZEROS);
             // SAFETY: the caller ensures that the matrix has these blocks; no instruction set has more than

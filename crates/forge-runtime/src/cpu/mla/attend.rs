@@ -2,8 +2,8 @@
 //! softmax(scale · (q·c + r·k)) c over the lines of a row's slot, where a line is a latent c and a RoPE key
 //! k.
 //!
-//! Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, heads[, partials]. With a
-//! prologue: queries, latent, key, gain instead of turned; latents are written. It is multi-query attention
+//! Scalars: rows, context, splits. Buffers: q, q_rope, latents, slots, positions, heads[, partials]. With a
+//! prologue: queries, latent, key, gain instead of q_rope; latents are written. It is multi-query attention
 //! with one KV head, whose values are the first channels of its keys. A thread takes some heads of a row and
 //! steps through the cache, so that each line is loaded once for all of them.
 
@@ -41,14 +41,14 @@ struct Heads<'a, C> {
 impl<C: KvElement> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAttend { heads, width, turned, scale, ref prologue, .. } = *self.shape;
+        let LatentAttend { heads, width, rope_width, scale, ref prologue, .. } = *self.shape;
         let call = self.call;
-        let (rows, record) = (call.scalar(0), width + turned);
+        let (rows, record) = (call.scalar(0), width + rope_width);
         let lines = Lines::find(call, rows, record);
         let q = call.input::<f32>("q", rows * heads * width);
         let out = call.output::<f32>("heads", rows * heads * width);
-        let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, turned]));
-        let ready = raw.is_none().then(|| call.input::<f32>("turned", rows * heads * turned));
+        let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, rope_width]));
+        let ready = raw.is_none().then(|| call.input::<f32>("q_rope", rows * heads * rope_width));
         let written = raw.as_ref().map(|_| {
             assert!(!lines.share_slots(), "fused MLA append supports one row per slot");
             call.output::<C>("latents", lines.count())
@@ -86,12 +86,12 @@ impl<C: KvElement> Task for Heads<'_, C> {
             }
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);
-                let turning = &mut query[width..record];
+                let q_rope = &mut query[width..record];
                 // SAFETY: this runs compiled for its instruction set.
                 match (&raw, ready) {
-                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, turns, turning) },
+                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, turns, q_rope) },
                     (None, Some(ready)) => {
-                        turning.copy_from_slice(&ready[(row * heads + head) * turned..][..turned]);
+                        q_rope.copy_from_slice(&ready[(row * heads + head) * rope_width..][..rope_width]);
                     }
                     (None, None) => {}
                 }

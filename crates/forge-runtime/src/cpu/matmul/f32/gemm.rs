@@ -59,7 +59,11 @@ pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
                 let to = slice[place + (block - from) * BLOCK * wide..].as_mut_ptr();
                 // SAFETY: the caller ensures that the matrix has these rows.
                 unsafe {
-                    matrix.turned::<S>((first + own) * blocks + block, &lanes, &mut IntoSlice { to, wide })
+                    matrix.load_transposed::<S>(
+                        (first + own) * blocks + block,
+                        &lanes,
+                        &mut IntoSlice { to, wide },
+                    )
                 };
             }
         }
