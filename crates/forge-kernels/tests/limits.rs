@@ -139,12 +139,12 @@ fn refusals_of_attention() {
         Spec::AttendSplit(split(rotate.query_heads, rotate.width).with_op(|op| Attend { prologue, ..op }))
     };
     let norm = Some(HeadNorm { epsilon: f32::INFINITY, after_rope: false, values: false });
-    let mut turns = rotate(1, 8).rotation;
-    turns.frequencies.to_mut().push(1.0);
+    let mut too_many = rotate(1, 8).rotation;
+    too_many.frequencies.to_mut().push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
-        refusal("turn", Spec::RotateAppend(rotate(2, 16))),
+        refusal("rope_pair", Spec::RotateAppend(rotate(2, 16))),
         refusal("a", with_prologue(rotate(17, 128))),
         refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
@@ -180,10 +180,10 @@ fn refusals_of_attention() {
             Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(65), ring: Some(64), ..op })),
         ),
         refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
-        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns })),
+        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: too_many })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
-    invalid kernel name `turn`: use letters, digits and underscores, and no C++ keyword or support function
+    invalid kernel name `rope_pair`: use letters, digits and underscores, and no C++ keyword or support function
     kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rotate_append
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
