@@ -184,11 +184,11 @@ impl Check<'_> {
                 Some(
                     WeightSlice::Groups { rows: each, .. } | WeightSlice::ColumnGroups { columns: each, .. },
                 ) => {
-                    let is_turned = weight.cut.is_some_and(WeightSlice::turns);
+                    let is_transposed = weight.cut.is_some_and(WeightSlice::transposes);
                     let all = weight.matrix_shape().first();
                     each > 0
                         && all.is_some_and(|all| all.is_multiple_of(each))
-                        && (!is_turned || weight.matrix_shape().len() == 2)
+                        && (!is_transposed || weight.matrix_shape().len() == 2)
                 }
                 _ => true,
             };

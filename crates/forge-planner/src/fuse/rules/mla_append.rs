@@ -64,9 +64,9 @@ pub(crate) mod tests {
     /// MLA with 2 heads: 3 channels without RoPE, 2 with RoPE, values of 3, latents of 5. Queries are
     /// projected from the input, or from query latents of 4.
     pub(crate) fn mixer(of_latents: bool) -> Fused {
-        let turn =
+        let rotation =
             Rotation { frequencies: vec![1.0].into(), pairing: Pairing::Half, magnitude: 1.0, long: None };
-        let rotate = |heads| Kind::Rotate { heads, rotation: turn.clone() };
+        let rotate = |heads| Kind::Rotate { heads, rotation: rotation.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
         let each =
             |weight, transposed| Kind::EachHead(EachHead { weight: ParamId(weight), heads: 2, transposed });

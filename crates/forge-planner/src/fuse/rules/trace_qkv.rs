@@ -124,7 +124,8 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     let after = norm_of_heads(list, value, true);
     let rotated = after.map_or(value, |(_, input, _)| input);
     let rotate = list.definition(rotated).map(|place| &list.operations[place]);
-    let Some((rotate, Kind::Rotate { heads: turning, rotation })) = rotate.map(|it| (it, &it.kind)) else {
+    let Some((rotate, Kind::Rotate { heads: rotated_heads, rotation })) = rotate.map(|it| (it, &it.kind))
+    else {
         // Heads without RoPE have a norm at most.
         let passed = after.map(|_| value);
         let fits = after.is_none_or(|(_, _, parts)| parts == heads && list.uses(value) == 1);
@@ -141,7 +142,7 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     // At most one norm, with the same number of heads, and no other reader of intermediate values.
     let norms: Vec<(Normed, usize)> =
         [after, before].into_iter().flatten().map(|(norm, _, parts)| (norm, parts)).collect();
-    let fits = *turning == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
+    let fits = *rotated_heads == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
     if !fits || passed.iter().any(|value| list.uses(*value) != 1) {
         return None;
     }

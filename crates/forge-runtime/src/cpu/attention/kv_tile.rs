@@ -75,7 +75,7 @@ impl<'a> KvTile<'a> {
             }
             // SAFETY: the tile holds all lanes of every instruction set.
             unsafe {
-                S::turn(
+                S::transpose(
                     square.each_ref().map(|row| row.as_ptr()),
                     &mut self.keys[channel * STEP + first],
                     STEP,

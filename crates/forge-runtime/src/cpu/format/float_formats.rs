@@ -78,7 +78,7 @@ macro_rules! in_words {
                 // than 16 lanes.
                 unsafe {
                     let of_rows = rows.map(|row| of_part.wrapping_add(row * BLOCK / 2));
-                    S::turn(of_rows, words.0.as_mut_ptr().cast(), 16);
+                    S::transpose(of_rows, words.0.as_mut_ptr().cast(), 16);
                     for (lane, words) in words.0.iter().enumerate().take(S::LANES) {
                         let mut halves = Halves([0; 32]);
                         let halves = halves.0.as_mut_ptr();

@@ -222,7 +222,7 @@ pub(crate) trait Matrix: Copy {
                 for (row, numbers) in rows.iter().zip(&mut of_rows.0).take(S::LANES) {
                     S::store(numbers.as_mut_ptr(), self.widened::<S>(block + row, part));
                 }
-                S::turn(of_rows.rows(), of_columns.0.as_mut_ptr().cast(), 16);
+                S::transpose(of_rows.rows(), of_columns.0.as_mut_ptr().cast(), 16);
                 for (lane, column) in of_columns.0.iter().enumerate().take(S::LANES) {
                     to.take(part * S::LANES + lane, S::load(column.as_ptr()));
                 }

@@ -70,7 +70,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let (largest, scratch) = scratch.split_at_mut(at_once);
         let totals = &mut [total_from(0.0); HEADS];
         let (made, scratch) = scratch.split_at_mut(padded);
-        let (kept, turns) = scratch.split_at_mut(padded);
+        let (kept, cos_sin) = scratch.split_at_mut(padded);
         let shares = heads.div_ceil(at_once);
         for item in call.share(rows * shares, 1).flatten() {
             let (row, first) = (item / shares, item % shares * at_once);
@@ -82,14 +82,14 @@ impl<C: KvElement> Task for Heads<'_, C> {
             totals.fill(total_from(0.0));
             let position = lines.position(row);
             if let Some(prepare) = prologue {
-                prepare.rotation.cos_sin(position, call.scalar(1), turns);
+                prepare.rotation.cos_sin(position, call.scalar(1), cos_sin);
             }
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);
                 let q_rope = &mut query[width..record];
                 // SAFETY: this runs compiled for its instruction set.
                 match (&raw, ready) {
-                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, turns, q_rope) },
+                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, cos_sin, q_rope) },
                     (None, Some(ready)) => {
                         q_rope.copy_from_slice(&ready[(row * heads + head) * rope_width..][..rope_width]);
                     }
@@ -111,7 +111,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
                 // SAFETY: this runs compiled for its instruction set; the first heads of this row belong to
                 // one thread. `kept` holds a record of f32 elements, and no format is larger.
                 unsafe {
-                    raw.line::<S>(row, turns, &mut made[..record]);
+                    raw.line::<S>(row, cos_sin, &mut made[..record]);
                     let own = std::slice::from_raw_parts_mut(kept.as_mut_ptr().cast::<C>(), record);
                     C::store(own, &made[..record]);
                     softmax.take::<S, C>(own.as_ptr(), 1);

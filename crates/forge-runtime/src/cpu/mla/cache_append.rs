@@ -53,17 +53,17 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let of_queries = prepare.heads * rope_width;
         let to = call.output::<f32>("q_rope", rows * of_queries);
         let mut scratch = Scratch::take(prepare.rotation.table_len() + width + rope_width);
-        let (turns, made) = scratch.split_at_mut(prepare.rotation.table_len());
+        let (cos_sin, made) = scratch.split_at_mut(prepare.rotation.table_len());
         for row in call.own(rows, 1) {
-            prepare.rotation.cos_sin(lines.position(row), call.scalar(1), turns);
+            prepare.rotation.cos_sin(lines.position(row), call.scalar(1), cos_sin);
             let at = lines.of_row(row);
             // SAFETY: as above.
             unsafe {
-                raw.line::<S>(row, turns, made);
+                raw.line::<S>(row, cos_sin, made);
                 C::store(latents.part(at..at + width + rope_width), made);
                 let to = to.part(row * of_queries..(row + 1) * of_queries);
                 for (head, to) in to.chunks_exact_mut(rope_width).enumerate() {
-                    raw.query::<S>(row, head, turns, to);
+                    raw.query::<S>(row, head, cos_sin, to);
                 }
             }
         }
@@ -145,7 +145,7 @@ impl<'a> Raw<'a> {
 
     /// Writes a row's line: the normed latent and the rotated key.
     #[inline(always)]
-    pub(crate) unsafe fn line<S: Simd>(&self, row: usize, turns: &[f32], to: &mut [f32]) {
+    pub(crate) unsafe fn line<S: Simd>(&self, row: usize, cos_sin: &[f32], to: &mut [f32]) {
         let LatentPrepare { columns, epsilon, ref rotation, .. } = *self.prepare;
         let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
         let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.rope_width];
@@ -154,18 +154,18 @@ impl<'a> Raw<'a> {
         unsafe {
             norm::<S>(of_latent, Some(self.gain), epsilon, latent);
             key.copy_from_slice(of_key);
-            rotation.rotate::<S>(key, turns);
+            rotation.rotate::<S>(key, cos_sin);
         }
     }
 
     /// Writes the rotated RoPE part of a head's query.
     #[inline(always)]
-    pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, turns: &[f32], to: &mut [f32]) {
+    pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, cos_sin: &[f32], to: &mut [f32]) {
         let LatentColumns { queries_pitch, q_rope_first, .. } = self.prepare.columns;
         let at = row * queries_pitch + q_rope_first + head * self.rope_width;
         to.copy_from_slice(&self.queries[at..at + self.rope_width]);
         // SAFETY: the caller has checked the instruction set.
-        unsafe { self.prepare.rotation.rotate::<S>(to, turns) };
+        unsafe { self.prepare.rotation.rotate::<S>(to, cos_sin) };
     }
 }
 

@@ -125,14 +125,14 @@ impl<M: Matrix> Task for Of<'_, M> {
         let pairs = Pairs::new(routes, chosen, experts);
         let numbers: Vec<usize> = pairs.experts.iter().map(|(expert, _)| *expert).collect();
         let at_hand = call.at_hand(&numbers);
-        let turns = &at_hand.places[..];
-        if turns.is_empty() {
+        let ready = &at_hand.places[..];
+        if ready.is_empty() {
             return;
         }
         let is_sum = matches!(shape, Shape::Sum(_));
         // If not all experts are ready at once, their results are kept per pair, and summed in order in the
         // last phase.
-        let is_partial = is_sum && turns.len() < numbers.len();
+        let is_partial = is_sum && ready.len() < numbers.len();
         let each = is_partial.then(|| call.room::<f32>(rows * chosen * outputs));
         // Numbers of rows of x and of results.
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
@@ -155,11 +155,10 @@ impl<M: Matrix> Task for Of<'_, M> {
         let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
         let is_in_strips =
             |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
-        let count_of_turns = if is_sum { 1 } else { turns.len() };
-        let OutputPartition { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
+        let batches = if is_sum { 1 } else { ready.len() };
+        let OutputPartition { shares, size, piece } = match (ready.iter().any(is_in_strips), is_sum) {
             (true, _) => {
-                let wanted =
-                    (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
+                let wanted = (batches * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
                 OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
             }
             (false, true) => OutputPartition::of_rows(&finish, outputs, call.workers()),
@@ -177,15 +176,15 @@ impl<M: Matrix> Task for Of<'_, M> {
         };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
-        for item in call.share(count_of_turns * pieces, 1).flatten() {
+        for item in call.share(batches * pieces, 1).flatten() {
             // Every thread computes the routes; the thread with item 0 writes them.
             if item == 0 && route.is_some() {
                 // SAFETY: item 0 belongs to this thread.
                 unsafe { call.output::<u32>("routes", routes.len()).part(0..routes.len()) }
                     .copy_from_slice(routes);
             }
-            let turn = item / pieces;
-            let with = if is_sum { turns } else { &turns[turn..turn + 1] };
+            let batch = item / pieces;
+            let with = if is_sum { ready } else { &ready[batch..batch + 1] };
             // The last partitions may have no outputs.
             let first = item % pieces * piece;
             let count = outputs.min(first + piece).saturating_sub(first);

@@ -102,7 +102,11 @@ impl Task for SplitRows<'_> {
             for (to, of_rows) in to.iter_mut().zip(&of_rows) {
                 // SAFETY: both are 16×16 tiles of words.
                 unsafe {
-                    S::turn(of_rows.each_ref().map(|row| row.as_ptr().cast()), to.as_mut_ptr().cast(), SIDE)
+                    S::transpose(
+                        of_rows.each_ref().map(|row| row.as_ptr().cast()),
+                        to.as_mut_ptr().cast(),
+                        SIDE,
+                    )
                 };
             }
         }

@@ -29,7 +29,7 @@ impl Tile {
         for first in (0..AT_ONCE).step_by(S::LANES) {
             let rows = std::array::from_fn(|i| self.0[(first + i) % AT_ONCE].as_ptr());
             // SAFETY: the caller dispatched on the instruction set, and the tile holds all lanes.
-            unsafe { S::turn(rows, &mut transposed.0[0][first], AT_ONCE) };
+            unsafe { S::transpose(rows, &mut transposed.0[0][first], AT_ONCE) };
         }
         transposed
     }
