@@ -32,7 +32,7 @@ const LEADS: [RunAhead; 6] = [
     RunAhead { tokens_per_pass: 5, passes: 3 },
 ];
 
-fn laid_out(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, WeightFile) {
+fn repacked(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, WeightFile) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
@@ -41,7 +41,7 @@ fn laid_out(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, Weigh
 }
 
 fn engine(load: LoadModel, context: u32, slots: u32) -> Engine<CpuDevice> {
-    let (model, weights) = laid_out(load, context, slots);
+    let (model, weights) = repacked(load, context, slots);
     let device = CpuDevice::new(&weights, model.layout(), Some(2)).unwrap().exact(true);
     Engine::new(model, device, context, slots)
 }
@@ -176,7 +176,7 @@ fn memories_go_back_to_where_they_were_remembered() {
 /// reads it.
 #[test]
 fn rows_of_a_pass_follow_each_other() {
-    let (tiny, weights) = laid_out(Tiny::load, 40, 1);
+    let (tiny, weights) = repacked(Tiny::load, 40, 1);
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 40, 1);
     engine.decode_multi_step(0, 5, RunAhead { tokens_per_pass: 3, passes: 1 }).unwrap().next(3).unwrap();
@@ -222,7 +222,7 @@ impl Device for Failing {
 
 #[test]
 fn what_a_failing_device_has_given_before_is_the_slots() {
-    let (tiny, weights) = laid_out(Tiny::load, 40, 1);
+    let (tiny, weights) = repacked(Tiny::load, 40, 1);
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let mut engine = Engine::new(tiny, Failing(device, 2), 40, 1);
     let mut chain = engine.decode_multi_step(0, 5, RunAhead { tokens_per_pass: 3, passes: 1 }).unwrap();

@@ -212,7 +212,7 @@ impl CpuDevice {
             room: &self.room,
             seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| ResidentExperts {
                 seats: vec![0; experts.experts(stack.layer)],
-                in_strips: vec![false; experts.experts(stack.layer)],
+                is_repacked: vec![false; experts.experts(stack.layer)],
                 at_once: experts.capacity(stack.layer),
                 count: experts.slots(stack.layer),
                 asked: Mutex::default(),
@@ -240,7 +240,7 @@ impl CpuDevice {
                     }
                     arrange(&mut self.pool, &found)?;
                     for expert in &asked {
-                        seated.in_strips[*expert] = experts.is_repacked(stack, *expert);
+                        seated.is_repacked[*expert] = experts.is_repacked(stack, *expert);
                     }
                     seated.coming.extend(asked);
                 }

@@ -87,7 +87,7 @@ pub(crate) struct ResidentExperts {
     /// Cache slot by expert; valid for cached experts only.
     pub(crate) seats: Vec<u32>,
     /// Whether the cached matrix is repacked, by expert.
-    pub(crate) in_strips: Vec<bool>,
+    pub(crate) is_repacked: Vec<bool>,
     /// Number of cache slots.
     pub(crate) count: usize,
     /// Maximum number of experts cached at once for one dispatch.
@@ -240,14 +240,14 @@ impl<'a> KernelArgs<'a> {
     }
 
     /// Whether the matrix bound to `name` is repacked.
-    pub(crate) fn in_strips(&self, name: &str) -> bool {
+    pub(crate) fn is_repacked(&self, name: &str) -> bool {
         let slot = self.round.kernel.buffers.iter().position(|buffer| *buffer == name);
         slot.and_then(|slot| self.round.regions.get(slot)).is_some_and(|region| region.strips)
     }
 
     /// Whether `expert`'s matrix, of those bound to `name`, is repacked.
-    pub(crate) fn is_in_strips(&self, name: &str, expert: usize) -> bool {
-        self.round.seated.as_ref().map_or_else(|| self.in_strips(name), |seated| seated.in_strips[expert])
+    pub(crate) fn is_expert_repacked(&self, name: &str, expert: usize) -> bool {
+        self.round.seated.as_ref().map_or_else(|| self.is_repacked(name), |seated| seated.is_repacked[expert])
     }
 
     /// The first `count` elements of the buffer `name`.

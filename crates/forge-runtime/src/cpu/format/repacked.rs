@@ -45,7 +45,7 @@ pub struct RepackedMatrix {
 pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
     let layout = model.layout();
     let mut survey =
-        RepackSurvey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
+        RepackSurvey { experts: &layout.experts, repacked: BTreeSet::new(), others: BTreeSet::new() };
     for (program, count) in
         [(Schedule::Decode, 1), (Schedule::Batch, 1), (Schedule::Batch, model.info().prefill_chunk)]
     {
@@ -58,7 +58,7 @@ pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
 /// A pass that computes nothing and records how weights are read. Planes are identified by their offset.
 struct RepackSurvey<'a> {
     experts: &'a [ExpertWeights],
-    in_strips: BTreeSet<RepackedMatrix>,
+    repacked: BTreeSet<RepackedMatrix>,
     /// Offsets of planes that are read in other ways.
     others: BTreeSet<usize>,
 }
@@ -66,13 +66,13 @@ struct RepackSurvey<'a> {
 impl RepackSurvey<'_> {
     /// Matrices that are read only as repacked, and with one shape.
     fn found(self) -> Vec<RepackedMatrix> {
-        let RepackSurvey { in_strips, others, .. } = self;
+        let RepackSurvey { repacked, others, .. } = self;
         let alone = |matrix: &&RepackedMatrix| {
-            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(RepackedMatrix::starts);
+            let shaped = repacked.iter().filter(|other| other != matrix).flat_map(RepackedMatrix::starts);
             let mut others = shaped.chain(others.iter().copied());
             !others.any(|other| matrix.starts().contains(&other))
         };
-        in_strips.iter().filter(alone).cloned().collect()
+        repacked.iter().filter(alone).cloned().collect()
     }
 }
 
@@ -98,7 +98,7 @@ impl Pass for RepackSurvey<'_> {
                 self.others.insert(binding.offset);
             }
         }
-        self.in_strips.extend(strips);
+        self.repacked.extend(strips);
     }
 
     fn barrier(&mut self) {}
@@ -246,7 +246,7 @@ mod tests {
     /// The number of matrices found if kernels read a matrix of 1,024 bytes of quants with these shapes, or
     /// unrepacked.
     fn found(reads: &[Option<[usize; 2]>]) -> usize {
-        let mut survey = RepackSurvey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
+        let mut survey = RepackSurvey { experts: &[], repacked: BTreeSet::new(), others: BTreeSet::new() };
         for strips in reads {
             let buffers = &["weight_codes", "weight_scales", "bias", "y"];
             let kernel = Kernel {

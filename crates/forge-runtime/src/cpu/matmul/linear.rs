@@ -50,7 +50,7 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
         return int8_gemm::products::<M>(call, shape);
     }
-    if M::STRIPS && call.in_strips("weight_codes") {
+    if M::STRIPS && call.is_repacked("weight_codes") {
         return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
     }
     #[cfg(target_arch = "x86_64")]

@@ -83,8 +83,8 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
         }
         let x = if is_ready { x } else { &scratch };
-        let x = if call.alone() { Activations::Stored(x) } else { Activations::Turned(x) };
-        let products = SharedWeightGemm { matrix, in_strips: false, blocks, x, level: call.level() };
+        let x = if call.alone() { Activations::Stored(x) } else { Activations::Batch(x) };
+        let products = SharedWeightGemm { matrix, is_repacked: false, blocks, x, level: call.level() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];
         for item in call.share(heads * shares, 1).flatten() {

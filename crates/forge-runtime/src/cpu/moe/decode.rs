@@ -153,10 +153,11 @@ impl<M: Matrix> Task for Of<'_, M> {
         };
         let finish = EpilogueContext::new::<S>(call, &project, of_y);
         let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
-        let is_in_strips =
-            |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
+        let is_expert_repacked = |place: &usize| {
+            is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])
+        };
         let batches = if is_sum { 1 } else { ready.len() };
-        let OutputPartition { shares, size, piece } = match (ready.iter().any(is_in_strips), is_sum) {
+        let OutputPartition { shares, size, piece } = match (ready.iter().any(is_expert_repacked), is_sum) {
             (true, _) => {
                 let wanted = (batches * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
                 OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
@@ -172,7 +173,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let x = match (is_encoded, call.alone()) {
             (true, _) => Activations::Codes(&coded),
             (false, true) => Activations::Stored(x),
-            (false, false) => Activations::Turned(x),
+            (false, false) => Activations::Batch(x),
         };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
@@ -195,7 +196,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                 let matrix = stack.of(call.matrix_of(expert));
                 let products = SharedWeightGemm {
                     matrix,
-                    in_strips: is_in_strips(place),
+                    is_repacked: is_expert_repacked(place),
                     blocks,
                     x,
                     level: call.level(),

@@ -181,8 +181,8 @@ impl<M: Matrix> Task for Products<'_, M> {
             let sums = unsafe {
                 match coded {
                     Some(x) => {
-                        let in_strips = M::STRIPS && call.is_in_strips("weight_codes", expert);
-                        let panels = Panels { level: call.level(), matrix, in_strips, blocks, x };
+                        let is_repacked = M::STRIPS && call.is_expert_repacked("weight_codes", expert);
+                        let panels = Panels { level: call.level(), matrix, is_repacked, blocks, x };
                         panels.products::<S>(of_panel_rows, rows, &mut filled, of_panels);
                         &mut *of_panels
                     }

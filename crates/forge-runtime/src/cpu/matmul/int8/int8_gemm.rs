@@ -145,8 +145,8 @@ impl<M: Matrix> Task for Int8Gemm<'_, M> {
         let Int8Gemm { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
-        let in_strips = M::STRIPS && call.in_strips("weight_codes");
-        let matrix = Panels { level: call.level(), matrix, in_strips, blocks, x };
+        let is_repacked = M::STRIPS && call.is_repacked("weight_codes");
+        let matrix = Panels { level: call.level(), matrix, is_repacked, blocks, x };
         let finish = EpilogueContext::new::<S>(call, shape, all);
         let mut panel = [EMPTY; DEPTH];
         let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TOGETHER) * PANEL);

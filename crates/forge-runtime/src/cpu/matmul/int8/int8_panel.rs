@@ -76,7 +76,7 @@ pub(crate) const EMPTY: PackedPanel =
 pub(crate) struct Panels<'a, M> {
     pub(crate) level: Isa,
     pub(crate) matrix: M,
-    pub(crate) in_strips: bool,
+    pub(crate) is_repacked: bool,
     /// Blocks per row of the matrix, and of x.
     pub(crate) blocks: usize,
     pub(crate) x: QuantizedBatch<'a>,
@@ -93,7 +93,7 @@ impl<M: Matrix> Panels<'_, M> {
         panel: &mut [PackedPanel; DEPTH],
         sums: &mut [f32],
     ) {
-        let Panels { level, matrix, in_strips, blocks, x } = *self;
+        let Panels { level, matrix, is_repacked, blocks, x } = *self;
         let sums = &mut sums[..rows.len().next_multiple_of(TOGETHER) * PANEL];
         sums.fill(0.0);
         // The bias of quants in the panel, as the instruction set needs it.
@@ -107,7 +107,7 @@ impl<M: Matrix> Panels<'_, M> {
                 let of_output = (first + output) * blocks;
                 // SAFETY: the caller ensures that the matrix has all blocks of these rows.
                 unsafe {
-                    match in_strips {
+                    match is_repacked {
                         true => {
                             let first = of_output / OUTPUTS + first_block;
                             if is_asked {
