@@ -36,8 +36,8 @@ pub(crate) trait Matrix: Copy {
     /// Number of bf16 terms that represent each value exactly.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     const PARTS: usize = 3;
-    /// The constant to add to the result of [`codes`](Matrix::codes), if the format has integer quants.
-    const LACKING: Option<i32> = None;
+    /// Added to each result of [`codes`](Matrix::codes) gives the quant; `None` without integer quants.
+    const QUANT_OFFSET: Option<i32> = None;
     /// Whether the quants are in 0..=15.
     const SMALL: bool = false;
 
@@ -89,7 +89,7 @@ pub(crate) trait Matrix: Copy {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
 
-    /// The quants of a block as signed bytes, `LACKING` less than the real ones.
+    /// The quants of a block as signed bytes, minus [`QUANT_OFFSET`](Matrix::QUANT_OFFSET).
     #[inline(always)]
     unsafe fn codes(self, _block: usize) -> [i8; BLOCK] {
         [0; BLOCK]

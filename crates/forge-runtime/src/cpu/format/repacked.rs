@@ -224,7 +224,7 @@ pub(crate) unsafe fn number_of<M: matrix::Matrix>(
         unsafe { (matrix.strip_words(block, column % (BLOCK / 2) / 4), matrix.strip_scale(block, output)) };
     let word = words[column / (BLOCK / 2)][output].to_ne_bytes();
     // Quant times scale is exact, so the offset is added to an exact product.
-    (i32::from(word[column % 4].cast_signed()) + M::LACKING.unwrap_or(0)) as f32 * scale + offset
+    (i32::from(word[column % 4].cast_signed()) + M::QUANT_OFFSET.unwrap_or(0)) as f32 * scale + offset
 }
 
 /// Interleaves 16 rows of `N`-byte words: the first word of each row, then the second of each.

@@ -63,7 +63,7 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
 /// Whether activations are quantized.
 #[inline(always)]
 fn is_encoded<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) -> bool {
-    M::LACKING.is_some() && !shape.chooses && !call.exact()
+    M::QUANT_OFFSET.is_some() && !shape.chooses && !call.exact()
 }
 
 struct LinearTask<'a, M> {

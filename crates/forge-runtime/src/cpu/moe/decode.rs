@@ -152,7 +152,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             chooses,
         };
         let finish = EpilogueContext::new::<S>(call, &project, of_y);
-        let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
+        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact() && (M::ROW || !call.alone());
         let is_expert_repacked = |place: &usize| {
             is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])
         };

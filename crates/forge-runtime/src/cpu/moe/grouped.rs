@@ -131,7 +131,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let of_x = rows * chosen / share_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
-        let is_encoded = M::LACKING.is_some() && !call.exact();
+        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact();
         let coded = is_encoded.then(|| call.room::<BlockScales>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
         if let Some(coded) = coded.filter(|_| call.round() == 0) {
             encode_rows(call, x, inputs, blocks, (&coded, blocks));

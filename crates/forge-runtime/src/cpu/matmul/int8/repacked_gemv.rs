@@ -175,14 +175,14 @@ impl<M: Matrix> RepackedRows<M> {
         let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == ReadPattern::Once && !M::BYTES);
         // SAFETY: the caller's contract.
         unsafe {
-            let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
+            let quant_offset = M::QUANT_OFFSET.unwrap_or(0) - M::raised::<S>();
             let small = M::SMALL && S::SMALL;
             let mut sums = [[[S::splat(0.0); 2]; X]; W];
             for block in 0..blocks {
                 let mut missing_of = [0; X];
                 let mut nothing = [S::splat_sums(0); X];
                 for r in 0..X {
-                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * missing;
+                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * quant_offset;
                     nothing[r] = S::splat_sums(if small { 0 } else { missing_of[r] });
                 }
                 for w in 0..W {
