@@ -70,11 +70,12 @@ fn every_head_multiplies_its_own_part() {
                         let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
                         compare(&what, &numbers_of(&y[0]), &wanted);
                         // A row of a batch has the same bits as when it is alone.
-                        let mut of_one = arguments.clone();
-                        let (x_at, y_at) = (of_one.len() - 2, of_one.len() - 1);
-                        of_one[x_at] = Argument::Numbers(x[..pitch].to_vec());
-                        of_one[y_at] = Argument::Output(NAN.repeat(heads * gives));
-                        let one = run_kernel_as(kernel, &of_one, &[1], Schedule::Batch, level, threads, true);
+                        let mut first_row = arguments.clone();
+                        let (x_at, y_at) = (first_row.len() - 2, first_row.len() - 1);
+                        first_row[x_at] = Argument::Numbers(x[..pitch].to_vec());
+                        first_row[y_at] = Argument::Output(NAN.repeat(heads * gives));
+                        let one =
+                            run_kernel_as(kernel, &first_row, &[1], Schedule::Batch, level, threads, true);
                         assert!(rows == 1 || one[0] == y[0][..heads * gives * 4], "{what}: one by itself");
                     });
                 }

@@ -24,18 +24,18 @@ impl Limits<'_> {
         match project.layout.rows {
             Rows::One => self.one(project),
             Rows::Few => {
-                self.of_one(project)?;
+                self.no_single_row_features(project)?;
                 self.few(project)
             }
             Rows::Many => {
-                self.of_one(project)?;
+                self.no_single_row_features(project)?;
                 self.many(project)
             }
         }
     }
 
     /// Rejects features that only one-row kernels have.
-    fn of_one(&self, project: &LinearKernel) -> Result<(), KernelError> {
+    fn no_single_row_features(&self, project: &LinearKernel) -> Result<(), KernelError> {
         let least = if project.layout.rows == Rows::Few { 2 } else { 17 };
         let leaves = matches!(
             project.op.epilogue,

@@ -68,7 +68,7 @@ impl Select<'_> {
     /// The kernel with its measured layout, or unchanged.
     pub(crate) fn laid_out(&self, spec: &Spec) -> Spec {
         let measured = TuningKey::of(spec).and_then(|(subject, _)| self.measured(&subject));
-        measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
+        measured.and_then(|layout| layout.apply_to(spec)).unwrap_or_else(|| spec.clone())
     }
 
     /// The target chip.

@@ -72,7 +72,7 @@ impl Plan {
 
 /// The kernel with another layout, if it supports that layout and keeps its interface.
 fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
-    let spec = layout.lay_out(&kernel.spec)?;
+    let spec = layout.apply_to(&kernel.spec)?;
     if candidates_of(&spec) != candidates_of(&kernel.spec) {
         return None;
     }

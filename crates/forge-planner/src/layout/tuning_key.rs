@@ -243,7 +243,7 @@ impl Layout {
     }
 
     /// The kernel with this layout; `None` if the layout is for another kind of kernel.
-    pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
+    pub fn apply_to(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
             (Layout::Projection(knobs), Spec::Project(kernel)) => Spec::Project(kernel.with_knobs(*knobs)),
             (Layout::Experts(knobs), Spec::ExpertsInner(kernel)) => {

@@ -76,10 +76,10 @@ impl Layer {
             _ => vec!["weight_codes", "weight_scales"],
         };
         let apart = |plane: &Vec<u8>| {
-            let of_one = plane.len() / self.experts;
-            let mut bytes = vec![0xff; (self.experts - 1) * self.record() + of_one];
-            for (to, from) in bytes.chunks_mut(self.record()).zip(plane.chunks_exact(of_one)) {
-                to[..of_one].copy_from_slice(from);
+            let plane_bytes = plane.len() / self.experts;
+            let mut bytes = vec![0xff; (self.experts - 1) * self.record() + plane_bytes];
+            for (to, from) in bytes.chunks_mut(self.record()).zip(plane.chunks_exact(plane_bytes)) {
+                to[..plane_bytes].copy_from_slice(from);
             }
             match is_repacked {
                 true => Argument::Stack(bytes, [self.experts, self.record()]),

@@ -173,11 +173,11 @@ impl Select<'_> {
     ) {
         match self.unfolding(draft, list) {
             Some(unfolding) => self.either_way(draft, list, &unfolding),
-            None => self.meet_latents(draft, list, operation, attend),
+            None => self.absorbed_attention(draft, list, operation, attend),
         }
     }
 
-    pub(crate) fn meet_latents(
+    pub(crate) fn absorbed_attention(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,

@@ -66,7 +66,7 @@ impl Select<'_> {
         self.plan.unfold = Some(unfold.and(self.plan.unfold));
         let first = draft.section.steps(draft.schedule).len();
         self.heads_matrices(draft, list, absorb.0, absorb.1);
-        self.meet_latents(draft, list, attend.0, attend.1);
+        self.absorbed_attention(draft, list, attend.0, attend.1);
         self.heads_matrices(draft, list, values.0, values.1);
         for step in &mut draft.section.steps_mut(draft.schedule)[first..] {
             if step.condition == Condition::Always {

@@ -180,7 +180,7 @@ fn steps(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[R
         end = end.max(other.end);
     }
     for (number, matrix) in matrices.iter().enumerate() {
-        let at_once = PIECE.div_ceil(matrix.of_one()[0]);
+        let at_once = PIECE.div_ceil(matrix.strip_bytes()[0]);
         for Range { start, end } in matrix.of_each() {
             all.extend((start..end).step_by(at_once).map(|first| {
                 let strips = first..end.min(first + at_once);
@@ -226,7 +226,7 @@ impl Piece {
                 let matrix = &matrices[*number];
                 for strip in strips.clone() {
                     // SAFETY: the caller's contract.
-                    unsafe { matrix.lay_out(strip, file, to) };
+                    unsafe { matrix.repack_strip(strip, file, to) };
                 }
                 matrix.places(strips.clone()).into_iter().for_each(release);
             }

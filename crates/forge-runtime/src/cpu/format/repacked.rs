@@ -143,7 +143,7 @@ impl RepackedMatrix {
     }
 
     /// Bytes of a strip in each plane.
-    pub(crate) fn of_one(&self) -> [usize; 2] {
+    pub(crate) fn strip_bytes(&self) -> [usize; 2] {
         self.planes.map(|[start, end]| (end - start) / self.count)
     }
 }
@@ -151,7 +151,7 @@ impl RepackedMatrix {
 /// How to repack planes that are read from disk, by their offset in the file.
 pub fn arrangements(matrices: &[RepackedMatrix]) -> HashMap<usize, Repacking> {
     let of_matrix = |matrix: &RepackedMatrix| {
-        let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
+        let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.strip_bytes());
         let arrangement = |bytes, arrange| Repacking { group_bytes: bytes, repack: arrange };
         [(codes, arrangement(of_codes, in_place::<4>)), (scales, arrangement(of_scales, in_place::<2>))]
     };
@@ -177,7 +177,7 @@ impl RepackedMatrix {
         let (matrix, first) = (strips.start / self.count, strips.start % self.count);
         let [codes, scales] = self.starts().map(|start| start + matrix * self.record);
         let place = |start: usize, size: usize| start + first * size..start + (first + strips.len()) * size;
-        let [of_codes, of_scales] = self.of_one();
+        let [of_codes, of_scales] = self.strip_bytes();
         [place(codes, of_codes), place(scales, of_scales)]
     }
 
@@ -200,7 +200,7 @@ impl RepackedMatrix {
     ///
     /// # Safety
     /// `copy` must be as long as the file, and no other thread may access the bytes of this strip.
-    pub(crate) unsafe fn lay_out(&self, strip: usize, file: &[u8], copy: *mut u8) {
+    pub(crate) unsafe fn repack_strip(&self, strip: usize, file: &[u8], copy: *mut u8) {
         let [codes, scales] = self.places(strip..strip + 1).map(|place| {
             // SAFETY: planes are in bounds of the file, and so of the copy.
             let to = unsafe { std::slice::from_raw_parts_mut(copy.add(place.start), place.len()) };

@@ -79,13 +79,13 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-        let of_one = self.shape.norm.is_some()
+        let single_row_only = self.shape.norm.is_some()
             || self.shape.own_norm.is_some()
             || matches!(
                 self.shape.epilogue,
                 Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
             );
-        assert!(rows == 1 || !of_one, "{:?} supports one row, but there are {rows}", self.shape);
+        assert!(rows == 1 || !single_row_only, "{:?} supports one row, but there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { gemm::room(rows.min(ROWS)) };

@@ -61,7 +61,7 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
                     let of = RepackedRows { matrix, first, strips, blocks, streams };
                     let [a, b, c, d] = some.map(|row| &x[row]);
                     match is_one {
-                        true => of.of_one::<S>(a, values, pitch),
+                        true => of.multiply_row::<S>(a, values, pitch),
                         false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
                     }
                 }

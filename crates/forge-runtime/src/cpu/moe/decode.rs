@@ -112,8 +112,9 @@ impl<M: Matrix> Task for Of<'_, M> {
             Shape::Inner(of) => (of.norm, of.bias, Epilogue::Gate(of.gating), of.route.as_ref()),
             Shape::Sum(of) => (None, of.bias, of.epilogue, None),
         };
-        let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
-        assert!(rows == 1 || !of_one, "{shape:?} supports one row, but there are {rows}");
+        let single_row_only =
+            norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
+        assert!(rows == 1 || !single_row_only, "{shape:?} supports one row, but there are {rows}");
         let mut own = [0_u32; 2 * MOST.1];
         let routes = match route {
             None => call.input::<u32>("routes", rows * 2 * chosen),

@@ -106,7 +106,7 @@ impl<M: Matrix> RepackedRows<M> {
         // SAFETY: the caller's contract.
         unsafe {
             match rows {
-                [a] => self.of_one::<S>(a, to, pitch),
+                [a] => self.multiply_row::<S>(a, to, pitch),
                 [a, b] if is_one => self.products::<S, 2, 1>([a, b], to, pitch),
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
                 [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
@@ -118,7 +118,7 @@ impl<M: Matrix> RepackedRows<M> {
 
     /// Multiplies by one row.
     #[inline(always)]
-    pub(crate) unsafe fn of_one<S: Simd>(&self, row: &QuantizedRow, to: &mut [f32], pitch: usize) {
+    pub(crate) unsafe fn multiply_row<S: Simd>(&self, row: &QuantizedRow, to: &mut [f32], pitch: usize) {
         // With hardware prefetch, one strip of 8-bit quants is read 10% faster than four (AMD, 2022). Scales
         // of nibbles are an eighth of their bytes, and hardware prefetch of that separate stream is too slow.
         let is_one = match self.streams {
