@@ -37,7 +37,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 /// Options shared by all Gemma versions.
 pub(crate) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
-    model.norm.plus_one = !config.conventions().whole_gains;
+    model.norm.plus_one = !config.conventions().gains_include_one;
     model.norms = Norms {
         attention: Some("input_layernorm"),
         output: Some("post_attention_layernorm"),

@@ -4,9 +4,9 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conventions {
     /// RoPE pairs are adjacent rows of Q and K (interleaved), not rows half a head apart.
-    pub(crate) neighbours_turn: bool,
+    pub(crate) interleaved_rope: bool,
     /// Norm weights are stored as the full multiplier, not as the multiplier minus 1.
-    pub(crate) whole_gains: bool,
+    pub(crate) gains_include_one: bool,
     /// Matrices have one row per output even if the architecture's own are transposed (GPT-2's `Conv1D`).
     pub(crate) rows_are_outputs: bool,
 }

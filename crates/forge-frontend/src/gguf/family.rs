@@ -15,13 +15,13 @@ pub(crate) struct Family {
 }
 
 const AS_STORED: Conventions =
-    Conventions { neighbours_turn: false, whole_gains: false, rows_are_outputs: true };
+    Conventions { interleaved_rope: false, gains_include_one: false, rows_are_outputs: true };
 
 /// Query and key rows are ordered for interleaved RoPE.
-const NEIGHBOURS: Conventions = Conventions { neighbours_turn: true, ..AS_STORED };
+const INTERLEAVED_ROPE: Conventions = Conventions { interleaved_rope: true, ..AS_STORED };
 
 /// Gains include the 1 that Hugging Face's tensors omit.
-const WHOLE_GAINS: Conventions = Conventions { whole_gains: true, ..AS_STORED };
+const GAINS_INCLUDE_ONE: Conventions = Conventions { gains_include_one: true, ..AS_STORED };
 
 const FOUR_NORMS: [(&str, &str); 3] = [
     ("ffn_norm", "pre_feedforward_layernorm"),
@@ -47,13 +47,13 @@ pub(crate) const ALL: &[Family] = &[
         name: "gemma2",
         class: ["Gemma2ForCausalLM", "gemma2"],
         tensors: &FOUR_NORMS,
-        conventions: WHOLE_GAINS,
+        conventions: GAINS_INCLUDE_ONE,
     },
     Family {
         name: "gemma3",
         class: ["Gemma3ForCausalLM", "gemma3_text"],
         tensors: &FOUR_NORMS,
-        conventions: WHOLE_GAINS,
+        conventions: GAINS_INCLUDE_ONE,
     },
     Family {
         name: "glm4",
@@ -70,7 +70,7 @@ pub(crate) const ALL: &[Family] = &[
         name: "granite",
         class: ["GraniteForCausalLM", "granite"],
         tensors: &[],
-        conventions: NEIGHBOURS,
+        conventions: INTERLEAVED_ROPE,
     },
     Family {
         name: "hunyuan-dense",
@@ -79,7 +79,12 @@ pub(crate) const ALL: &[Family] = &[
         conventions: AS_STORED,
     },
     // Also Mistral's models, which the file does not distinguish.
-    Family { name: "llama", class: ["LlamaForCausalLM", "llama"], tensors: &[], conventions: NEIGHBOURS },
+    Family {
+        name: "llama",
+        class: ["LlamaForCausalLM", "llama"],
+        tensors: &[],
+        conventions: INTERLEAVED_ROPE,
+    },
     Family {
         name: "olmo2",
         class: ["Olmo2ForCausalLM", "olmo2"],
@@ -101,7 +106,7 @@ pub(crate) const ALL: &[Family] = &[
         name: "smollm3",
         class: ["SmolLM3ForCausalLM", "smollm3"],
         tensors: &[],
-        conventions: NEIGHBOURS,
+        conventions: INTERLEAVED_ROPE,
     },
 ];
 

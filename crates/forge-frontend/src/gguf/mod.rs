@@ -185,7 +185,7 @@ fn translated(
         factors(checkpoint, metadata, &entries.remove(at))
     };
     let mut found = Factors::default();
-    if family.conventions.neighbours_turn {
+    if family.conventions.interleaved_rope {
         found.all = take("rope_freqs.weight");
     }
     if family.name == "phi3" {

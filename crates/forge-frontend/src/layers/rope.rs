@@ -60,7 +60,7 @@ impl Rope {
         let channels = self.in_pairs(config, channels);
         let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
         let Scaled { frequencies, magnitude, long } = scaled(config, scaling, &plain);
-        let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
+        let pairing = if config.conventions().interleaved_rope { Pairing::Interleaved } else { self.pairing };
         Rotation { frequencies: frequencies.into(), pairing, magnitude, long }
     }
 
