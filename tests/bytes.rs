@@ -159,7 +159,7 @@ fn content(
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
         Operand::Memory(memory) => vec![0; section.memories[memory].numbers() * 4],
-        Operand::Seats => words((0..MOST_EXPERTS as u32).collect()),
+        Operand::ExpertSlots => words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {
             let first = (load.length - load.rows) as u32;
             words(match column {

@@ -127,6 +127,6 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Batch(BatchColumn::Wanted) => "h.row_indices".to_owned(),
         Operand::Batch(BatchColumn::Next) => "h.next_tokens".to_owned(),
         Operand::Batch(column) => format!("b.{}", column.name()),
-        Operand::Seats => "b.expert_slots".to_owned(),
+        Operand::ExpertSlots => "b.expert_slots".to_owned(),
     }
 }

@@ -247,7 +247,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = inner.op.outputs.div_ceil(inner.layout.rows_per_simdgroup * inner.layout.simdgroups);
             let mut names = planes("weight", inner.op.format);
             let bias = if inner.op.bias { " bias" } else { "" };
-            names.extend(buffers(&format!("seats {routes} x{bias}{squares} *y")));
+            names.extend(buffers(&format!("expert_slots {routes} x{bias}{squares} *y")));
             (names, "rows", grid(groups.to_string(), &inner.op.chosen.to_string(), "rows"))
         }
         Spec::ExpertsSum(sum) => {
@@ -259,14 +259,14 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = sum.op.outputs.div_ceil(sum.layout.rows_per_simdgroup * sum.layout.simdgroups);
             let mut names = planes("weight", sum.op.format);
             let bias = if sum.op.bias { " bias" } else { "" };
-            names.extend(buffers(&format!("seats routes x{bias} *y{left}")));
+            names.extend(buffers(&format!("expert_slots routes x{bias} *y{left}")));
             (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
         Spec::ExpertsGroup(_) => (buffers("routes *pairs *tiles"), "rows", grid("1".to_owned(), "1", "1")),
         Spec::ExpertsTiles(tiles) => {
             let bias = if tiles.op.bias { " bias" } else { "" };
             let mut names = planes("weight", tiles.op.format);
-            names.extend(buffers(&format!("seats pairs tiles x{bias} *y")));
+            names.extend(buffers(&format!("expert_slots pairs tiles x{bias} *y")));
             let free = (tiles.op.experts - 1) * (tiles.op.tile_rows - 1);
             let pairs = format!("(rows * {} + {free}).div_ceil({})", tiles.op.chosen, tiles.op.tile_rows);
             let outputs = tiles.op.outputs.div_ceil(tiles.layout.tile_outputs).to_string();

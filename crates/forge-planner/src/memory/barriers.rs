@@ -122,7 +122,7 @@ fn touches(plan: &Plan, schedule: Schedule, step: &Step, index: usize) -> Vec<To
             Operand::Keys | Operand::Values | Operand::Latents | Operand::Memory(_) => {
                 Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
             }
-            Operand::Field(_) | Operand::Batch(_) | Operand::Seats => continue,
+            Operand::Field(_) | Operand::Batch(_) | Operand::ExpertSlots => continue,
         };
         let written = plan.writes(step.function, &argument.parameter);
         touches.push(Touch { span, written, step: Some(index) });

@@ -318,7 +318,7 @@ pub enum Operand {
     /// A per-row input from the host.
     Batch(BatchColumn),
     /// Slot table of the expert cache: where the matrices of each expert are, filled in by the host.
-    Seats,
+    ExpertSlots,
 }
 
 /// A per-row input or output of a pass.

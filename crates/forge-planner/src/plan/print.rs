@@ -184,7 +184,7 @@ impl Plan {
                 Operand::Latents => "cache latents".to_owned(),
                 Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
                 Operand::Batch(column) => format!("batch {}", column.name()),
-                Operand::Seats => "expert slot table".to_owned(),
+                Operand::ExpertSlots => "expert slot table".to_owned(),
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }

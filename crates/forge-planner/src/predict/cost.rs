@@ -127,7 +127,7 @@ pub(crate) fn cost_of(
                 cost.batch_read += 4;
             }
             Operand::Batch(_) => cost.batch_read += amounts.rows * 4,
-            Operand::Seats => {
+            Operand::ExpertSlots => {
                 cost.batch_read += step_of.experts_read(&instance.spec).map_or(0, |(read, _)| read * 4);
             }
         }
