@@ -27,7 +27,7 @@ impl Task for Heads<'_> {
         let positions = self.call.input::<u32>("positions", rows);
         let y = self.call.output::<f32>("y", rows * heads * width);
         let mut cos_sin = Scratch::take(rotation.table_len());
-        for row in self.call.own(rows, 1) {
+        for row in self.call.static_range(rows, 1) {
             rotation.cos_sin(positions[row] as usize, context, &mut cos_sin);
             let range = row * heads * width..(row + 1) * heads * width;
             // SAFETY: this row belongs to this thread.

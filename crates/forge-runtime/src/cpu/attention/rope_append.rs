@@ -48,7 +48,7 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
         let mut scratch = Scratch::take(rotation.table_len() + width);
         let (cos_sin, prepared) = scratch.split_at_mut(rotation.table_len());
-        for row in call.own(rows, 1) {
+        for row in call.static_range(rows, 1) {
             let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
             rotation.cos_sin(cache.position(row), call.scalar(1), cos_sin);
             // SAFETY: this row belongs to this thread, and no other row has its slot and position.

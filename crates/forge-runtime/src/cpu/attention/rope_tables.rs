@@ -131,18 +131,18 @@ unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
     }
 }
 
-/// A value head for attention: `from` itself, or its norm, written to `room`, if values are normed.
+/// A value head for attention: `from` itself, or its norm, written to `scratch`, if values are normed.
 #[inline(always)]
 pub(crate) unsafe fn prepare_value<'a, S: Simd>(
     from: &'a [f32],
     norm_of_head: Option<HeadNorm>,
-    room: &'a mut [f32],
+    scratch: &'a mut [f32],
 ) -> &'a [f32] {
     match norm_of_head {
         Some(HeadNorm { epsilon, values: true, .. }) => {
             // SAFETY: the caller has checked the instruction set.
-            unsafe { norm::<S>(from, None, epsilon, room) };
-            room
+            unsafe { norm::<S>(from, None, epsilon, scratch) };
+            scratch
         }
         _ => from,
     }

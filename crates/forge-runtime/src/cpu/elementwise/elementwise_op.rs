@@ -36,7 +36,7 @@ impl Task for Numbers<'_> {
             Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
             Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
         };
-        let range = self.call.own(count, GRAIN);
+        let range = self.call.static_range(count, GRAIN);
         // SAFETY: this range belongs to this thread.
         let to = unsafe { y.part(range.clone()) };
         let (a, b) = (&a[range.clone()], &b[range.clone()]);
@@ -61,7 +61,7 @@ impl Numbers<'_> {
     /// Multiplies each row of `a` by its element of `b`.
     fn times(&self, a: &[f32], b: &[f32], y: Output<'_, f32>) {
         let width = self.shape.width;
-        for row in self.call.own(b.len(), 1) {
+        for row in self.call.static_range(b.len(), 1) {
             let range = row * width..(row + 1) * width;
             // SAFETY: this row belongs to this thread.
             let to = unsafe { y.part(range.clone()) };

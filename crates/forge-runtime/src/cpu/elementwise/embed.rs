@@ -38,7 +38,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);
         let mut widened = [0.0_f32; BLOCK];
-        for row in self.call.own(rows, 1) {
+        for row in self.call.static_range(rows, 1) {
             let id = Some(ids[row] as usize).filter(|&id| id < vocabulary).unwrap_or(0);
             // SAFETY: this row belongs to this thread.
             let out = unsafe { stream.part(row * width..(row + 1) * width) };

@@ -61,9 +61,9 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let padded = record.next_multiple_of(16);
         // Each thread computes the row's own line itself, because the cached copy may not yet be written by
         // its thread.
-        let room = prologue.as_ref().map_or(0, |prepare| prepare.rotation.table_len());
+        let table_len = prologue.as_ref().map_or(0, |prepare| prepare.rotation.table_len());
         let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
-        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + room);
+        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + table_len);
         let (queries, scratch) = scratch.split_at_mut(at_once * padded);
         let (sums, scratch) = scratch.split_at_mut(at_once * padded);
         let (weights, scratch) = scratch.split_at_mut(at_once * STEP);
@@ -72,7 +72,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let (made, scratch) = scratch.split_at_mut(padded);
         let (kept, cos_sin) = scratch.split_at_mut(padded);
         let shares = heads.div_ceil(at_once);
-        for item in call.share(rows * shares, 1).flatten() {
+        for item in call.claim(rows * shares, 1).flatten() {
             let (row, first) = (item / shares, item % shares * at_once);
             let count = (heads - first).min(at_once);
             let (queries, sums) = (&mut queries[..count * padded], &mut sums[..count * padded]);

@@ -40,7 +40,7 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let Some(prepare) = prepare else {
             let (latent, key) =
                 (call.input::<f32>("latent", rows * width), call.input("key", rows * rope_width));
-            for row in call.own(rows, 1) {
+            for row in call.static_range(rows, 1) {
                 let at = lines.of_row(row);
                 // SAFETY: this row belongs to this thread, and no other row has its slot and position.
                 let line = unsafe { latents.part(at..at + width + rope_width) };
@@ -54,7 +54,7 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let to = call.output::<f32>("q_rope", rows * of_queries);
         let mut scratch = Scratch::take(prepare.rotation.table_len() + width + rope_width);
         let (cos_sin, made) = scratch.split_at_mut(prepare.rotation.table_len());
-        for row in call.own(rows, 1) {
+        for row in call.static_range(rows, 1) {
             prepare.rotation.cos_sin(lines.position(row), call.scalar(1), cos_sin);
             let at = lines.of_row(row);
             // SAFETY: as above.

@@ -27,7 +27,7 @@ fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents
     let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * record;
     let latents = &call.input::<C>("latents", first + rows * record)[first..];
     let (share, keys) = (call.output::<f32>("share", rows * width), call.output("k_rope", rows * rope_width));
-    for row in call.share_rows(rows, 1).flatten() {
+    for row in call.claim_rows(rows, 1).flatten() {
         let (latent, key) = latents[row * record..][..record].split_at(width);
         // SAFETY: this position belongs to this thread.
         let (share, keys) = unsafe {
@@ -74,7 +74,7 @@ impl Task for Heads<'_> {
         let (weights, rest) = rest.split_at_mut(STEP);
         let (step_keys, step_values) = rest.split_at_mut(STEP * width);
         step_keys.fill(0.0);
-        for item in call.share_rows(rows * heads, 1).flatten() {
+        for item in call.claim_rows(rows * heads, 1).flatten() {
             let (row, head) = (item / heads, item % heads);
             let seen = end.min(positions[row] as usize + 1);
             // SAFETY: this head of this row belongs to this thread.

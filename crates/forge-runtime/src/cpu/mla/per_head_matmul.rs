@@ -45,7 +45,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let y = call.output::<f32>("y", rows * heads * if transposed { columns } else { of_matrix });
         if transposed {
             // The unit of work is some columns of a head: blocks, in whole groups.
-            for item in call.share(heads * blocks / M::WHOLE, 1).flatten() {
+            for item in call.claim(heads * blocks / M::WHOLE, 1).flatten() {
                 let (head, first) = (item / (blocks / M::WHOLE), item % (blocks / M::WHOLE) * M::WHOLE);
                 for block in first..(first + M::WHOLE).min(columns.div_ceil(BLOCK)) {
                     let count = (columns - block * BLOCK).min(BLOCK);
@@ -83,11 +83,11 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
         }
         let x = if is_ready { x } else { &scratch };
-        let x = if call.alone() { Activations::Stored(x) } else { Activations::Batch(x) };
+        let x = if call.is_decode() { Activations::Stored(x) } else { Activations::Batch(x) };
         let products = SharedWeightGemm { matrix, is_repacked: false, blocks, x, level: call.level() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];
-        for item in call.share(heads * shares, 1).flatten() {
+        for item in call.claim(heads * shares, 1).flatten() {
             let (head, first) = (item / shares, item % shares * GRAIN);
             let count = (of_matrix - first).min(GRAIN);
             for start in (0..rows).step_by(TOGETHER) {

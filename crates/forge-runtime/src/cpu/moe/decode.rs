@@ -125,16 +125,16 @@ impl<M: Matrix> Task for Of<'_, M> {
         };
         let pairs = Pairs::new(routes, chosen, experts);
         let numbers: Vec<usize> = pairs.experts.iter().map(|(expert, _)| *expert).collect();
-        let at_hand = call.at_hand(&numbers);
-        let ready = &at_hand.places[..];
-        if ready.is_empty() {
+        let ready = call.ready_experts(&numbers);
+        let places = &ready.places[..];
+        if places.is_empty() {
             return;
         }
         let is_sum = matches!(shape, Shape::Sum(_));
         // If not all experts are ready at once, their results are kept per pair, and summed in order in the
         // last phase.
-        let is_partial = is_sum && ready.len() < numbers.len();
-        let each = is_partial.then(|| call.room::<f32>(rows * chosen * outputs));
+        let is_partial = is_sum && places.len() < numbers.len();
+        let each = is_partial.then(|| call.workspace::<f32>(rows * chosen * outputs));
         // Numbers of rows of x and of results.
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
@@ -153,12 +153,12 @@ impl<M: Matrix> Task for Of<'_, M> {
             chooses,
         };
         let finish = EpilogueContext::new::<S>(call, &project, of_y);
-        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact() && (M::ROW || !call.alone());
+        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact() && (M::ROW || !call.is_decode());
         let is_expert_repacked = |place: &usize| {
             is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])
         };
-        let batches = if is_sum { 1 } else { ready.len() };
-        let OutputPartition { shares, size, piece } = match (ready.iter().any(is_expert_repacked), is_sum) {
+        let batches = if is_sum { 1 } else { places.len() };
+        let OutputPartition { shares, size, piece } = match (places.iter().any(is_expert_repacked), is_sum) {
             (true, _) => {
                 let wanted = (batches * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
                 OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
@@ -167,18 +167,18 @@ impl<M: Matrix> Task for Of<'_, M> {
             (false, false) => OutputPartition { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
         };
         let mut scratch = Scratch::take(padded + TOGETHER * piece + if is_sum { rows * piece } else { 0 });
-        let (room, scratch) = scratch.split_at_mut(padded);
+        let (padded_x, scratch) = scratch.split_at_mut(padded);
         let (values, sums) = scratch.split_at_mut(TOGETHER * piece);
-        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
+        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, padded_x);
         let coded = if is_encoded { encoded_rows::<S>(x, blocks * BLOCK) } else { Vec::new() };
-        let x = match (is_encoded, call.alone()) {
+        let x = match (is_encoded, call.is_decode()) {
             (true, _) => Activations::Codes(&coded),
             (false, true) => Activations::Stored(x),
             (false, false) => Activations::Batch(x),
         };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
-        for item in call.share(batches * pieces, 1).flatten() {
+        for item in call.claim(batches * pieces, 1).flatten() {
             // Every thread computes the routes; the thread with item 0 writes them.
             if item == 0 && route.is_some() {
                 // SAFETY: item 0 belongs to this thread.
@@ -186,7 +186,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                     .copy_from_slice(routes);
             }
             let batch = item / pieces;
-            let with = if is_sum { ready } else { &ready[batch..batch + 1] };
+            let with = if is_sum { places } else { &places[batch..batch + 1] };
             // The last partitions may have no outputs.
             let first = item % pieces * piece;
             let count = outputs.min(first + piece).saturating_sub(first);
@@ -228,7 +228,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                     }
                 }
             }
-            if !is_sum || !at_hand.is_last {
+            if !is_sum || !ready.is_last {
                 continue;
             }
             if let Some(each) = each.filter(|_| count > 0) {

@@ -43,7 +43,7 @@ impl Task for Step<'_> {
         let tail = call.output::<f32>("tail", last * count * rule.channels());
         let memory = call.output::<f32>("memory", last * heads * values * keys);
         let output = call.output::<f32>("heads", rows * heads * values);
-        for of_head in call.share(rows * heads, 1).flatten() {
+        for of_head in call.claim(rows * heads, 1).flatten() {
             let (row, head) = (of_head / heads, of_head % heads);
             let (slot, position) = (slots[row] as usize, positions[row] as usize);
             let inputs = &inputs[row * rule.inputs()..(row + 1) * rule.inputs()];

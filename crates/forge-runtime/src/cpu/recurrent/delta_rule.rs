@@ -67,7 +67,7 @@ impl Task for Rule<'_> {
         let memory = call.output::<f32>("memory", last * heads * values * keys);
         let output = call.output::<f32>("heads", rows * heads * values);
         let mut scratch = Scratch::take(ROWS * 2 * keys);
-        for head in call.share(heads, 1).flatten() {
+        for head in call.claim(heads, 1).flatten() {
             for first in (0..rows).step_by(ROWS) {
                 let together = first..rows.min(first + ROWS);
                 let mut head_inputs = [HeadInputs::default(); ROWS];

@@ -55,11 +55,11 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
         let OutputPartition { shares, size, piece } =
             OutputPartition::of_strips(&finish, outputs, call.workers(), wanted);
         let pieces =
-            call.share((shares * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
+            call.claim((shares * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
         let pitch = pieces.at_once() * piece;
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
-        let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
-        let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
+        let (padded_x, values) = scratch.split_at_mut(rows * blocks * BLOCK);
+        let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, padded_x), blocks * BLOCK);
         let matrix = M::find(call, "weight", outputs, blocks);
         for pieces in pieces {
             // The last partitions may have no outputs.
