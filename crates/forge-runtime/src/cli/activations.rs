@@ -166,8 +166,8 @@ mod tests {
         for (share, limit) in [(0.5, 3.9), (0.9, 7.9), (1.0, 8.9)] {
             assert!(!found.is_within(&[bound(share, limit)]));
         }
-        let broken = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
-        assert!(!broken.is_within(&[]), "NaN violates any bound");
+        let nan = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
+        assert!(!nan.is_within(&[]), "NaN violates any bound");
     }
 
     #[test]

@@ -240,8 +240,8 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
     let served = serve(&Setting { slots: 4, context: 600, pace: 5, ..PLAIN });
     let common = ids(1, 80);
     let questions: Vec<Vec<usize>> = (2..6).map(|seed| [common.clone(), ids(seed, 9)].concat()).collect();
-    let asked: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
-    let answers: Vec<Value> = asked.into_iter().map(|asked| asked.response().json()).collect();
+    let pending: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
+    let answers: Vec<Value> = pending.into_iter().map(|pending| pending.response().json()).collect();
     assert_eq!(served.metric("prompt_tokens_cached_total"), 240.0, "three times what they have in common");
     let mut cached: Vec<u64> = answers
         .iter()
@@ -257,14 +257,14 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
     // The prefix of a running request can be copied too.
     let mut long = greedy(&questions[0], 500);
     long["stream"] = true.into();
-    let mut asked = served.ask(PLAINLY, &long);
-    asked.event().unwrap();
+    let mut pending = served.ask(PLAINLY, &long);
+    pending.event().unwrap();
     let before = served.metric("prompt_tokens_cached_total");
     served.answer(PLAINLY, &greedy(&[questions[0].clone(), ids(8, 3)].concat(), 2));
     // The first request is still running.
     served.becomes("requests_running", 1.0);
     assert_eq!(served.metric("prompt_tokens_cached_total") - before, 89.0);
-    while asked.event().is_some() {}
+    while pending.event().is_some() {}
     served.end();
 }
 

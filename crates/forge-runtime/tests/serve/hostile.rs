@@ -104,14 +104,14 @@ fn other_requests_do_not_wait_for_grammars() {
     served.post(PLAINLY, &guided("guided_regex", "a"));
     // Each takes several tenths of a second.
     let slow = guided("guided_regex", r"(\pL|\d)?".repeat(240));
-    let asked: Vec<_> = (0..30).map(|_| served.ask(PLAINLY, &slow)).collect();
+    let pending: Vec<_> = (0..30).map(|_| served.ask(PLAINLY, &slow)).collect();
     let start = Instant::now();
     for _ in 0..3 {
         served.answer(PLAINLY, &json!({ "prompt": "abc", "max_tokens": 1 }));
     }
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     // Requests beyond the queue's length get 503 with Retry-After.
-    let responses: Vec<_> = asked.into_iter().map(crate::support::http::Asked::response).collect();
+    let responses: Vec<_> = pending.into_iter().map(crate::support::http::OpenResponse::response).collect();
     let refused: Vec<_> = responses.iter().filter(|response| response.status == 503).collect();
     assert!(!refused.is_empty() && refused.len() < 30, "{} of 30", refused.len());
     for response in refused {

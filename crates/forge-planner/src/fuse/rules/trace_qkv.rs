@@ -127,15 +127,15 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     let Some((rotate, Kind::Rotate { heads: rotated_heads, rotation })) = rotate.map(|it| (it, &it.kind))
     else {
         // Heads without RoPE have a norm at most.
-        let passed = after.map(|_| value);
+        let skipped = after.map(|_| value);
         let fits = after.is_none_or(|(_, _, parts)| parts == heads && list.uses(value) == 1);
-        between.extend(passed);
+        between.extend(skipped);
         let norm = after.map(|(norm, ..)| Normed { after_rope: false, ..norm });
         return fits.then_some(Traced { source: rotated, heads, rotation: None, norm });
     };
     let before = norm_of_heads(list, rotate.inputs[0], false);
     let source = before.map_or(rotate.inputs[0], |(_, input, _)| input);
-    let passed: Vec<Value> = [Some(value), after.map(|_| rotated), before.map(|_| rotate.inputs[0])]
+    let skipped: Vec<Value> = [Some(value), after.map(|_| rotated), before.map(|_| rotate.inputs[0])]
         .into_iter()
         .flatten()
         .collect();
@@ -143,10 +143,10 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     let norms: Vec<(Normed, usize)> =
         [after, before].into_iter().flatten().map(|(norm, _, parts)| (norm, parts)).collect();
     let fits = *rotated_heads == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
-    if !fits || passed.iter().any(|value| list.uses(*value) != 1) {
+    if !fits || skipped.iter().any(|value| list.uses(*value) != 1) {
         return None;
     }
-    between.extend(passed);
+    between.extend(skipped);
     Some(Traced { source, heads, rotation: Some(rotation), norm: norms.first().map(|(norm, _)| *norm) })
 }
 

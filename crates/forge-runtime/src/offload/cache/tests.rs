@@ -103,9 +103,9 @@ fn fetched_experts_are_complete_and_cached() {
         let before = streamed.stats();
         fetch(&mut streamed, layer, &experts).unwrap();
         let counts = streamed.stats().since(&before);
-        let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
-        assert_eq!((counts.requests, counts.hits), (asked, found), "{layer} {experts:?}");
-        assert_eq!(counts.read_bytes, (asked - found) * RECORD as u64, "{layer} {experts:?}");
+        let requested = experts.iter().filter(|expert| **expert != 5).count() as u64;
+        assert_eq!((counts.requests, counts.hits), (requested, found), "{layer} {experts:?}");
+        assert_eq!(counts.read_bytes, (requested - found) * RECORD as u64, "{layer} {experts:?}");
     }
 }
 

@@ -99,7 +99,7 @@ impl<M: Matrix> Panels<'_, M> {
         // The bias of quants in the panel, as the instruction set needs it.
         let quant_offset = M::QUANT_OFFSET.unwrap_or(0);
         let more = if level.has_tiles() { quant_offset.min(0) } else { S::RAISED };
-        let is_asked = level.streams().is_one();
+        let prefetches = level.streams().is_one();
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
             let mut coming = [None; PANEL / OUTPUTS];
@@ -110,7 +110,7 @@ impl<M: Matrix> Panels<'_, M> {
                     match is_repacked {
                         true => {
                             let first = of_output / OUTPUTS + first_block;
-                            if is_asked {
+                            if prefetches {
                                 let next = first + self.next(first_block);
                                 coming[output / OUTPUTS] = Some(matrix.strip(next));
                             }
