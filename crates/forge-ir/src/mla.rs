@@ -51,7 +51,7 @@ mod tests {
     use crate::{Param, ParamKind, State};
 
     #[test]
-    fn what_fits_has_a_width() {
+    fn computes_output_widths_and_rejects_mismatches() {
         assert_eq!(each_head(&[12, 5], 3, false, 15), Ok(12));
         assert_eq!(each_head(&[12, 5], 3, true, 12), Ok(15));
         let kind = ParamKind::State(State::Latents(LatentCache { width: 6, rope_width: 2 }));

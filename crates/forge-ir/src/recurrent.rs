@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_has_a_width() {
+    fn computes_output_widths_and_rejects_mismatches() {
         let body = &body();
         assert_eq!(convolve(body, [0, 1].map(ParamId), 6), Ok(6));
         for keys in [3, 6, 12] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn rejects_shapes_that_do_not_match() {
         let body = &body();
         let convolved = |params: [usize; 2], x| convolve(body, params.map(ParamId), x);
         let timed = |vectors: [usize; 2], by, memory, inputs: [usize; 5]| {

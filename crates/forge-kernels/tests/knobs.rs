@@ -125,7 +125,7 @@ fn knobs_of_real_shapes() {
 
 /// DeepSeek V3 has enough heads for whole rows; V2 Lite has 16, and shares columns and rows among threadgroups on large chips.
 #[test]
-fn matrices_of_heads_keep_cores_busy() {
+fn per_head_matrices_keep_cores_busy() {
     let each = |cores, heads, transposed| {
         PerHeadLayout::each_for(cores, Format::Q4_0, [heads, 128, 512], transposed)
     };

@@ -15,7 +15,7 @@ use forge_ops::{
     Scores, Squares, UnaryOp,
 };
 
-fn refusal(name: &str, spec: Spec) -> String {
+fn rejection(name: &str, spec: Spec) -> String {
     match render(name, &spec) {
         Ok(_) => format!("{spec:?} is rendered"),
         Err(error) => error.to_string(),
@@ -36,7 +36,7 @@ fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spe
 }
 
 #[test]
-fn refusals() {
+fn rejects_impossible_sizes() {
     let mut rotations =
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // RoPE is optional, but long-context frequencies need it.
@@ -45,12 +45,12 @@ fn refusals() {
     rotations[2].rotation.frequencies.to_mut()[1] = f32::INFINITY;
     rotations[3].rotation.magnitude = f32::NAN;
     let cases = [
-        refusal("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
-        refusal("half", Spec::Argmax(Argmax { vocabulary: 5 })),
-        refusal("a", Spec::Argmax(Argmax { vocabulary: 0 })),
-        refusal("a", Spec::Sample(Sample { vocabulary: 0 })),
-        refusal("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
-        refusal(
+        rejection("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
+        rejection("half", Spec::Argmax(Argmax { vocabulary: 5 })),
+        rejection("a", Spec::Argmax(Argmax { vocabulary: 0 })),
+        rejection("a", Spec::Sample(Sample { vocabulary: 0 })),
+        rejection("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
+        rejection(
             "a",
             Spec::Embed(Embed {
                 format: Format::F16,
@@ -61,7 +61,7 @@ fn refusals() {
                 squares: None,
             }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::Embed(Embed {
                 format: Format::F16,
@@ -72,7 +72,7 @@ fn refusals() {
                 squares: None,
             }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::RmsNorm(RmsNorm {
                 width: 8,
@@ -83,7 +83,7 @@ fn refusals() {
                 pitch: None,
             }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::NormAdd(NormAdd {
                 width: 8,
@@ -93,17 +93,17 @@ fn refusals() {
                 squares: Some(Squares { partials: 0, gain: true }),
             }),
         ),
-        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
-        refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
-        refusal("a", attend(4, 2, 384, Format::F16, 1.0)),
-        refusal("a", attend(5, 2, 64, Format::F16, 1.0)),
-        refusal("a", attend(64, 1, 64, Format::F16, 1.0)),
-        refusal("a", attend(4, 2, 64, Format::Q4_0, 1.0)),
-        refusal("a", attend(4, 2, 80, Format::Q8_0, 1.0)),
-        refusal("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
+        rejection("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
+        rejection("a", attend(4, 2, 7, Format::F16, 1.0)),
+        rejection("a", attend(4, 2, 384, Format::F16, 1.0)),
+        rejection("a", attend(5, 2, 64, Format::F16, 1.0)),
+        rejection("a", attend(64, 1, 64, Format::F16, 1.0)),
+        rejection("a", attend(4, 2, 64, Format::Q4_0, 1.0)),
+        rejection("a", attend(4, 2, 80, Format::Q8_0, 1.0)),
+        rejection("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
     ]
     .into_iter()
-    .chain(rotations.map(|rotate| refusal("a", Spec::RotateAppend(rotate))));
+    .chain(rotations.map(|rotate| rejection("a", Spec::RotateAppend(rotate))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
     invalid kernel name `2nd`: use letters, digits and underscores, and no C++ keyword or support function
     invalid kernel name `half`: use letters, digits and underscores, and no C++ keyword or support function
@@ -130,7 +130,7 @@ fn refusals() {
 }
 
 #[test]
-fn refusals_of_attention() {
+fn rejects_impossible_attention() {
     let split = |query_heads, width| common::attend(query_heads, 1, width, Format::F16);
     let rotate =
         |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
@@ -144,25 +144,25 @@ fn refusals_of_attention() {
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
-        refusal("rope_pair", Spec::RotateAppend(rotate(2, 16))),
-        refusal("a", with_prologue(rotate(17, 128))),
-        refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
-        refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
-        refusal("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
-        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
-        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
-        refusal("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
-        refusal(
+        rejection("rope_pair", Spec::RotateAppend(rotate(2, 16))),
+        rejection("a", with_prologue(rotate(17, 128))),
+        rejection("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
+        rejection("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
+        rejection("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
+        rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
+        rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
+        rejection("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
+        rejection(
             "a",
             Spec::AttendTiled(
                 split(2, 16).with_op(|op| Attend { prologue: Some(common::prologue(&rotate(2, 16))), ..op }),
             ),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(f32::NAN)), width: 8 }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::RmsNorm(RmsNorm {
                 width: 8,
@@ -173,14 +173,14 @@ fn refusals_of_attention() {
                 pitch: None,
             }),
         ),
-        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
-        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
-        refusal(
+        rejection("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
+        rejection("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
+        rejection(
             "a",
             Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(65), ring: Some(64), ..op })),
         ),
-        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
-        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: too_many })),
+        rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
+        rejection("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: too_many })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     invalid kernel name `rope_pair`: use letters, digits and underscores, and no C++ keyword or support function
@@ -203,54 +203,55 @@ fn refusals_of_attention() {
 }
 
 #[test]
-fn refusals_of_projections() {
+fn rejects_impossible_projections() {
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let norm = |partials, epsilon| Some(DeferredNorm { partials, epsilon });
     let plain = |rows, outputs, inputs| common::project(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
     let one = || plain(Rows::One, 64, 64);
-    let refused = |project| refusal("a", Spec::Project(project));
-    let knobs_refused = |rows, epilogue, change: fn(&mut Knobs)| refusal("a", knobs(rows, epilogue, change));
+    let rejected = |project| rejection("a", Spec::Project(project));
+    let rejected_knobs =
+        |rows, epilogue, change: fn(&mut Knobs)| rejection("a", knobs(rows, epilogue, change));
     let cases = [
-        refused(plain(Rows::One, 0, 64)),
-        refused(plain(Rows::One, 64, 0)),
-        refused(plain(Rows::One, 1 << 30, 4096)),
-        refused(plain(Rows::One, 7, 64).with_op(|op| Linear { epilogue: gate, ..op })),
-        refused(one().with_op(|op| Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..op })),
-        refused(one().with_op(|op| Linear { norm: norm(0, 1e-5), ..op })),
-        refused(one().with_op(|op| Linear { norm: norm(4, f32::NAN), ..op })),
-        refused(plain(Rows::Few, 64, 64).with_op(|op| Linear { norm: norm(4, 1e-5), ..op })),
-        refused(plain(Rows::Many, 64, 64).with_op(|op| Linear { epilogue: squares(64), ..op })),
-        refused(
+        rejected(plain(Rows::One, 0, 64)),
+        rejected(plain(Rows::One, 64, 0)),
+        rejected(plain(Rows::One, 1 << 30, 4096)),
+        rejected(plain(Rows::One, 7, 64).with_op(|op| Linear { epilogue: gate, ..op })),
+        rejected(one().with_op(|op| Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..op })),
+        rejected(one().with_op(|op| Linear { norm: norm(0, 1e-5), ..op })),
+        rejected(one().with_op(|op| Linear { norm: norm(4, f32::NAN), ..op })),
+        rejected(plain(Rows::Few, 64, 64).with_op(|op| Linear { norm: norm(4, 1e-5), ..op })),
+        rejected(plain(Rows::Many, 64, 64).with_op(|op| Linear { epilogue: squares(64), ..op })),
+        rejected(
             plain(Rows::Few, 64, 64)
                 .with_op(|op| Linear { epilogue: Epilogue::Best { candidates: 1 << 16 }, ..op }),
         ),
-        refused(
+        rejected(
             plain(Rows::Few, 64, 64).with_op(|op| Linear { epilogue: Epilogue::Multiply { of: 64 }, ..op }),
         ),
-        refused(
+        rejected(
             plain(Rows::One, 64, 64).with_op(|op| Linear { epilogue: Epilogue::Multiply { of: 63 }, ..op }),
         ),
-        refused(one().with_op(|op| Linear { epilogue: squares(3), ..op })),
-        knobs_refused(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 3),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 0),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.packets = 2),
-        knobs_refused(Rows::One, Epilogue::Best { candidates: 1 << 16 }, |knobs| {
+        rejected(one().with_op(|op| Linear { epilogue: squares(3), ..op })),
+        rejected_knobs(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.split = 3),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.split = 0),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.packets = 2),
+        rejected_knobs(Rows::One, Epilogue::Best { candidates: 1 << 16 }, |knobs| {
             (knobs.rows_per_simdgroup, knobs.simdgroups) = (8, 8)
         }),
-        knobs_refused(Rows::Few, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 4),
-        knobs_refused(Rows::Few, Epilogue::Store, |knobs| {
+        rejected_knobs(Rows::Few, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 4),
+        rejected_knobs(Rows::Few, Epilogue::Store, |knobs| {
             (knobs.rows_per_simdgroup, knobs.simdgroups) = (32, 16)
         }),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 24),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 0),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 256),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.split = 4),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| (knobs.tile_rows, knobs.split) = (64, 2)),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 24),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 0),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 256),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.split = 4),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| (knobs.tile_rows, knobs.split) = (64, 2)),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of outputs is 0; leave the kernel out of the plan
@@ -285,7 +286,7 @@ fn refusals_of_projections() {
 }
 
 #[test]
-fn refusals_of_experts() {
+fn rejects_impossible_experts() {
     let route = || Route {
         experts: 12,
         chosen: 3,
@@ -397,7 +398,7 @@ fn refusals_of_experts() {
         Spec::ExpertsJoin(ExpertsJoin { chosen: 33, width: 64, adds: false }),
         Spec::ExpertsJoin(ExpertsJoin { chosen: 16, width: 1 << 30, adds: false }),
     ];
-    let cases: Vec<String> = cases.into_iter().map(|spec| refusal("a", spec)).collect();
+    let cases: Vec<String> = cases.into_iter().map(|spec| rejection("a", spec)).collect();
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of experts is 0; leave the kernel out of the plan
     kernel `a`: the number of experts is 1025, and must be at most 1024, 32 per lane
@@ -439,7 +440,7 @@ fn refusals_of_experts() {
 
 /// Every spec within the limits renders, within the hardware's limits.
 #[test]
-fn what_is_not_refused_renders() {
+fn specs_within_the_limits_render() {
     let mut seed = 1_u32;
     let mut below = |end: usize| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -505,7 +506,7 @@ fn what_is_not_refused_renders() {
 }
 
 #[test]
-fn refusals_of_latents() {
+fn rejects_impossible_mla() {
     let each = |change: fn(&mut PerHeadKernel)| {
         let mut each = Kernel {
             op: PerHeadLinear {
@@ -519,7 +520,7 @@ fn refusals_of_latents() {
             layout: PerHeadLayout { together: 1, each: 4 },
         };
         change(&mut each);
-        refusal("a", Spec::EachHead(each))
+        rejection("a", Spec::EachHead(each))
     };
     let prepared = || {
         common::latents().into_iter().filter_map(|spec| match spec {
@@ -530,10 +531,10 @@ fn refusals_of_latents() {
     let attend = |change: fn(&mut LatentAttend)| {
         let Some(Spec::LatentAttend(mut attend)) = prepared().next() else { panic!("there is one") };
         change(&mut attend);
-        refusal("a", Spec::LatentAttend(attend))
+        rejection("a", Spec::LatentAttend(attend))
     };
     let append = |width, rope_width, cache| {
-        refusal("a", Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare: None }))
+        rejection("a", Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare: None }))
     };
     let unfolded = |change: fn(&mut MlaExpandedKernel)| {
         let mut attend = Kernel {
@@ -548,12 +549,12 @@ fn refusals_of_latents() {
             layout: MlaExpandedLayout { operand: Operand::F32, tile: 16 },
         };
         change(&mut attend);
-        refusal("a", Spec::AttendUnfolded(attend))
+        rejection("a", Spec::AttendUnfolded(attend))
     };
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
         let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
-        refusal("a", Spec::Project(plain.with_op(|op| Linear { norm, own_norm, ..op })))
+        rejection("a", Spec::Project(plain.with_op(|op| Linear { norm, own_norm, ..op })))
     };
     let cases = [
         each(|each| each.op.heads = 0),
@@ -576,14 +577,14 @@ fn refusals_of_latents() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.to_mut().clear())),
-        refusal("a", Spec::LatentShare(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 })),
+        rejection("a", Spec::LatentShare(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 })),
         unfolded(|attend| attend.op.values = 0),
         unfolded(|attend| attend.op.scale = f32::NAN),
         unfolded(|attend| attend.op.queries_pitch = 511),
         unfolded(|attend| attend.layout.tile = 24),
         unfolded(|attend| attend.layout.operand = Operand::F16),
         unfolded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
-        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
+        rejection("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];

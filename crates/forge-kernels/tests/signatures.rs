@@ -292,7 +292,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
 }
 
 #[test]
-fn signatures_are_those_documented() {
+fn signatures_match_their_documentation() {
     for spec in [common::others(), common::projections(), common::attentions()].concat() {
         let instance = render("some_kernel", &spec).unwrap_or_else(|error| panic!("{error}"));
         let decl = &instance.decl;

@@ -287,7 +287,7 @@ fn argmax() {
 }
 
 #[test]
-fn a_file_has_each_support_unit_once() {
+fn a_file_contains_each_support_unit_once() {
     let specs = [Rows::One, Rows::Few].map(|rows| common::project(rows, Format::F32, 8, 32, Epilogue::Store));
     let names = ["head_one", "head_few"];
     let instances: Result<Vec<_>, _> =

@@ -47,7 +47,7 @@ fn engine(load: LoadModel, context: u32, slots: u32) -> Engine<CpuDevice> {
 }
 
 #[test]
-fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
+fn generation_does_not_depend_on_run_ahead() {
     let wanted = Reference::new().greedy(&PROMPT, 30);
     for (lead, slots) in LEADS.into_iter().flat_map(|lead| [(lead, 1), (lead, 3)]) {
         let slot = slots - 1;
@@ -66,7 +66,7 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
 
 /// The host samples from the logits of every token; the device samples by itself.
 #[test]
-fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
+fn device_sampling_matches_the_host_at_any_run_ahead() {
     let plain = SamplingParams::default();
     for sampling in [
         SamplingParams { temperature: 2.0, ..plain.clone() },
@@ -99,7 +99,7 @@ fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
 
 /// A generation that is stopped after a few tokens, while the device has run ahead.
 #[test]
-fn what_was_written_beyond_the_end_is_none_of_the_text() {
+fn tokens_after_the_end_are_dropped() {
     let reference = Reference::new();
     let wanted = reference.greedy(&PROMPT, 3);
     for lead in LEADS {
@@ -117,7 +117,7 @@ fn what_was_written_beyond_the_end_is_none_of_the_text() {
 }
 
 #[test]
-fn a_chain_ends_where_positions_do() {
+fn multi_step_decode_ends_at_the_context_length() {
     for lead in LEADS {
         let mut engine = engine(Tiny::load, 9, 1);
         engine.run_tokens(0, &PROMPT, Output::Nothing).unwrap();
@@ -144,7 +144,7 @@ fn a_chain_ends_where_positions_do() {
 /// The recurrent state is where the device has stopped. It can be restored from a snapshot, but not to the
 /// last accepted token.
 #[test]
-fn memories_go_back_to_where_they_were_remembered() {
+fn recurrent_states_are_restored() {
     let text = [3, 1, 4];
     let mut plain = engine(Halving::load, 12, 1);
     let mut wanted = plain.run_tokens(0, &text, Output::Greedy).unwrap().next_tokens;
@@ -221,7 +221,7 @@ impl Device for Failing {
 }
 
 #[test]
-fn what_a_failing_device_has_given_before_is_the_slots() {
+fn tokens_before_a_device_failure_are_kept() {
     let (tiny, weights) = repacked(Tiny::load, 40, 1);
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let mut engine = Engine::new(tiny, Failing(device, 2), 40, 1);

@@ -25,7 +25,7 @@ fn each(call: &cpu::KernelArgs<'_>, shape: &PerHeadLinear) {
 }
 
 #[test]
-fn every_head_multiplies_its_own_part() {
+fn per_head_matmul_multiplies_each_heads_part() {
     kernel_under_test!(SHAPE, PerHeadLinear, each);
     let mut random = Random(21);
     let affine = affine(4, 64, Scales::Bf16);
@@ -160,7 +160,7 @@ fn place((slot, position): (u32, u32), record: usize) -> usize {
 
 /// Rows are appended to the latent cache, and other entries do not change.
 #[test]
-fn lines_are_appended_as_they_are_or_prepared() {
+fn mla_append_writes_plain_or_prepared_lines() {
     kernel_under_test!(SHAPE, LatentAppend, cpu::latent_append);
     let mut random = Random(22);
     for sizes @ [heads, width, rope_width] in SHAPES {
@@ -223,7 +223,7 @@ fn lines_are_appended_as_they_are_or_prepared() {
 }
 
 #[test]
-fn heads_share_latents() {
+fn mla_heads_share_latents() {
     kernel_under_test!(SHAPE, LatentAttend, cpu::latent_attend);
     let mut random = Random(23);
     for sizes @ [heads, width, rope_width] in SHAPES {
@@ -307,7 +307,7 @@ fn heads_share_latents() {
 }
 
 #[test]
-fn a_share_is_what_lines_hold() {
+fn load_latents_reads_a_kv_tile() {
     kernel_under_test!(SHAPE, MlaLoadLatents, cpu::latent_share);
     let mut random = Random(24);
     for [_, width, rope_width] in SHAPES {
@@ -338,7 +338,7 @@ fn a_share_is_what_lines_hold() {
 
 /// Attention tile by tile equals attention over all positions.
 #[test]
-fn heads_meet_keys_and_values_share_by_share() {
+fn attention_over_kv_splits_is_exact() {
     kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_unfolded);
     let mut random = Random(25);
     for [heads, keys, rope_width, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {

@@ -29,7 +29,7 @@ fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn convolutions_see_the_last_rows_of_their_slot() {
+fn convolutions_read_the_conv_state_of_their_slot() {
     kernel_under_test!(SHAPE, ops::CausalConv, cpu::convolve);
     let mut random = Random(11);
     for (width, count) in [(300, 4), (1, 2), (50, 5)] {
@@ -157,7 +157,7 @@ fn rule(shape: &mixer::Shape) -> ops::DeltaRule {
 }
 
 #[test]
-fn mixers_convolve_update_and_gate() {
+fn delta_rule_convolves_updates_and_gates() {
     kernel_under_test!(CONVOLVE, ops::CausalConv, cpu::convolve);
     let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
     let mut random = Random(13);
@@ -235,7 +235,7 @@ fn learns(
 }
 
 #[test]
-fn a_row_of_a_slot_takes_one_step() {
+fn delta_step_processes_one_row_of_a_slot() {
     kernel_under_test!(SHAPE, ops::DeltaStep, cpu::delta_step);
     let names = ["inputs", "taps", "rate", "bias", "gain", "slots", "positions", "tail", "memory", "heads"];
     let kernel = kernel("delta_step", names.to_vec(), run);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_read_what_others_keep_and_take_what_the_prologue_leaves() {
+    fn accepts_shared_kv_caches_and_prologue_values() {
         let graph = drafted_beside().validate().expect("it is sound");
         let text = graph.to_string();
         for line in [
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_beside_the_stream_is_named() {
+    fn rejects_invalid_cross_layer_values() {
         type Change = fn(&mut Draft);
         let cases: [(&str, Change); 10] = [
             ("state 0 is read before it is written", |draft| draft.layers.reverse()),

@@ -318,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_draft_is_a_graph() {
+    fn valid_drafts_become_graphs() {
         let graph = draft().validate().expect("it is sound");
         assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4]);
         assert_eq!(graph.applications().count(), 3);
     }
 
     #[test]
-    fn what_few_models_have_is_sound_too() {
+    fn accepts_rare_features() {
         let mut draft = draft();
         let layer = &mut draft.bodies[1];
         layer.nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_named() {
+    fn rejects_each_invalid_draft() {
         type Change = fn(&mut Draft);
         let cases: [(&str, Change); 35] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_that_nothing_uses_is_a_fault() {
+    fn rejects_unused_weights() {
         let mut draft = draft();
         draft.weights.push(Weight { tensor: "spare".to_owned(), ..draft.weights[1].clone() });
         let faults = draft.validate().expect_err("a weight is spare");

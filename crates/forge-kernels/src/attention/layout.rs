@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_rule_chooses_is_tried() {
+    fn default_attention_layouts_are_tuning_candidates() {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (32, 1), (14, 2), (40, 8)] {
             for width in [6, 64, 80, 128, 256, 512] {
                 for cache in [Format::F32, Format::F16, Format::Q8_0] {

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_values_are_made_from_where_it_is_fewer_operations() {
+    fn mla_expands_where_it_needs_fewer_operations() {
         for (width, rope_width, keys, values, from) in [
             (512, 64, 128, 128, Some(171)),
             (24, 8, 16, 16, Some(49)),

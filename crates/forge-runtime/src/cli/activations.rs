@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_on_its_share_of_the_positions() {
+    fn bounds_apply_to_their_fraction_of_positions() {
         let exact = vec![vec![-1.0, 1.0]; 10];
         let rounded: Vec<Vec<f32>> = (0..10).map(|index| vec![-1.0, 1.0 + index as f32]).collect();
         let found = Divergence::between(&exact, &rounded);

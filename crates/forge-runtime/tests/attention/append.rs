@@ -9,7 +9,7 @@ use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, Rotation};
 
 #[test]
-fn append_fills_the_cache() {
+fn append_writes_keys_and_values() {
     kernel_under_test!(SHAPE, ops::Append, cpu::append);
     let mut random = Random(10);
     for (rows, key_heads, width, cache) in
@@ -105,7 +105,7 @@ pub(crate) fn raw(
 }
 
 #[test]
-fn rotate_append_norms_turns_and_fills_the_cache() {
+fn rope_append_normalizes_rotates_and_appends() {
     kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(5);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });

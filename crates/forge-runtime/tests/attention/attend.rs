@@ -157,7 +157,7 @@ fn attend_is_softmax_times_values() {
 }
 
 #[test]
-fn attend_prepares_its_own_row() {
+fn attention_prologue_prepares_its_row() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(11);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });

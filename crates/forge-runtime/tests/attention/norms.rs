@@ -51,7 +51,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
-fn a_norm_is_added_in_place() {
+fn norm_add_is_in_place() {
     kernel_under_test!(SHAPE, ops::NormAdd, cpu::norm_add);
     let mut random = Random(5);
     for (rows, width, gain, factor, squares) in [
@@ -133,7 +133,7 @@ fn gelu(x: f64) -> f64 {
 }
 
 #[test]
-fn layer_norm_takes_the_mean_off() {
+fn layer_norm_subtracts_the_mean() {
     kernel_under_test!(SHAPE, ops::LayerNorm, cpu::layer_norm);
     let mut random = Random(14);
     for (rows, width, bias, gather) in [
@@ -180,7 +180,7 @@ fn layer_norm_takes_the_mean_off() {
 }
 
 #[test]
-fn elementwise_is_its_function() {
+fn elementwise_applies_its_function() {
     kernel_under_test!(SHAPE, ops::Elementwise, cpu::elementwise);
     let mut random = Random(8);
     for (rows, width) in [(1, 1), (3, 17), (2, 1500)] {
@@ -267,7 +267,7 @@ fn elementwise_is_its_function() {
 }
 
 #[test]
-fn columns_are_taken_as_they_are() {
+fn slice_columns_copies_columns() {
     kernel_under_test!(SHAPE, ops::SliceColumns, cpu::take);
     let mut random = Random(9);
     for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {

@@ -40,7 +40,7 @@ fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
 }
 
 #[test]
-fn codes_are_those_of_what_f32_would_keep() {
+fn quantization_matches_f32_rounding() {
     kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(31);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
@@ -92,7 +92,7 @@ fn codes_are_those_of_what_f32_would_keep() {
 }
 
 #[test]
-fn rows_see_the_numbers_that_codes_stand_for() {
+fn attention_reads_dequantized_caches() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(32);
     let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);

@@ -6,7 +6,7 @@ use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, LongContext, Pairing, Rotation};
 
 #[test]
-fn long_contexts_turn_heads_their_own_way() {
+fn rope_scales_for_long_contexts() {
     kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
     let mut random = Random(12);
     let (rows, heads, width) = (3, 2, 16);
@@ -46,7 +46,7 @@ fn long_contexts_turn_heads_their_own_way() {
 }
 
 #[test]
-fn rotate_turns_pairs() {
+fn rope_rotates_pairs() {
     kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
     let mut random = Random(9);
     for (rows, heads, width, pairs, pairing, magnitude) in [

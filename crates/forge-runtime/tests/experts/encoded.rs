@@ -30,7 +30,7 @@ fn rounded(numbers: &[f32], width: usize) -> Vec<f32> {
 }
 
 #[test]
-fn rows_that_meet_experts_are_encoded() {
+fn expert_inputs_are_quantized() {
     let mut random = Random(21);
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
@@ -57,7 +57,7 @@ fn rows_that_meet_experts_are_encoded() {
 }
 
 #[test]
-fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
+fn experts_are_bitwise_identical_in_any_batch_and_layout() {
     let mut random = Random(22);
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
@@ -84,7 +84,7 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
 
 /// Partitions of outputs that are not whole strips, and more partitions than outputs.
 #[test]
-fn a_row_leaves_the_same_squares_however_matrices_lie() {
+fn partial_squares_do_not_depend_on_the_weight_layout() {
     kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(23);

@@ -50,7 +50,7 @@ fn exactly(level: Isa, threads: usize) -> Run {
 }
 
 #[test]
-fn rows_expert_by_expert_are_those_of_routes_in_order() {
+fn grouped_rows_follow_the_routes_in_order() {
     let mut random = Random(11);
     for (rows, sizes, tile_rows) in GROUPED {
         let layer = Layer::new(&mut random, Format::F32, rows, sizes);
@@ -80,7 +80,7 @@ fn rows_expert_by_expert_are_those_of_routes_in_order() {
 }
 
 #[test]
-fn rows_expert_by_expert_are_the_same_to_the_bit_as_row_by_row() {
+fn grouped_rows_are_bitwise_identical_to_single_rows() {
     let mut random = Random(12);
     for (rows, sizes, tile_rows) in GROUPED {
         for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {

@@ -85,7 +85,7 @@ impl Case {
 }
 
 #[test]
-fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
+fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
     let mut random = Random(11);
     let shapes = [
         (1, 9, 3),
@@ -122,7 +122,7 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
 
 /// The int8 accumulators of every ISA level hold the largest sums, of either sign.
 #[test]
-fn sums_have_room_for_the_largest_codes() {
+fn integer_sums_do_not_overflow() {
     let mut random = Random(16);
     for format in FORMATS.into_iter().filter(|format| encodes(*format)) {
         for byte in if format == Format::Q8_0 { [0x7f, 0x81] } else { [0xff, 0] } {
@@ -144,7 +144,7 @@ fn sums_have_room_for_the_largest_codes() {
 }
 
 #[test]
-fn what_experts_are_chosen_by_is_never_encoded() {
+fn router_inputs_are_never_quantized() {
     let mut random = Random(15);
     for (program, rows) in [(Decode, 1), (Batch, 1), (Batch, 4), (Batch, 9)] {
         for format in [Format::Q8_0, Format::Q4_0] {
@@ -162,7 +162,7 @@ fn what_experts_are_chosen_by_is_never_encoded() {
 /// For small and large batches, and for partitions of strips among threads: the result depends neither on the
 /// layout of a matrix nor on the time of its repacking.
 #[test]
-fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
+fn repacked_and_row_major_results_are_bitwise_identical() {
     let mut random = Random(14);
     let shapes =
         [(1, 16, 32), (1, 144, 70), (2, 48, 33), (3, 80, 2050), (4, 16, 64), (5, 112, 96), (70, 272, 1056)];
@@ -191,7 +191,7 @@ fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
 /// Partitions of outputs that are not whole strips, larger than one work item, and more partitions than
 /// outputs.
 #[test]
-fn strips_leave_what_rows_leave_to_the_bit() {
+fn repacked_epilogues_are_bitwise_identical() {
     let mut random = Random(15);
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let best = |candidates| Epilogue::Best { candidates };
@@ -261,7 +261,7 @@ fn strips_leave_what_rows_leave_to_the_bit() {
 }
 
 #[test]
-fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
+fn decode_quantizes_activations_for_int8_gemv() {
     let mut random = Random(12);
     for (outputs, inputs) in [(40_usize, 100_usize), (3, 64), (70, 1056), (33, 96), (41, 2050)] {
         for format in FORMATS {
@@ -284,7 +284,7 @@ fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
 
 /// Largest values, smallest values and NaN do not affect other rows.
 #[test]
-fn what_is_no_number_shows_and_what_is_next_to_nothing_is_nothing() {
+fn nan_propagates_and_denormals_are_zero() {
     let mut random = Random(13);
     let odd_numbers =
         [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (1e-40, true), (0.0, true)];

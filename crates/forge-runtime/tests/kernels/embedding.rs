@@ -75,7 +75,7 @@ fn embed_widens_rows_exactly() {
 }
 
 #[test]
-fn embedding_leaves_squares() {
+fn embedding_writes_partial_squares() {
     kernel_under_test!(SHAPE, ops::Embed, embed);
     let mut random = Random(8);
     for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {

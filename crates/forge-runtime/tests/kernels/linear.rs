@@ -116,7 +116,7 @@ fn project_is_a_matrix_product() {
 
 /// Batch invariance: the result of a row does not depend on the number of rows.
 #[test]
-fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
+fn projections_are_batch_invariant() {
     kernel_under_test!(SHAPE, ops::Linear, project);
     let mut random = Random(5);
     // 200 outputs have enough panels for one thread, so that more rows share each.

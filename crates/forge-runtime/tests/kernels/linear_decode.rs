@@ -10,7 +10,7 @@ use forge_runtime::ops::{self, Activation, Epilogue, Gating, Squares};
 
 /// Decode projections: the deferred norm of x, and sums of squares or argmax candidates for the following step.
 #[test]
-fn a_row_is_normed_late_and_leaves_what_follows_needs() {
+fn deferred_norms_and_epilogues_are_exact() {
     const FIRST: usize = 3;
     kernel_under_test!(SHAPE, ops::Linear, project);
     let mut random = Random(7);

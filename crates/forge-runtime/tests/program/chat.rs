@@ -31,7 +31,7 @@ pub(crate) fn say(folder: &TempDir, line: &str, lines: &str) -> Output {
 }
 
 #[test]
-fn chat_answers_once_or_line_by_line() {
+fn chat_answers_one_prompt_or_each_line() {
     let folder = talkative();
     let reference = Reference::new();
     let first = reference.greedy(&[3, 7, 8, 4], 4);

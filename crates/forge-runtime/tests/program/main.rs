@@ -110,7 +110,7 @@ fn generate_continues_ids_and_text() {
 }
 
 #[test]
-fn generate_ends_where_it_must() {
+fn generate_stops_at_the_context_length() {
     let folder = directory(0.0);
     let full =
         json(&folder, "generate --token-ids 3,4 --temperature 0 -n 100 --ctx-size 10 --ignore-eos --json");

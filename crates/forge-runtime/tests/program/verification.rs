@@ -20,7 +20,7 @@ fn verify_compares_the_device_with_the_reference() {
 }
 
 #[test]
-fn verify_measures_the_default_path_as_well() {
+fn verify_also_measures_the_default_path() {
     let folder = directory(0.0);
     let result = json(&folder, "verify --json --device cpu");
     let int8 = &result["int8_activations"];

@@ -6,7 +6,7 @@ use crate::support::reference::Reference;
 use serde_json::{Value, json};
 
 #[test]
-fn a_greedy_answer_is_the_models() {
+fn greedy_answers_match_the_model() {
     for slots in [1, 3] {
         let served = serve(&Setting { slots, ..PLAIN });
         let prompt = [1_u32, 5, 6, 7];
@@ -115,7 +115,7 @@ fn a_stream_has_the_same_text_as_a_single_response() {
 }
 
 #[test]
-fn texts_end_for_the_reason_that_is_given() {
+fn answers_end_for_the_reported_reason() {
     let served = serve(&PLAIN);
     let prompt = ids(3, 5);
     let answer = served.answer(PLAINLY, &greedy(&prompt, 12));
@@ -197,7 +197,7 @@ fn generation_follows_the_request_parameters() {
 /// Prompts that wrap the ring of a layer and ones that do not, recurrent state, more and fewer choices than
 /// slots, sampled and greedy.
 #[test]
-fn texts_of_one_prompt_are_those_of_three_requests_and_read_it_once() {
+fn several_choices_prefill_their_prompt_once() {
     for (slots, length, temperature) in [(4, 140, 1.2), (4, 30, 1.2), (2, 140, 1.2), (4, 140, 0.0)] {
         three_texts(serve, slots, length, temperature);
         three_texts(|setting| serve_model(Halving::load, setting), slots, length, temperature);
@@ -236,7 +236,7 @@ fn three_texts(serve: fn(&Setting) -> Served, slots: u32, length: usize, tempera
 
 /// A request whose prefix another request is processing waits for it, and processes only the rest.
 #[test]
-fn a_beginning_in_common_is_read_once_however_many_come() {
+fn common_prefixes_are_prefilled_once() {
     let served = serve(&Setting { slots: 4, context: 600, pace: 5, ..PLAIN });
     let common = ids(1, 80);
     let questions: Vec<Vec<usize>> = (2..6).map(|seed| [common.clone(), ids(seed, 9)].concat()).collect();
@@ -269,7 +269,7 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
 }
 
 #[test]
-fn a_prompt_is_read_once() {
+fn repeated_prompts_are_prefilled_once() {
     let served = serve(&PLAIN);
     let reused = |prompt: &[usize]| {
         let answer = served.answer(PLAINLY, &greedy(prompt, 6));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_full_queue_answers_with_retry_after() {
+fn full_queues_answer_with_retry_after() {
     let served = serve(&Setting { slots: 1, queue: 1, pace: 10, ..PLAIN });
     let mut first = served.ask(PLAINLY, &{
         let mut question = greedy(&ids(1, 3), 40);
@@ -77,7 +77,7 @@ fn a_long_prompt_does_not_delay_other_requests() {
 }
 
 #[test]
-fn a_server_that_stops_lets_answers_come_to_their_end() {
+fn shutdown_completes_running_requests() {
     let mut served = serve(&Setting { slots: 2, pace: 5, ..PLAIN });
     let alone = text(&served.answer(PLAINLY, &greedy(&ids(1, 3), 40))).to_owned();
     let mut question = greedy(&ids(1, 3), 40);
@@ -124,7 +124,7 @@ fn a_device_failure_ends_running_requests_and_the_server_continues() {
 
 /// Reads during the server's warm-up belong to no request.
 #[test]
-fn what_was_read_of_experts_is_counted() {
+fn expert_reads_are_counted() {
     let served = serve(&PLAIN);
     assert_eq!(served.metric("expert_cache_requests_total"), 0.0);
     served.answer(PLAINLY, &greedy(&ids(1, 3), 2));

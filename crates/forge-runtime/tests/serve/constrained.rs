@@ -46,7 +46,8 @@ fn text_follows_a_grammar() {
         let answer =
             served.answer(PLAINLY, &request(json!({ "guided_grammar": "start: \"x\" (\"yes\" | \"no\")" })));
         assert!(["xyes", "xno"].contains(&text(&answer)), "{answer}");
-        let answer = served.answer(PLAINLY, &request(json!({ "response_format": { "type": "json_object" } })));
+        let answer =
+            served.answer(PLAINLY, &request(json!({ "response_format": { "type": "json_object" } })));
         assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
     }
     for (form, param, part) in [
@@ -84,7 +85,7 @@ const BARE: &str = "{% for message in messages %}{{ message.content }}{% for cal
     {% endfor %}{% endfor %}";
 
 #[test]
-fn functions_are_called_as_they_are_described() {
+fn tool_calls_follow_their_schemas() {
     let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
     let sky = json!({
         "type": "object",

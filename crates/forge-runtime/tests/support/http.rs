@@ -28,7 +28,13 @@ impl Response {
 /// A sent request, whose response has not been read.
 pub struct OpenResponse(pub BufReader<TcpStream>);
 
-pub fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> OpenResponse {
+pub fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> OpenResponse {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut head =

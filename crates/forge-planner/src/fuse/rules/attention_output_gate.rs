@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_projected_with_queries_and_attention_multiplies() {
+    fn attention_output_gates_are_projected_with_queries() {
         let mut list = gated(None);
         prepared(&mut list);
         assert!(rewrite(&mut list));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_biases_and_readers_are_left_alone() {
+    fn other_formats_biases_and_readers_are_not_fused() {
         let left_alone = |mut list: Fused| {
             let before = text(&list);
             assert!(!rewrite(&mut list));

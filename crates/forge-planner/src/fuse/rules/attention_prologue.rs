@@ -66,7 +66,7 @@ mod tests {
     use crate::fuse::rules::{qkv, rope_append};
 
     #[test]
-    fn attention_takes_the_preparation_in() {
+    fn rope_and_norms_are_fused_into_attention() {
         let mut list = attention(&Attention::default());
         assert!(qkv::rewrite(&mut list));
         assert!(rope_append::rewrite(&mut list));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_do_not_turn_are_prepared_too() {
+    fn heads_without_rope_are_prepared_too() {
         for what in [Attention::default(), NORMED] {
             let mut list = unturned(&what);
             assert!(qkv::rewrite(&mut list));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_that_need_nothing_are_left_alone() {
+    fn unprepared_queries_are_not_changed() {
         let mut list = unturned(&Attention::default());
         let before = text(&list);
         assert!(!rewrite(&mut list, &attention_body(4)));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_prepared_where_keys_and_values_are_appended_before() {
+    fn queries_are_prepared_after_earlier_appends() {
         let mut list = attention(&NORMED);
         let mut wide = list.clone();
         assert!(rewrite(&mut list, &attention_body(4)) && !rewrite(&mut list, &attention_body(4)));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_that_others_read_are_left_alone() {
+    fn queries_with_other_readers_are_not_fused() {
         let mut list = attention(&Attention::default());
         list.operations[5].inputs[1] = list.operations[3].output;
         assert!(!rewrite(&mut list, &attention_body(4)));

@@ -143,7 +143,7 @@ mod tests {
     use forge_ir::Format;
 
     #[test]
-    fn no_norm_is_left_and_producers_leave_what_their_readers_need() {
+    fn all_norms_are_deferred_to_producers() {
         let text = decode(&graph(true, Format::F32), Quant::Keep, &[Fusion::HeadArgmax]);
         assert_eq!(
             text,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn with_folded_gains_readers_take_the_stream() {
+    fn folded_gains_remove_the_norm() {
         let text = decode(&graph(false, Format::F32), Quant::Keep, &[Fusion::HeadArgmax]);
         assert_eq!(
             text,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_by_themselves_leave_nothing() {
+    fn residual_fusion_alone_writes_no_partial_squares() {
         let text = decode(&graph(true, Format::F32), Quant::Keep, &[Fusion::Residual]);
         assert!(!text.contains("squares") && text.matches("= norm").count() == 3, "{text}");
     }

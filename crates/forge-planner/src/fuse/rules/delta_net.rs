@@ -149,7 +149,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_mixer_is_a_projection_a_convolution_and_a_rule() {
+    fn gated_delta_net_is_projection_convolution_and_delta_rule() {
         let mut list = mixer();
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -164,7 +164,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_mixer_is_left_alone() {
+    fn incomplete_mixers_are_not_fused() {
         let changes: [&dyn Fn(&mut Fused); 6] = [
             &|list| list.formats = vec![Format::Q4_0, Format::Q8_0],
             // Another activation, another input, a second reader, a norm that is not per head, and one

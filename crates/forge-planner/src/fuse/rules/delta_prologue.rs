@@ -31,7 +31,7 @@ mod tests {
     use crate::fuse::rules::tests::text;
 
     #[test]
-    fn a_rule_takes_the_convolution_in() {
+    fn convolutions_are_fused_into_the_delta_rule() {
         let mut list = delta_net::tests::mixer();
         assert!(!rewrite(&mut list), "nothing is side by side yet");
         assert!(delta_net::rewrite(&mut list));

@@ -84,7 +84,7 @@ mod tests {
     const OTHERS: [Fusion; 3] = [Fusion::DeferredNorm, Fusion::HeadArgmax, Fusion::Residual];
 
     #[test]
-    fn gains_go_into_the_weights_after_them() {
+    fn gains_are_folded_into_the_next_weights() {
         let text = decode(&graph(false, Format::F32), Quant::Keep, &OTHERS);
         assert_eq!(
             text,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_decide_and_a_tied_head_keeps_every_gain() {
+    fn gains_fold_unless_formats_or_tied_heads_prevent_it() {
         let folds =
             |tied, format, quant| decode(&graph(tied, format), quant, &OTHERS).matches("folded").count();
         assert_eq!(folds(false, Format::Bf16, Quant::To(Format::Q4_0)), 3);

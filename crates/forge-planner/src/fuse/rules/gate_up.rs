@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn two_projections_and_an_activation_become_one() {
+    fn gate_up_and_activation_become_one_step() {
         let mut list = feed_forward(0, false);
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn different_inputs_or_formats_or_one_bias_are_left_alone() {
+    fn other_inputs_formats_and_biases_are_not_fused() {
         let mut of_two_formats = feed_forward(0, false);
         of_two_formats.formats = vec![Format::Q4_0, Format::Q8_0];
         for mut list in [feed_forward(1, false), feed_forward(0, true), of_two_formats] {

@@ -23,7 +23,7 @@ mod tests {
     use crate::fuse::rules::tests::{list, projection, text};
 
     #[test]
-    fn the_last_projection_leaves_its_best() {
+    fn the_head_writes_argmax_candidates() {
         let mut head = list(vec![("logits", projection(0), &[0], 1)], &[4, 9]);
         assert!(rewrite(&mut head));
         assert_eq!(text(&head), "%1 logits = project 0 Rows best(%0)\n");

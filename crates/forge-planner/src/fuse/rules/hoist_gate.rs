@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_goes_before_the_projection() {
+    fn gates_move_before_the_projection() {
         let mut list = gated(false);
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_is_gated_too_and_stays_before_the_gate() {
+    fn a_bias_precedes_the_gate() {
         assert!(!rewrite(&mut gated(true)));
     }
 }

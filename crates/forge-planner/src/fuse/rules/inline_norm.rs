@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn projections_norm_what_they_read() {
+    fn projections_inline_norms() {
         let mut list = normed(projection(3));
         assert!(rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_norms_of_a_sum_projections_do_theirs_until_something_is_added() {
+    fn projections_inline_norms_until_the_stream_changes() {
         let mut list = of_a_sum(Epilogue::Store);
         while rewrite(&mut list) {}
         assert_eq!(
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_readers_and_norms_of_the_stream_are_left_alone() {
+    fn other_readers_and_stream_norms_are_not_fused() {
         let mut rotated = normed(Kind::Slice { first: 0 });
         assert!(!rewrite(&mut rotated));
         let mut of_stream = normed(projection(3));

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_as_many_experts_as_it_is_wide() {
+    fn shared_experts_become_experts_of_equal_width() {
         for (width, chosen, text_of) in [(6, 3, "and 1"), (12, 4, "and 2"), (18, 5, "and 3")] {
             let mut list = with_shared(&SharedExpert { width, ..PLAIN });
             assert!(rewrite(&mut list));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn its_gate_is_one_more_logit() {
+    fn shared_expert_gates_are_one_more_router_logit() {
         let mut list = with_shared(&SharedExpert { gated: true, ..PLAIN });
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_one_matrix_is_left_alone() {
+    fn unstackable_matrices_are_not_merged() {
         let stored = |at: usize, format| {
             let mut formats = [Format::F32; 8];
             formats[at] = format;

@@ -96,7 +96,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_prepares_a_row_and_its_append_are_one() {
+    fn preparation_and_append_become_one_step() {
         let mut list = mixer(false);
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -116,7 +116,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_rotation_a_norm_of_parts_and_another_reader_are_left_alone() {
+    fn other_rotations_norms_and_readers_are_not_fused() {
         let changes: [&dyn Fn(&mut Fused); 4] = [
             &|list| {
                 if let Kind::Rotate { rotation, .. } = &mut list.operations[6].kind {

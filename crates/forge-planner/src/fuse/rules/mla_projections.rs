@@ -81,7 +81,7 @@ mod tests {
     use forge_ir::Format;
 
     #[test]
-    fn projections_of_one_value_become_slices_of_one() {
+    fn projections_of_one_value_are_merged() {
         let mut list = mixer(true);
         assert!(!rewrite(&mut list), "rotations and norms of latents do not take columns");
         assert!(mla_append::rewrite(&mut list));
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_the_same_value_come_first() {
+    fn queries_of_the_same_value_are_merged_first() {
         let mut list = mixer(false);
         assert!(mla_append::rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
         assert!(text(&list).starts_with("%16 inputs = project 2+3+4+5 Rows(%0)\n"), "{}", text(&list));
     }
 
     #[test]
-    fn those_of_another_format_or_with_a_bias_stay_apart() {
+    fn other_formats_and_biases_are_not_merged() {
         let mut list = mixer(false);
         assert!(mla_append::rewrite(&mut list));
         list.formats = vec![Format::Q4_0; 11];

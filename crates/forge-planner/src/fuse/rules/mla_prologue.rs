@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_takes_the_append_in() {
+    fn the_append_is_fused_into_attention() {
         let mut list = mixer(false);
         assert!(!rewrite(&mut list, &body(2)), "nothing is prepared there yet");
         assert!(mla_append::rewrite(&mut list));

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_projection_takes_what_its_results_are_multiplied_by() {
+    fn column_factors_are_fused_into_projections() {
         for of in [&[2, 3], &[3, 2]] {
             let mut list = gate(of);
             assert!(!rewrite(&mut list), "what comes between is not in the projection yet");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_elsewhere_is_left_alone() {
+    fn values_with_other_readers_are_not_fused() {
         for (reader, value) in [(4, 3), (4, 2)] {
             let mut list = gate(&[2, 3]);
             list.operations[reader].inputs[0] = crate::fuse::list::Value(value);

@@ -67,7 +67,7 @@ mod tests {
     use forge_ir::Format;
 
     #[test]
-    fn three_projections_of_one_value_become_slices_of_one() {
+    fn three_projections_of_one_value_are_merged() {
         let mut list = attention(&Attention::default());
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_made_of_keys_need_no_projection() {
+    fn values_from_keys_need_no_projection() {
         let mut list = attention(&Attention { values: Values::OfKeys, ..NORMED });
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_of_different_formats_are_left_alone() {
+    fn other_formats_are_not_fused() {
         let mut list = attention(&Attention::default());
         list.formats = vec![Format::Q4_0, Format::Q4_0, Format::Q8_0];
         assert!(!rewrite(&mut list));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn another_input_or_one_bias_or_two_rotations_are_left_alone() {
+    fn other_inputs_biases_and_rotations_are_not_fused() {
         for what in [
             Attention { inputs: [0, 0, 1], ..Attention::default() },
             Attention { biases: [true, false, true], ..Attention::default() },

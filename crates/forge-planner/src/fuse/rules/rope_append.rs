@@ -71,7 +71,7 @@ mod tests {
     use crate::fuse::rules::tests::{Attention, NORMED, Values, attention, text};
 
     #[test]
-    fn rotations_and_cache_writes_become_one_step_before_attention() {
+    fn rope_and_append_become_one_step() {
         let mut list = attention(&Attention::default());
         assert!(!rewrite(&mut list), "queries, keys and values are not side by side yet");
         assert!(qkv::rewrite(&mut list));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_of_heads_go_along() {
+    fn qk_norms_are_fused_too() {
         let mut list = attention(&Attention { epsilons: Some([1e-6, 1e-6]), ..Attention::default() });
         assert!(qkv::rewrite(&mut list));
         assert!(rewrite(&mut list));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_of_values_do_too_and_values_that_are_made_of_keys() {
+    fn value_norms_and_values_from_keys_are_fused_too() {
         let values = |values| {
             let mut list = attention(&Attention { values, ..NORMED });
             assert!(qkv::rewrite(&mut list));

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_are_added_to_the_stream_one_after_the_other() {
+    fn branches_are_added_to_the_stream_in_order() {
         let mut list = branches(projection(1));
         assert!(rewrite(&mut list));
         assert_eq!(
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_that_ends_in_something_else_is_left_alone() {
+    fn other_branch_ends_are_not_fused() {
         assert!(!rewrite(&mut branches(Kind::Norm { gain: None, parts: 1, epsilon: 1e-5 })));
     }
 }

@@ -290,7 +290,7 @@ pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String
 }
 
 #[test]
-fn what_is_switched_off_stays_as_it_was() {
+fn disabled_fusions_change_nothing() {
     let graph = graph(false, Format::F32);
     let all: BTreeSet<Fusion> = Fusion::ALL.into();
     let options = Options { disabled: all, ..Options::default() };
@@ -449,7 +449,7 @@ fn name(each: UnaryOp) -> &'static str {
 }
 
 #[test]
-fn every_fusion_has_a_name_of_its_own() {
+fn fusion_names_are_unique() {
     for fusion in Fusion::ALL {
         assert_eq!(Fusion::from_name(fusion.name()), Some(fusion));
     }

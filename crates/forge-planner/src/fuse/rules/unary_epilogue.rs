@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_goes_into_the_projection() {
+    fn unary_functions_are_fused_into_projections() {
         for (each, name) in [
             (UnaryOp::Softcap(30.0), "softcap"),
             (UnaryOp::Scale(0.5), "scale"),
@@ -55,12 +55,12 @@ mod tests {
     }
 
     #[test]
-    fn results_that_are_read_as_they_are_stay() {
+    fn results_with_other_readers_are_not_gated() {
         assert!(!rewrite(&mut head(UnaryOp::Softcap(30.0), 1)));
     }
 
     #[test]
-    fn one_function_goes_in_and_a_sum_after_it() {
+    fn unary_functions_and_sums_become_epilogues() {
         let mut list = list(
             vec![
                 ("output", projection(0), &[1], 2),

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_every_byte_and_what_was_copied_is_let_go() {
+    fn copies_are_complete_and_release_the_source() {
         let count = MIN_BYTES + 3 * PIECE + 12345;
         let mut memory = MmapMut::map_anon(count).unwrap();
         memory.copy_from_slice(&bytes(count));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_not_copied() {
+    fn excluded_ranges_are_not_copied() {
         let (file, expected) = (file_of(3 * PIECE), bytes(3 * PIECE));
         let left_out = [5..PIECE + 1, PIECE + 1..2 * PIECE];
         let repack = RepackInProgress::new(file.len(), &[5, PIECE + 1], &left_out, Vec::new()).unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     /// Tensors: vector, matrix, vector, matrix with a vector between its planes, vector.
     #[test]
-    fn a_copy_stops_between_tensors_and_what_is_before_that_is_whole() {
+    fn copies_stop_between_tensors() {
         const SHAPE: [usize; 2] = [64, 32 * 1024];
         const CODES: usize = SHAPE[0] * SHAPE[1];
         const SCALES: usize = CODES / 32 * 2;

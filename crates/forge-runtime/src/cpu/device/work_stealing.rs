@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_take_their_own_items_and_then_what_others_left() {
+    fn threads_claim_their_range_and_then_steal() {
         let taken = three();
         let alone: Vec<_> = WorkRanges::new(&taken, 1, 10, 2).collect();
         assert_eq!(alone, [4..6, 6..8, 8..10, 0..2, 2..4], "its own first, and then all");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn much_is_taken_at_once_while_much_is_left() {
+    fn claims_shrink_with_the_remaining_items() {
         let taken = three();
         let first = |owner| WorkRanges::new(&taken, owner, 96, 2).up_to(8);
         assert_eq!(first(0).at_once(), 16);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_taken_once() {
+    fn each_item_is_claimed_once() {
         for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7), (100, 1)] {
             for (reserves_tail, most) in [(false, 1), (true, 1), (false, 5), (false, 100)] {
                 let taken = three();

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn strips_come_to_the_same_bits_however_they_are_read() {
+    fn repacked_reads_are_bitwise_identical() {
         let codes: Vec<u8> = (0..STRIPS * OUTPUTS * BLOCKS * BLOCK).map(|i| (i * 89 % 251) as u8).collect();
         let of_code = |i: usize| f16::from_f32(0.01 + 0.001 * (i % 7) as f32);
         let scales: Vec<f16> = (0..STRIPS * OUTPUTS * BLOCKS).map(of_code).collect();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_lies_in_strips_where_everybody_reads_it_so() {
+    fn matrices_are_repacked_if_all_readers_support_it() {
         assert_eq!(found(&[Some([32, 64])]), 1);
         assert_eq!(found(&[Some([32, 64]), Some([32, 63])]), 1, "columns are padded");
         assert_eq!(found(&[None]), 0);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_sixteen_rows_lie_side_by_side() {
+    fn repacking_interleaves_words_of_16_rows() {
         let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
         let mut strip = vec![0; rows.len()];
         interleave::<4>(&rows, &mut strip);
