@@ -71,7 +71,7 @@ mod tests {
             ("input width 15", each_head(&[12, 5], 3, true, 15)),
         ] {
             let why = result.expect_err(expected);
-            assert!(why.contains(expected), "should say {expected}: {why}");
+            assert!(why.contains(expected), "expected {expected}: {why}");
         }
     }
 }

@@ -60,7 +60,7 @@ fn clang_rejects_what_apple_rejects() {
         "simdgroup_matrix<float, 8, 8> m; simdgroup_store(m, x);",
         "y[0] = x[0]",
     ];
-    let said = cases.map(|statement| {
+    let results = cases.map(|statement| {
         let answer = check::check_text(&clang, &body(statement));
         // Wording differs between versions of clang; the line and the verdict do not.
         let lines = match answer {
@@ -70,7 +70,7 @@ fn clang_rejects_what_apple_rejects() {
         };
         format!("{statement}: {lines}")
     });
-    insta::assert_snapshot!(said.join("\n"), @r"
+    insta::assert_snapshot!(results.join("\n"), @r"
     y[0] = tile[1];: accepted
     x[0] = 1.0f;: rejected on line 5
     threadgroup float* t = y; t[0] = 1.0f;: rejected on line 5

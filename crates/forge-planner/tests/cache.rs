@@ -35,7 +35,7 @@ fn q8_0_caches_need_heads_of_whole_blocks() {
         (64, Format::Q4_0, ["q4_0", "--kv-cache-type f16"]),
     ] {
         let faults = cached(width, cache).expect_err("the cache is rejected");
-        let said = format!("{faults:?}");
-        assert!(faults.len() == 1 && words.iter().all(|word| said.contains(word)), "{said}");
+        let message = format!("{faults:?}");
+        assert!(faults.len() == 1 && words.iter().all(|word| message.contains(word)), "{message}");
     }
 }

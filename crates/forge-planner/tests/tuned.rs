@@ -174,11 +174,11 @@ fn rejects_invalid_tuning_tables_with_their_line() {
         (whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
         ("{}".to_owned(), "missing field `device`"),
     ];
-    for (text, said) in cases {
+    for (text, expected) in cases {
         match Tuned::parse(&text) {
-            Ok(_) => assert_eq!(said, "", "{text}"),
+            Ok(_) => assert_eq!(expected, "", "{text}"),
             Err(error) => {
-                assert!(!said.is_empty() && error.contains(said), "{error}: {text}");
+                assert!(!expected.is_empty() && error.contains(expected), "{error}: {text}");
                 assert!(error.contains("line "), "{error}");
             }
         }

@@ -146,14 +146,14 @@ fn slots_copy_the_prefix_of_other_slots() {
         engine.run_tokens(2, &ids[100..130], Output::Nothing).unwrap();
         assert_eq!(engine.copy(1, 2, length), kept, "{length} of {read}");
         assert_eq!((engine.length(1), engine.length(2)), (read as u32, kept));
-        let mut said =
+        let mut logits =
             |slot: u32, text: &[u32]| engine.run_tokens(slot, text, Output::AllLogits).unwrap().logits;
-        let copied = said(2, &more);
+        let copied = logits(2, &more);
         let whole = [&ids[..kept as usize], &more].concat();
-        assert_eq!(copied[..], said(3, &whole)[kept as usize..], "{length} of {read}");
+        assert_eq!(copied[..], logits(3, &whole)[kept as usize..], "{length} of {read}");
         // The source slot continues unaffected.
-        said(0, &ids[..read]);
-        assert_eq!(said(1, &more), said(0, &more), "{length} of {read}");
+        logits(0, &ids[..read]);
+        assert_eq!(logits(1, &more), logits(0, &more), "{length} of {read}");
         // A copy reaches as far back as its source. Copying a slot to itself does nothing.
         for back_to in [kept.saturating_sub(1), kept.saturating_sub(40)] {
             assert!(

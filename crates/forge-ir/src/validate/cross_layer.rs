@@ -167,8 +167,8 @@ mod tests {
             let mut draft = drafted_beside();
             change(&mut draft);
             let faults = draft.validate().expect_err(named);
-            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            assert!(said.iter().any(|fault| fault.contains(named)), "should say {named}: {said:?}");
+            let messages: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(messages.iter().any(|fault| fault.contains(named)), "expected {named}: {messages:?}");
         }
     }
 }

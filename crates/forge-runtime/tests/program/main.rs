@@ -157,8 +157,8 @@ fn sampling_defaults_come_from_the_checkpoint() {
     );
     config(r#"{ "temperature": "hot" }"#);
     let output = run(&folder, "generate --token-ids 3");
-    let said = text(&output.stderr);
-    assert!(said.contains("generation_config.json: temperature must be a number"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("generation_config.json: temperature must be a number"), "{stderr}");
 }
 
 #[test]

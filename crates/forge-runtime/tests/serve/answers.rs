@@ -94,9 +94,9 @@ fn a_stream_has_the_same_text_as_a_single_response() {
     assert!(response.head.to_lowercase().contains("content-type: text/event-stream"), "{}", response.head);
     let events = response.events();
     assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": "" }));
-    let said: String =
+    let streamed: String =
         events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!(said, message["content"]);
+    assert_eq!(streamed, message["content"]);
     let reasons: Vec<&Value> = events
         .iter()
         .map(|event| &event["choices"][0]["finish_reason"])

@@ -83,7 +83,7 @@ fn shutdown_completes_running_requests() {
     let mut question = greedy(&ids(1, 3), 40);
     question["stream"] = true.into();
     let mut pending = served.ask(PLAINLY, &question);
-    let mut said = text(&serde_json::from_str(&pending.event().unwrap()).unwrap()).to_owned();
+    let mut streamed = text(&serde_json::from_str(&pending.event().unwrap()).unwrap()).to_owned();
     served.stop.stop();
     let start = Instant::now();
     while TcpStream::connect(served.address).is_ok() {
@@ -92,10 +92,10 @@ fn shutdown_completes_running_requests() {
     }
     while let Some(event) = pending.event() {
         if event != "[DONE]" {
-            said.push_str(text(&serde_json::from_str(&event).unwrap()));
+            streamed.push_str(text(&serde_json::from_str(&event).unwrap()));
         }
     }
-    assert_eq!(said, alone);
+    assert_eq!(streamed, alone);
     served.thread.take().unwrap().join().unwrap().unwrap();
 }
 

@@ -271,11 +271,11 @@ fn only_authorized_requests_are_answered() {
     ] {
         assert_eq!(ask("GET", "/v1/models", &headers).status, status, "{headers:?}");
     }
-    for (headers, said) in
+    for (headers, expected) in
         [(vec![], "API key required"), (vec![("Authorization", "Bearer third")], "invalid API key")]
     {
         let response = ask("GET", "/v1/models", &headers).body;
-        assert!(response.contains(said), "{response}");
+        assert!(response.contains(expected), "{response}");
     }
     assert_eq!(ask("GET", "/health", &[]).status, 200);
     assert_eq!(ask("GET", "/metrics", &[]).status, 401);

@@ -70,7 +70,7 @@ pub(crate) fn learn(
 ) -> Vec<f64> {
     let Shape { key_heads, heads, keys, values, .. } = *shape;
     let after = &row[shape.channels()..];
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for head in 0..heads {
         let key = head / (heads / key_heads);
         let unit = |part: &[f64]| -> Vec<f64> {
@@ -95,14 +95,14 @@ pub(crate) fn learn(
         let mean = own.iter().map(|x| x * x).sum::<f64>() / values as f64;
         let scale = (mean + f64::from(shape.norm_epsilon)).sqrt().recip();
         let gates = &after[head * values..(head + 1) * values];
-        said.extend(
+        output.extend(
             own.iter()
                 .zip(&weights.gain)
                 .zip(gates)
                 .map(|((x, gain), gate)| x * scale * f64::from(*gain) * silu(*gate)),
         );
     }
-    said
+    output
 }
 
 fn silu(x: f64) -> f64 {

@@ -112,7 +112,7 @@ impl Select<'_> {
         arguments.extend(gain.map(|gain| ("gain", gain)));
         arguments.push(("heads", Operand::Scratch(to)));
 
-        let said =
+        let general_rule =
             "decay the state, update it with key and value (delta rule);  heads = scale · state · query";
         let through = if gated.is_some() { ", normalized and gated" } else { "" };
         let mut formula = format!(
@@ -125,13 +125,13 @@ impl Select<'_> {
         let chunks = chunks(regimes, &spec);
         let function = match prologue {
             None => {
-                let general = format!("{said}{through}");
+                let general = format!("{general_rule}{through}");
                 self.function(&draft.function_name("delta_rule"), &general, &variants(regimes, spec, chunks))
             }
             Some(Convolution { rows, taps, tail, kept }) => {
                 arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);
                 formula = format!("Convolve the last {rows} rows, kept in {kept}. {formula}");
-                let general = format!("the last rows are convolved; {said}{through}");
+                let general = format!("the last rows are convolved; {general_rule}{through}");
                 let spec = Spec::DeltaStep(forge_ops::DeltaStep { rule: spec, taps: rows });
                 self.function("delta_step", &general, &[(regimes, spec)])
             }
