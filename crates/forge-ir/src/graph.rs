@@ -165,7 +165,7 @@ pub enum Op {
     },
     /// x -> for every head, its matrix times its part of x. The weight stacks the matrices of all heads; if
     /// `transposed`, each is transposed.
-    EachHead {
+    PerHeadLinear {
         /// `[heads * rows, columns]`
         weight: ParamId,
         /// Heads in x.

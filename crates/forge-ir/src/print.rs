@@ -166,7 +166,7 @@ fn expression(body: &Body, node: &Node) -> String {
             let cache = name(*cache);
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}{sinks}, {cache})")
         }
-        Op::EachHead { weight, heads, transposed } => {
+        Op::PerHeadLinear { weight, heads, transposed } => {
             let transposed = if *transposed { "transposed " } else { "" };
             format!("{transposed}{} of each of {heads} heads {x}", name(*weight))
         }

@@ -110,8 +110,8 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
                 Ok(x)
             }
         }
-        Op::EachHead { weight, heads, transposed } => {
-            mla::each_head(shape(body, *weight)?, *heads, *transposed, x)
+        Op::PerHeadLinear { weight, heads, transposed } => {
+            mla::per_head_linear(shape(body, *weight)?, *heads, *transposed, x)
         }
         Op::LatentAttention { heads, scale, cache } => mla::attention(body, *heads, *scale, *cache, inputs),
         Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),

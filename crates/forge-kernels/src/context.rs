@@ -17,7 +17,7 @@ pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, gro
 use crate::attention::rope::{AppendContext, RotateAppendContext, RotateContext};
 use crate::matmul::context::ProjectContext;
 use crate::mla::context::{
-    EachHeadContext, LatentAppendContext, LatentAttendContext, LatentShareContext, UnfoldedContext,
+    LatentAppendContext, LatentAttendContext, LatentShareContext, PerHeadContext, UnfoldedContext,
 };
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
 use crate::moe::grouped::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
@@ -79,7 +79,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
             value(GroupedContext::of(base, attend))
         }
         Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
-        Spec::EachHead(each) => value(EachHeadContext::of(base, each)),
+        Spec::PerHeadLinear(each) => value(PerHeadContext::of(base, each)),
         Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
         Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
         Spec::LatentShare(share) => value(LatentShareContext::of(base, share)),

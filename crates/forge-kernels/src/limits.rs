@@ -149,7 +149,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 format!("at most {WIDEST_JOIN}: one thread per channel")
             })
         }
-        Spec::EachHead(each) => limits.each_head(each),
+        Spec::PerHeadLinear(each) => limits.per_head_linear(each),
         Spec::LatentAppend(append) => limits.latent_append(append),
         Spec::LatentAttend(attend) => limits.latent_attend(attend),
         Spec::LatentShare(share) => limits.latent_share(share),

@@ -85,7 +85,7 @@ pub enum Spec {
     /// Tiled attention for many rows, with an online softmax.
     AttendTiled(AttendKernel),
     /// Per-head matmul: each head's matrix times its part of x.
-    EachHead(PerHeadKernel),
+    PerHeadLinear(PerHeadKernel),
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
     LatentAppend(LatentAppend),
     /// MLA attention in absorbed form.
@@ -142,7 +142,7 @@ impl Spec {
             Spec::RotateAppend(op) => op.clone().into(),
             Spec::AttendSplit(kernel) | Spec::AttendTiled(kernel) => kernel.op.clone().into(),
             Spec::AttendJoin(op) => (*op).into(),
-            Spec::EachHead(kernel) => kernel.op.into(),
+            Spec::PerHeadLinear(kernel) => kernel.op.into(),
             Spec::LatentAppend(op) => op.clone().into(),
             Spec::LatentAttend(op) => op.clone().into(),
             Spec::LatentShare(op) => (*op).into(),

@@ -520,7 +520,7 @@ fn rejects_impossible_mla() {
             layout: PerHeadLayout { together: 1, each: 4 },
         };
         change(&mut each);
-        rejection("a", Spec::EachHead(each))
+        rejection("a", Spec::PerHeadLinear(each))
     };
     let prepared = || {
         common::latents().into_iter().filter_map(|spec| match spec {

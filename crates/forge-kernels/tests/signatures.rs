@@ -148,7 +148,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let gates = if attend.op.gates.is_some() { " gates" } else { "" };
             (buffers(&format!("q keys values{sinks}{gates} slots positions *heads")), scalars, grid)
         }
-        Spec::EachHead(each) => {
+        Spec::PerHeadLinear(each) => {
             let mut names = planes("weight", each.op.format);
             names.extend(buffers("x *y"));
             let columns = match each.op.format.name() {

@@ -441,15 +441,18 @@ fn latents() {
         },
         layout: PerHeadLayout { together: 1, each: 8 },
     };
-    snapshot("absorb_one", Spec::EachHead(each));
-    snapshot("absorb", Spec::EachHead(each.with_layout(|layout| PerHeadLayout { together: 2, ..layout })));
+    snapshot("absorb_one", Spec::PerHeadLinear(each));
+    snapshot(
+        "absorb",
+        Spec::PerHeadLinear(each.with_layout(|layout| PerHeadLayout { together: 2, ..layout })),
+    );
     let plain = each
         .with_op(|op| PerHeadLinear { transposed: false, pitch: 128 * 512, ..op })
         .with_layout(|layout| PerHeadLayout { each: 4, ..layout });
-    snapshot("values_one", Spec::EachHead(plain));
+    snapshot("values_one", Spec::PerHeadLinear(plain));
     snapshot(
         "values_odd",
-        Spec::EachHead(
+        Spec::PerHeadLinear(
             plain
                 .with_op(|op| PerHeadLinear { rows: 21, columns: 50, ..op })
                 .with_layout(|layout| PerHeadLayout { together: 4, ..layout }),

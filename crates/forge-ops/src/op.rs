@@ -98,7 +98,7 @@ operations! {
     /// Combines the KV splits of attention.
     Attention AttendJoin("attend_join");
     /// Per-head matmul: each head's matrix times its part of x.
-    Mla PerHeadLinear("each_head", weights);
+    Mla PerHeadLinear("per_head_linear", weights);
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
     Mla LatentAppend("latent_append");
     /// MLA attention in absorbed form.

@@ -182,11 +182,11 @@ impl Run<'_> {
                 }
                 heads
             }
-            Op::EachHead { weight, heads, transposed } => {
+            Op::PerHeadLinear { weight, heads, transposed } => {
                 let weight = bound(apply, body, *weight)?;
                 let of = &self.graph.weights[weight.0];
                 let of = [of.rows(), of.columns()];
-                mla::each_head(self.numbers, weight, of, (*heads, *transposed), x)?
+                mla::per_head_linear(self.numbers, weight, of, (*heads, *transposed), x)?
             }
             Op::LatentAttention { heads, scale, cache } => {
                 let latents = body.latents(*cache).ok_or_else(|| unbound(body, *cache))?;

@@ -6,7 +6,7 @@ use crate::rows::{Row, Values};
 use forge_ir::{Diagnostic, LatentCache, WeightId, WeightRows};
 
 /// For every row, each head's matrix, possibly transposed, times its part of x. The weight has shape `of`.
-pub(crate) fn each_head(
+pub(crate) fn per_head_linear(
     numbers: &dyn WeightRows,
     weight: WeightId,
     of: [usize; 2],
@@ -91,10 +91,10 @@ mod tests {
     fn every_head_has_its_own_matrix() {
         // [[0, 1, 2], [3, 4, 5]] and [[6, 7, 8], [9, 10, 11]].
         let x = Values { width: 6, numbers: vec![1., 0., 0., 0., 1., 0., 1., 1., 1., 0., 0., 2.] };
-        let y = each_head(&Counted, WeightId(0), [4, 3], (2, false), &x).unwrap();
+        let y = per_head_linear(&Counted, WeightId(0), [4, 3], (2, false), &x).unwrap();
         assert_eq!((y.width, y.numbers), (4, vec![0., 3., 7., 10., 3., 12., 16., 22.]));
         let x = Values { width: 4, numbers: vec![1., 0., 0., 1.] };
-        let y = each_head(&Counted, WeightId(0), [4, 3], (2, true), &x).unwrap();
+        let y = per_head_linear(&Counted, WeightId(0), [4, 3], (2, true), &x).unwrap();
         assert_eq!((y.width, y.numbers), (6, vec![0., 1., 2., 9., 10., 11.]));
     }
 

@@ -155,7 +155,7 @@ impl<'a> Bound<'a> {
         match self.spec(step) {
             Some(
                 Spec::Project(_)
-                | Spec::EachHead(_)
+                | Spec::PerHeadLinear(_)
                 | Spec::ExpertsInner(_)
                 | Spec::ExpertsSum(_)
                 | Spec::ExpertsTiles(_),
@@ -206,7 +206,7 @@ impl<'a> Bound<'a> {
                 Op::Linear { weight, .. },
                 Some(Spec::Project(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
             ) => self.takes(step, *weight),
-            (Op::EachHead { weight, .. }, Some(Spec::EachHead(_))) => self.takes(step, *weight),
+            (Op::PerHeadLinear { weight, .. }, Some(Spec::PerHeadLinear(_))) => self.takes(step, *weight),
             (
                 Op::LatentAttention { .. },
                 Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::AttendJoin(_)),

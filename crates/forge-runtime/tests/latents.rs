@@ -17,10 +17,10 @@ use support::{
 
 fn each(call: &cpu::KernelArgs<'_>, shape: &PerHeadLinear) {
     match shape.format {
-        Format::F32 => cpu::each_head::<cpu::F32>(call, shape),
-        Format::Q4_0 => cpu::each_head::<cpu::Q4_0>(call, shape),
-        Format::Q6K => cpu::each_head::<cpu::Q6K>(call, shape),
-        _ => cpu::each_head::<cpu::AffineBf16<4, 64>>(call, shape),
+        Format::F32 => cpu::per_head_linear::<cpu::F32>(call, shape),
+        Format::Q4_0 => cpu::per_head_linear::<cpu::Q4_0>(call, shape),
+        Format::Q6K => cpu::per_head_linear::<cpu::Q6K>(call, shape),
+        _ => cpu::per_head_linear::<cpu::AffineBf16<4, 64>>(call, shape),
     }
 }
 
@@ -63,7 +63,7 @@ fn per_head_matmul_multiplies_each_heads_part() {
                         Argument::Numbers(x.clone()),
                         Argument::Output(NAN.repeat(rows * heads * gives)),
                     ]);
-                    let kernel = kernel("each_head", buffers, run);
+                    let kernel = kernel("per_head_linear", buffers, run);
                     *SHAPE.write().unwrap() = Some(shape);
                     each_level(|level, threads| {
                         let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);

@@ -275,7 +275,7 @@ fn of(op: &Op) -> Vec<&'static str> {
             (experts.biases.is_some(), "expert biases"),
             (matches!(experts.gating, Gating::Clamped { .. }), "clamped SwiGLU"),
         ],
-        Op::Take { .. } | Op::EachHead { .. } => Vec::new(),
+        Op::Take { .. } | Op::PerHeadLinear { .. } => Vec::new(),
         Op::Activate(_) | Op::Multiply | Op::Add => Vec::new(),
     };
     found.into_iter().filter_map(|(is, name)| is.then_some(name)).collect()

@@ -323,7 +323,7 @@ impl Layer<'_, '_> {
     }
 
     /// Per-head linear layer: each head has its own matrix.
-    pub(crate) fn each_head(
+    pub(crate) fn per_head_linear(
         &mut self,
         (role, name): (&str, &str),
         x: ValueId,
@@ -333,7 +333,7 @@ impl Layer<'_, '_> {
         let OfHeads { tensor, shape, cut, lies } = of;
         let weight =
             self.bound(role, TensorRequest { cut: *cut, lies, ..TensorRequest::whole(tensor, shape) });
-        self.node(name, Op::EachHead { weight, heads, transposed }, &[x])
+        self.node(name, Op::PerHeadLinear { weight, heads, transposed }, &[x])
     }
 
     /// MLA in absorbed form: attention of queries and rope queries over latents and rope keys.

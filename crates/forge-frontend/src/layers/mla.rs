@@ -116,12 +116,12 @@ impl LatentAttention {
 
         let matrices = self.matrices(layer, module);
         let (keys, turned_keys) = &matrices.keys;
-        let query = layer.each_head(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
+        let query = layer.per_head_linear(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
         let cache = layer.latents(LatentCache { width: rank, rope_width: turned });
         let inputs = [query, rope_query, latent, key];
         let heads_latents = layer.latent_attention("latent_heads", inputs, heads, self.scale, cache);
         let of_values = &matrices.values;
-        let made = layer.each_head(("latent_value", "heads"), heads_latents, of_values, (heads, false));
+        let made = layer.per_head_linear(("latent_value", "heads"), heads_latents, of_values, (heads, false));
         layer.linear("output", made, &at("o_proj"), [hidden, heads * values], self.bias)
     }
 }

@@ -27,7 +27,7 @@ const FEWEST_LANES: usize = 4;
 const APPEND_THREADS: usize = 128;
 
 #[derive(Serialize)]
-pub(crate) struct EachHeadContext<'a> {
+pub(crate) struct PerHeadContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -60,8 +60,8 @@ pub(crate) struct EachHeadContext<'a> {
     threads: usize,
 }
 
-impl<'a> EachHeadContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &PerHeadKernel) -> EachHeadContext<'a> {
+impl<'a> PerHeadContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &PerHeadKernel) -> PerHeadContext<'a> {
         let PerHeadLinear { format, heads, rows, columns: width, transposed, pitch } = spec.op;
         let PerHeadLayout { together, each } = spec.layout;
         let weight = Weight::of(format, width);
@@ -75,7 +75,7 @@ impl<'a> EachHeadContext<'a> {
         } else {
             ("load4_guarded", format!(", {width}u"))
         };
-        EachHeadContext {
+        PerHeadContext {
             base,
             heads,
             rows,

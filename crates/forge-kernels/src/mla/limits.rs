@@ -14,7 +14,7 @@ const LONGEST_LINE: usize = 1024;
 const MOST_TOGETHER: usize = 8;
 
 impl Limits<'_> {
-    pub(crate) fn each_head(&self, each: &PerHeadKernel) -> Result<(), KernelError> {
+    pub(crate) fn per_head_linear(&self, each: &PerHeadKernel) -> Result<(), KernelError> {
         self.positive("the number of heads", each.op.heads)?;
         self.positive("the number of rows of a head's matrix", each.op.rows)?;
         self.positive("the number of columns of a head's matrix", each.op.columns)?;

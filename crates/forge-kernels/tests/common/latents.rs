@@ -17,7 +17,7 @@ pub(crate) fn latents() -> Vec<Spec> {
                 let of_heads = heads * if transposed { rows } else { columns };
                 for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
                 {
-                    specs.push(Spec::EachHead(Kernel {
+                    specs.push(Spec::PerHeadLinear(Kernel {
                         op: PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                         layout: PerHeadLayout { together, each },
                     }));

@@ -82,7 +82,7 @@ impl<'a> Section<'a> {
                 let text = "not fusable into attention: the heads exceed its threadgroup memory, or are prepared differently";
                 (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }
-            Kind::EachHead(each) => {
+            Kind::PerHeadLinear(each) => {
                 let text = match each.transposed {
                     true => "absorbed MLA multiplies the queries of each head by a matrix before attention",
                     false => "absorbed MLA multiplies the output of each head by a matrix after attention",

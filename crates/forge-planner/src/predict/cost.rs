@@ -344,7 +344,7 @@ impl Counted<'_> {
             (Spec::Project(project), "x") => (of_rows(project.op.inputs), 0),
             (Spec::Project(project), "factors") => (of_rows(project.op.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
-            (Spec::EachHead(each), "x") => {
+            (Spec::PerHeadLinear(each), "x") => {
                 (of_rows(each.op.heads * if each.op.transposed { each.op.rows } else { each.op.columns }), 0)
             }
             (
@@ -395,7 +395,7 @@ impl Counted<'_> {
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
                 attention(attend.op.query_heads, attend.op.width)
             }
-            Spec::EachHead(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
+            Spec::PerHeadLinear(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
             Spec::LatentAppend(append) => {
                 let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
                 of_rows(4 * append.width + 3 * heads * append.rope_width)

@@ -52,7 +52,7 @@ pub use crate::cpu::mla::cache_append::latent_append;
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::expanded::{attend_unfolded, latent_share};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::per_head_matmul::each_head;
+pub use crate::cpu::mla::per_head_matmul::per_head_linear;
 #[cfg(feature = "moe")]
 pub use crate::cpu::moe::decode::{experts_inner, experts_sum};
 #[cfg(feature = "moe")]

@@ -46,7 +46,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
             op: PerHeadLinear { format, heads, rows, columns, transposed, pitch },
             layout: PerHeadLayout { together, each },
         };
-        Case { spec: Spec::EachHead(spec), launches: several() }
+        Case { spec: Spec::PerHeadLinear(spec), launches: several() }
     };
     let rotation = rotation(rope_width, Pairing::Interleaved);
     let columns = LatentColumns {

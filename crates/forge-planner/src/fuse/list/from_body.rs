@@ -3,7 +3,7 @@
 use crate::fuse::list::attention::Attend;
 use crate::fuse::list::experts::FusedRouting;
 use crate::fuse::list::linear::Linear;
-use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend};
+use crate::fuse::list::mla::{LatentAppend, LatentAttend, PerHeadLinear};
 use crate::fuse::list::recurrent::{Convolve, DeltaRule};
 use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, experts};
 use forge_ir::{Body, BodyId, Op};
@@ -78,9 +78,11 @@ impl Fused {
                     gated: None,
                     prologue: None,
                 }),
-                Op::EachHead { weight, heads, transposed } => {
-                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, transposed: *transposed })
-                }
+                Op::PerHeadLinear { weight, heads, transposed } => Kind::PerHeadLinear(PerHeadLinear {
+                    weight: *weight,
+                    heads: *heads,
+                    transposed: *transposed,
+                }),
                 Op::LatentAttention { heads, scale, cache } => {
                     let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
                     list.first("append", kind, inputs.split_off(2), 0);

@@ -6,7 +6,7 @@ use forge_ops::Rotation;
 
 /// Per-head linear: each head's matrix times its part of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct EachHead {
+pub(crate) struct PerHeadLinear {
     /// The matrices, stacked along rows.
     pub(crate) weight: ParamId,
     /// Number of heads.

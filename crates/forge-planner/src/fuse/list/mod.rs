@@ -15,7 +15,7 @@ pub(crate) mod recurrent;
 pub(crate) use crate::fuse::list::attention::{Attend, HeadNorm, RotateAppend};
 pub(crate) use crate::fuse::list::experts::{CombineInput, ExpertsInner, ExpertsSum, FusedRouting};
 pub(crate) use crate::fuse::list::linear::{Epilogue, InlineNorm, Linear};
-pub(crate) use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
+pub(crate) use crate::fuse::list::mla::{LatentAppend, LatentAttend, LatentPrepare, PerHeadLinear};
 pub(crate) use crate::fuse::list::recurrent::{Convolve, DeltaRule, Gated};
 use forge_ir::{BodyId, ParamId};
 use forge_ops::{Format, Rotation};
@@ -119,7 +119,7 @@ pub(crate) enum Kind {
     /// appends to.
     Attend(Attend),
     /// Per-head linear: each head's matrix times its part of the value.
-    EachHead(EachHead),
+    PerHeadLinear(PerHeadLinear),
     /// Writes latents and RoPE keys to the MLA cache.
     LatentAppend(LatentAppend),
     /// MLA attention in absorbed form.

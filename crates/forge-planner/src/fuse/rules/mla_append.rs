@@ -57,7 +57,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::fuse::list::{EachHead, LatentAttend};
+    use crate::fuse::list::{LatentAttend, PerHeadLinear};
     use crate::fuse::rules::tests::{list, projection, text};
     use forge_ir::{Pairing, ParamId, Rotation};
 
@@ -68,8 +68,9 @@ pub(crate) mod tests {
             Rotation { frequencies: vec![1.0].into(), pairing: Pairing::Half, magnitude: 1.0, long: None };
         let rotate = |heads| Kind::Rotate { heads, rotation: rotation.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
-        let each =
-            |weight, transposed| Kind::EachHead(EachHead { weight: ParamId(weight), heads: 2, transposed });
+        let each = |weight, transposed| {
+            Kind::PerHeadLinear(PerHeadLinear { weight: ParamId(weight), heads: 2, transposed })
+        };
         let append = Kind::LatentAppend(LatentAppend { cache: ParamId(9), prepare: None });
         let (cache, prologue) = (ParamId(9), None);
         let attend = Kind::LatentAttend(LatentAttend { heads: 2, scale: 0.5, cache, prologue });
@@ -105,10 +106,10 @@ pub(crate) mod tests {
              %4 rope_query = project 3 Rows(%0)\n\
              %6 latent = project 4 Rows(%0)\n\
              %7 rope_key = project 5 Rows(%0)\n\
-             %10 latent_query = each_head transposed 7(%3)\n\
+             %10 latent_query = per_head_linear transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
-             %12 heads = each_head 8(%11)\n\
+             %12 heads = per_head_linear 8(%11)\n\
              %13 output = project 10 Rows(%12)\n"
         );
         assert_eq!(list.widths[15], 4);

@@ -46,7 +46,7 @@ fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
     let [rope_query, latent, key] = append.inputs[..] else { return None };
     prepared.prepare.as_ref()?;
     let absorb = &list.operations[list.definition(attend.inputs[0])?];
-    let query = absorb.inputs.first().copied().filter(|_| matches!(absorb.kind, Kind::EachHead(_)))?;
+    let query = absorb.inputs.first().copied().filter(|_| matches!(absorb.kind, Kind::PerHeadLinear(_)))?;
     let part = |value: Value| {
         let (place, weight) = list.plain_projection(value)?;
         Some(Part { value, place, weight })
@@ -96,10 +96,10 @@ mod tests {
              %4 rope_query = slice 6(%17)\n\
              %6 latent = slice 4(%16)\n\
              %7 rope_key = slice 9(%16)\n\
-             %10 latent_query = each_head transposed 7(%3)\n\
+             %10 latent_query = per_head_linear transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
-             %12 heads = each_head 8(%11)\n\
+             %12 heads = per_head_linear 8(%11)\n\
              %13 output = project 10 Rows(%12)\n"
         );
         assert_eq!([list.widths[16], list.widths[17]], [11, 10]);

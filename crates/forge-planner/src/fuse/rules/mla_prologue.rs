@@ -63,7 +63,7 @@ mod tests {
         assert!(rewrite(&mut list, &body(2)) && !rewrite(&mut list, &body(2)));
         assert!(
             text(&list).contains(
-                "%10 latent_query = each_head transposed 7(%3)\n\
+                "%10 latent_query = per_head_linear transposed 7(%3)\n\
                  %11 latent_heads = latent_attend prologue(%10, %4, %6, %7)\n"
             ),
             "{}",

@@ -364,8 +364,8 @@ fn what(kind: &Kind) -> String {
                 None => format!("attend{gated}"),
             }
         }
-        Kind::EachHead(each) => {
-            format!("each_head{} {}", if each.transposed { " transposed" } else { "" }, each.weight.0)
+        Kind::PerHeadLinear(each) => {
+            format!("per_head_linear{} {}", if each.transposed { " transposed" } else { "" }, each.weight.0)
         }
         Kind::LatentAppend(append) if append.prepare.is_some() => "latent_append prepare".to_owned(),
         Kind::LatentAppend(_) => "latent_append".to_owned(),

@@ -1,7 +1,9 @@
 //! Steps of MLA: per-head matrices, append to the latent cache, and attention over it. Queries, latents and
 //! keys may be columns of wider buffers.
 
-use crate::fuse::list::{EachHead, Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, Value};
+use crate::fuse::list::{
+    Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, PerHeadLinear, Value,
+};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::{Regime, Schedule};
@@ -44,12 +46,12 @@ impl Select<'_> {
     }
 
     /// If expanded MLA is possible, the attention operation adds all steps that depend on the choice.
-    pub(crate) fn each_head(
+    pub(crate) fn per_head_linear(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        each: &EachHead,
+        each: &PerHeadLinear,
     ) {
         if !self.unfolding(draft, list).is_some_and(|unfolding| unfolding.has(operation)) {
             self.heads_matrices(draft, list, operation, each);
@@ -61,9 +63,9 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        each: &EachHead,
+        each: &PerHeadLinear,
     ) {
-        let EachHead { weight, heads, transposed } = *each;
+        let PerHeadLinear { weight, heads, transposed } = *each;
         let (field, format, all_rows) = self.matrix(draft, &[weight], Layout::Rows, None, "");
         let (rows, columns) = (all_rows / heads, draft.shape(weight).last().copied().unwrap_or(0));
         let Columns { buffer: x, pitch, .. } = self.columns(draft, list, operation.inputs[0]);
@@ -72,7 +74,7 @@ impl Select<'_> {
             let together =
                 if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, transposed) };
             let each = self.heads_knob(format, [heads, rows, columns], transposed);
-            Spec::EachHead(spec::Kernel {
+            Spec::PerHeadLinear(spec::Kernel {
                 op: forge_ops::PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                 layout: spec::PerHeadLayout { together, each },
             })

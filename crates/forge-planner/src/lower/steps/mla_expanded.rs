@@ -2,7 +2,7 @@
 //! Expanded: keys and values are computed tile by tile. The form is chosen when a pass is encoded
 //! ([`MlaExpand`]); both write the same output.
 
-use crate::fuse::list::{EachHead, Epilogue, Fused, Kind, LatentAttend, Operation};
+use crate::fuse::list::{Epilogue, Fused, Kind, LatentAttend, Operation, PerHeadLinear};
 use crate::lower::mla_expand::MlaExpand;
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
@@ -15,9 +15,9 @@ use forge_ops::Format;
 /// The operations of an MLA attention that can be expanded, from the key matrix to the value matrix of each
 /// head.
 pub(crate) struct Unfolding<'a> {
-    absorb: (&'a Operation, &'a EachHead),
+    absorb: (&'a Operation, &'a PerHeadLinear),
     attend: (&'a Operation, &'a LatentAttend),
-    values: (&'a Operation, &'a EachHead),
+    values: (&'a Operation, &'a PerHeadLinear),
     latents: LatentCache,
     /// Channels of a head's key, and of its value.
     widths: [usize; 2],
@@ -44,7 +44,7 @@ impl Select<'_> {
             _ => None,
         })?;
         let by_heads = |operation: &'l Operation| match &operation.kind {
-            Kind::EachHead(each) => Some((operation, each)),
+            Kind::PerHeadLinear(each) => Some((operation, each)),
             _ => None,
         };
         // Matrices stored in absorbed orientation, as MLX converters do, would have to be transposed.
@@ -52,7 +52,7 @@ impl Select<'_> {
             by_heads(&list.operations[list.definition(attend.0.inputs[0])?]).filter(|it| it.1.transposed)?;
         let values = by_heads(list.readers(attend.0.output).next()?)?;
         let latents = draft.body.latents(attend.1.cache)?.clone();
-        let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
+        let width = |each: &PerHeadLinear| draft.shape(each.weight)[0] / each.heads;
         let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
         let tile = spec::MlaExpandedLayout::tile_for(keys, latents.rope_width, of_values)?;
         let unfold = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
@@ -142,7 +142,7 @@ impl Select<'_> {
         &mut self,
         draft: &mut Draft<'_>,
         name: &str,
-        each: &EachHead,
+        each: &PerHeadLinear,
         (share, outputs): (usize, usize),
     ) -> usize {
         let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");

@@ -62,7 +62,7 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
-            Kind::EachHead(each) => self.each_head(draft, list, operation, each),
+            Kind::PerHeadLinear(each) => self.per_head_linear(draft, list, operation, each),
             Kind::LatentAppend(append) => self.latent_append(draft, list, operation, append),
             Kind::LatentAttend(attend) => self.latent_attend(draft, list, operation, attend),
             Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),

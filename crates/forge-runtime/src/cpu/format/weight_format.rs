@@ -43,9 +43,9 @@ pub trait WeightFormat {
     /// See [`crate::cpu::embed()`].
     fn embed(call: &KernelArgs<'_>, shape: &Embed);
 
-    /// See [`crate::cpu::each_head()`].
+    /// See [`crate::cpu::per_head_linear()`].
     #[cfg(feature = "mla")]
-    fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear);
+    fn per_head_linear(call: &KernelArgs<'_>, shape: &PerHeadLinear);
 
     /// See [`crate::cpu::experts_inner()`].
     #[cfg(feature = "moe")]
@@ -88,7 +88,7 @@ macro_rules! stored {
 
             #[cfg(feature = "mla")]
             #[cfg_attr(test, inline)]
-            fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
+            fn per_head_linear(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
                 assert_eq!(shape.format, Self::FORMAT);
                 per_head_matmul::products::<$format>(call, shape);
             }

@@ -18,8 +18,8 @@ use forge_ops::PerHeadLinear;
 use std::marker::PhantomData;
 
 /// Runs this thread's part, with weight format `F`.
-pub fn each_head<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
-    F::each_head(call, shape);
+pub fn per_head_linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
+    F::per_head_linear(call, shape);
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {

@@ -36,7 +36,7 @@ impl Writer {
             | Spec::NormAdd(_)
             | Spec::RmsNorm(_)
             | Spec::Project(_)
-            | Spec::EachHead(_)
+            | Spec::PerHeadLinear(_)
             | Spec::Elementwise(_)
             | Spec::Take(_)
             | Spec::Argmax(_)

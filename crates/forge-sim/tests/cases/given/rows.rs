@@ -103,11 +103,11 @@ impl Writer {
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
             (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Take(it), _) => self.floats(rows * it.of),
-            (Spec::EachHead(it), "x") => self.floats(rows * it.op.pitch),
-            (Spec::EachHead(it), "y") => Content::Unwritten(
+            (Spec::PerHeadLinear(it), "x") => self.floats(rows * it.op.pitch),
+            (Spec::PerHeadLinear(it), "y") => Content::Unwritten(
                 rows * it.op.heads * if it.op.transposed { it.op.columns } else { it.op.rows } * 4,
             ),
-            (Spec::EachHead(it), _) => {
+            (Spec::PerHeadLinear(it), _) => {
                 self.plane(it.op.format, plane_of(name), it.op.heads * it.op.rows, it.op.columns)
             }
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),

@@ -30,7 +30,7 @@ fn every_head_multiplies_its_own_part() {
                 })
             })
             .collect();
-        let specs: Vec<Spec> = shapes.iter().cloned().map(Spec::EachHead).collect();
+        let specs: Vec<Spec> = shapes.iter().cloned().map(Spec::PerHeadLinear).collect();
         let bench = Bench::new(&specs);
         for (index, it) in shapes.iter().enumerate() {
             let weights = stored(&mut random, format, it.op.heads * it.op.rows, it.op.columns);
