@@ -43,7 +43,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::Convolve(_) => "recurrent/causal_conv1d",
         Spec::DeltaRule(_) => "recurrent/delta_rule",
         Spec::DeltaChunks(_) => "recurrent/delta_chunked",
-        Spec::LetThrough(_) => "recurrent/gated_rms_norm",
+        Spec::GatedRmsNorm(_) => "recurrent/gated_rms_norm",
         Spec::DeltaStep(_) => "recurrent/delta_step",
         Spec::Route(_) => "moe/route",
         Spec::ExpertsInner(_) => "moe/gate_up",

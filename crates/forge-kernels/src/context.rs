@@ -25,7 +25,7 @@ use crate::norm::context::{
     ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext,
 };
 pub(crate) use crate::recurrent::context::LANES;
-use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
+use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, GatedRmsNormContext};
 use crate::spec::Spec;
 use forge_ops::{Argmax, ArgmaxJoin, Embed, Sample};
 
@@ -87,7 +87,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),
         Spec::DeltaRule(rule) => value(DeltaRuleContext::of(base, rule)),
         Spec::DeltaChunks(chunks) => value(DeltaChunksContext::of(base, chunks)),
-        Spec::LetThrough(through) => value(LetThroughContext::of(base, through)),
+        Spec::GatedRmsNorm(through) => value(GatedRmsNormContext::of(base, through)),
         Spec::DeltaStep(step) => value(DeltaRuleContext::of_step(base, step)),
         Spec::Route(route) => value(RouteContext::of(base, route)),
         Spec::ExpertsInner(inner) => value(InnerContext::of(base, inner)),

@@ -157,7 +157,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Convolve(convolve) => limits.convolve(convolve),
         Spec::DeltaRule(rule) => limits.delta_rule(rule),
         Spec::DeltaChunks(chunks) => limits.delta_chunks(chunks),
-        Spec::LetThrough(through) => limits.let_through(through),
+        Spec::GatedRmsNorm(through) => limits.gated_rms_norm(through),
         Spec::DeltaStep(step) => limits.delta_step(step),
         Spec::Route(route) => limits.route(route),
         Spec::ExpertsInner(inner) => limits.experts_inner(inner),

@@ -101,7 +101,7 @@ pub enum Spec {
     /// Chunked delta rule for many rows, by matrix products, without the gated norm.
     DeltaChunks(DeltaChunksKernel),
     /// RMSNorm of each head, multiplied by SiLU of the gates.
-    LetThrough(GatedRmsNorm),
+    GatedRmsNorm(GatedRmsNorm),
     /// [`Spec::DeltaRule`] of one row, including the convolutions.
     DeltaStep(DeltaStep),
     /// Top-k routing: experts of each row with their weights.
@@ -150,7 +150,7 @@ impl Spec {
             Spec::Convolve(op) => (*op).into(),
             Spec::DeltaRule(op) => (*op).into(),
             Spec::DeltaChunks(kernel) => kernel.op.into(),
-            Spec::LetThrough(op) => (*op).into(),
+            Spec::GatedRmsNorm(op) => (*op).into(),
             Spec::DeltaStep(op) => (*op).into(),
             Spec::Route(op) => (*op).into(),
             Spec::ExpertsInner(kernel) => kernel.op.into(),
@@ -176,7 +176,7 @@ impl Spec {
             (Spec::Embed(embed), "stream") => embed.adds,
             (Spec::ExpertsSum(sum), "y") => sum.op.epilogue != Epilogue::Store,
             (Spec::ExpertsJoin(join), "y") => join.adds,
-            (Spec::LetThrough(_), "heads") => true,
+            (Spec::GatedRmsNorm(_), "heads") => true,
             _ => false,
         }
     }

@@ -224,7 +224,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let of_group = if values > 16 { 32 } else { 16 };
             (buffers(names), "rows", grid(values.div_ceil(of_group).to_string(), &heads.to_string(), "1"))
         }
-        Spec::LetThrough(_) => (buffers("inputs gain *heads"), "rows", grid(rows(), "1", "1")),
+        Spec::GatedRmsNorm(_) => (buffers("inputs gain *heads"), "rows", grid(rows(), "1", "1")),
         Spec::DeltaStep(step) => {
             let names = "inputs taps rate bias gain slots positions *tail *memory *heads";
             (buffers(names), "rows", grid(step.rule.heads.to_string(), "rows", "1"))

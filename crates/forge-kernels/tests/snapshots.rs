@@ -275,7 +275,10 @@ fn convolutions_and_delta_rules() {
         Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: odd }, layout: ChunkLayout { rows: 16 } }),
     );
     let (pitch, first) = (rule.inputs(), rule.channels());
-    snapshot("let_through", Spec::LetThrough(GatedRmsNorm { heads: 32, values: 128, pitch, first, epsilon }));
+    snapshot(
+        "gated_rms_norm",
+        Spec::GatedRmsNorm(GatedRmsNorm { heads: 32, values: 128, pitch, first, epsilon }),
+    );
     snapshot("delta_step", Spec::DeltaStep(DeltaStep { rule, taps: 4 }));
 }
 

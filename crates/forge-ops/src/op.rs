@@ -114,7 +114,7 @@ operations! {
     /// Chunked delta rule for many rows, by matrix products, without the gated norm.
     Recurrent DeltaChunks("delta_chunks");
     /// RMSNorm of each head, multiplied by SiLU of the gates.
-    Recurrent GatedRmsNorm("let_through");
+    Recurrent GatedRmsNorm("gated_rms_norm");
     /// Delta rule of one row, including the convolutions.
     Recurrent DeltaStep("delta_step");
     /// Top-k routing: experts of each row with their weights.

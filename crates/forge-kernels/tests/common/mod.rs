@@ -108,7 +108,7 @@ pub(crate) fn others() -> Vec<Spec> {
     }
     for (heads, values) in [(32, 128), (3, 40)] {
         let (pitch, first, epsilon) = (heads * (2 * values + 2), heads * values, 1e-6);
-        specs.push(Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon }));
+        specs.push(Spec::GatedRmsNorm(GatedRmsNorm { heads, values, pitch, first, epsilon }));
     }
     specs.push(Spec::RmsNorm(RmsNorm {
         width: 64,

@@ -366,7 +366,7 @@ impl Counted<'_> {
             (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
             // Gates are read by the step that normalizes the heads.
             (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.op.rule.heads), 0),
-            (Spec::LetThrough(through), "inputs") => (of_rows(through.heads * through.values), 0),
+            (Spec::GatedRmsNorm(through), "inputs") => (of_rows(through.heads * through.values), 0),
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
                 .instance
@@ -429,7 +429,7 @@ impl Counted<'_> {
                 let (DeltaRule { heads, keys, values, .. }, rows) = (chunks.op.rule, chunks.layout.rows);
                 of_rows(heads * (6 * keys * values + (rows + 8) * (2 * keys + 2 * values)))
             }
-            Spec::LetThrough(through) => of_rows(6 * through.heads * through.values),
+            Spec::GatedRmsNorm(through) => of_rows(6 * through.heads * through.values),
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             // A sampling weight for each logit.
             Spec::Sample(sample) => of_rows(8 * sample.vocabulary),

@@ -69,4 +69,4 @@ pub use crate::cpu::recurrent::delta_decode::delta_step;
 #[cfg(feature = "recurrent")]
 pub use crate::cpu::recurrent::delta_rule::{delta_chunks, delta_rule};
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::gated_rms_norm::let_through;
+pub use crate::cpu::recurrent::gated_rms_norm::gated_rms_norm;

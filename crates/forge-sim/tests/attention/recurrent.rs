@@ -183,7 +183,7 @@ fn mixers_convolve_update_and_gate() {
     };
     let through = |shape: &mixer::Shape| {
         let (heads, values, pitch, first) = (shape.heads, shape.values, shape.inputs(), shape.channels());
-        Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon: shape.norm_epsilon })
+        Spec::GatedRmsNorm(GatedRmsNorm { heads, values, pitch, first, epsilon: shape.norm_epsilon })
     };
     let each = |shape: &mixer::Shape| {
         [convolve(shape), through(shape)].into_iter().chain(all_ways(&rule(shape))).collect::<Vec<_>>()

@@ -143,12 +143,12 @@ impl Select<'_> {
         {
             let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
             let first = channels;
-            let spec = Spec::LetThrough(forge_ops::GatedRmsNorm { heads, values, pitch, first, epsilon });
+            let spec = Spec::GatedRmsNorm(forge_ops::GatedRmsNorm { heads, values, pitch, first, epsilon });
             let general = "heads = gain · heads / rms(heads) · silu(gates), per head";
-            let function = self.function("let_through", general, &[(MANY, spec)]);
+            let function = self.function("gated_rms_norm", general, &[(MANY, spec)]);
             let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
             let arguments = [("inputs", *inputs), ("gain", gain), ("heads", Operand::Scratch(to))];
-            self.many(draft, "let_through", &formula, function, &arguments);
+            self.many(draft, "gated_rms_norm", &formula, function, &arguments);
         }
     }
 }

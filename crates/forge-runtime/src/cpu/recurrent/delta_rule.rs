@@ -39,7 +39,7 @@ pub fn delta_rule(call: &KernelArgs<'_>, shape: &DeltaRule) {
     });
 }
 
-/// Like [`delta_rule`], without norm and gates, which [`crate::cpu::let_through()`] applies.
+/// Like [`delta_rule`], without norm and gates, which [`crate::cpu::gated_rms_norm()`] applies.
 pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaChunks) {
     call.level().run(Rule { call, shape: &shape.rule, gain: None });
 }

@@ -10,7 +10,7 @@ use crate::cpu::simd::vectors::Simd;
 use forge_ops::{Activation, GatedRmsNorm, UnaryOp};
 
 /// Runs this thread's part.
-pub fn let_through(call: &KernelArgs<'_>, shape: &GatedRmsNorm) {
+pub fn gated_rms_norm(call: &KernelArgs<'_>, shape: &GatedRmsNorm) {
     call.level().run(GatedNorm { call, shape });
 }
 

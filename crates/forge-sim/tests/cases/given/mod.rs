@@ -56,7 +56,7 @@ impl Writer {
             | Spec::DeltaRule(_)
             | Spec::DeltaChunks(_)
             | Spec::DeltaStep(_)
-            | Spec::LetThrough(_) => self.of_recurrence(spec, name, rows, launch),
+            | Spec::GatedRmsNorm(_) => self.of_recurrence(spec, name, rows, launch),
             Spec::Route(_)
             | Spec::ExpertsInner(_)
             | Spec::ExpertsSum(_)
