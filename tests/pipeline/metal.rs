@@ -149,7 +149,7 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
 fn unfolded_latents_are_met_through_the_emulated_metal() {
     every_model(|built| {
         let text = std::fs::read_to_string(built.directory.join("src/kernels.metal"));
-        let unfolds = text.expect("a crate has kernels").contains("kernel void attend_unfolded");
+        let unfolds = text.expect("a crate has kernels").contains("kernel void attend_expanded");
         let prompts = if unfolds { golden(&built.model) } else { Vec::new() };
         let texts: Vec<Text> = prompts
             .iter()

@@ -10,14 +10,14 @@ pub(crate) use crate::matmul::context::{Tile, group_outputs};
 
 use crate::attention::context::{JoinContext, SplitContext, TiledContext};
 pub(crate) use crate::attention::context::{
-    channels, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes,
+    channels, element, expanded_bytes, queries_fit, sums_bytes, tile_bytes,
 };
 use crate::attention::grouped::GroupedContext;
 pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use crate::attention::rope::{AppendContext, RotateAppendContext, RotateContext};
 use crate::matmul::context::ProjectContext;
 use crate::mla::context::{
-    LatentAppendContext, LatentAttendContext, LatentShareContext, PerHeadContext, UnfoldedContext,
+    ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
 };
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
 use crate::moe::grouped::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
@@ -82,8 +82,8 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::PerHeadLinear(each) => value(PerHeadContext::of(base, each)),
         Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
         Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
-        Spec::LatentShare(share) => value(LatentShareContext::of(base, share)),
-        Spec::AttendUnfolded(attend) => value(UnfoldedContext::of(base, attend)),
+        Spec::MlaLoadLatents(share) => value(LoadLatentsContext::of(base, share)),
+        Spec::MlaAttentionExpanded(attend) => value(ExpandedContext::of(base, attend)),
         Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),
         Spec::DeltaRule(rule) => value(DeltaRuleContext::of(base, rule)),
         Spec::DeltaChunks(chunks) => value(DeltaChunksContext::of(base, chunks)),

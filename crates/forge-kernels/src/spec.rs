@@ -91,9 +91,9 @@ pub enum Spec {
     /// MLA attention in absorbed form.
     LatentAttend(LatentAttend),
     /// Loads a KV tile of an MLA cache as f32.
-    LatentShare(MlaLoadLatents),
+    MlaLoadLatents(MlaLoadLatents),
     /// MLA attention in expanded form, for many rows over one KV tile.
-    AttendUnfolded(MlaExpandedKernel),
+    MlaAttentionExpanded(MlaExpandedKernel),
     /// Causal depthwise convolution.
     Convolve(CausalConv),
     /// Gated delta rule: updates the recurrent state and reads it out.
@@ -145,8 +145,8 @@ impl Spec {
             Spec::PerHeadLinear(kernel) => kernel.op.into(),
             Spec::LatentAppend(op) => op.clone().into(),
             Spec::LatentAttend(op) => op.clone().into(),
-            Spec::LatentShare(op) => (*op).into(),
-            Spec::AttendUnfolded(kernel) => kernel.op.into(),
+            Spec::MlaLoadLatents(op) => (*op).into(),
+            Spec::MlaAttentionExpanded(kernel) => kernel.op.into(),
             Spec::Convolve(op) => (*op).into(),
             Spec::DeltaRule(op) => (*op).into(),
             Spec::DeltaChunks(kernel) => kernel.op.into(),
@@ -183,6 +183,6 @@ impl Spec {
 
     /// Whether the kernel continues from what its previous dispatch wrote to a buffer, except in the first.
     pub fn carries(&self, buffer: &str) -> bool {
-        matches!((self, buffer), (Spec::AttendUnfolded(_), "heads" | "carried"))
+        matches!((self, buffer), (Spec::MlaAttentionExpanded(_), "heads" | "carried"))
     }
 }

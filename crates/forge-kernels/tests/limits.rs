@@ -549,7 +549,7 @@ fn rejects_impossible_mla() {
             layout: MlaExpandedLayout { operand: Operand::F32, tile: 16 },
         };
         change(&mut attend);
-        rejection("a", Spec::AttendUnfolded(attend))
+        rejection("a", Spec::MlaAttentionExpanded(attend))
     };
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
@@ -577,7 +577,10 @@ fn rejects_impossible_mla() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.to_mut().clear())),
-        rejection("a", Spec::LatentShare(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 })),
+        rejection(
+            "a",
+            Spec::MlaLoadLatents(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 }),
+        ),
         unfolded(|attend| attend.op.values = 0),
         unfolded(|attend| attend.op.scale = f32::NAN),
         unfolded(|attend| attend.op.queries_pitch = 511),

@@ -194,11 +194,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let [_, _, groups] = mla_attention_heads(attend);
             (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
         }
-        Spec::LatentShare(share) => {
+        Spec::MlaLoadLatents(share) => {
             let groups = (share.width + share.rope_width).div_ceil(128).to_string();
             (buffers("latents slots *share *k_rope"), "rows context begin", grid(groups, "rows", "1"))
         }
-        Spec::AttendUnfolded(attend) => {
+        Spec::MlaAttentionExpanded(attend) => {
             let names = buffers("q q_rope keys k_rope values positions *heads *carried");
             let grid = grid("rows.div_ceil(8)".to_owned(), &attend.op.heads.to_string(), "1");
             (names, "rows begin end", grid)

@@ -478,7 +478,7 @@ fn latents() {
     let attend = LatentAttend { heads: 128, width, rope_width, cache, scale: 0.1, prologue: Some(prepare) };
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
-    snapshot("latent_share", Spec::LatentShare(MlaLoadLatents { width, rope_width, cache }));
+    snapshot("load_latents", Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
     let unfolded = Kernel {
         op: MlaAttentionExpanded {
             heads: 128,
@@ -490,7 +490,7 @@ fn latents() {
         },
         layout: MlaExpandedLayout { operand: Operand::Ranged, tile: 16 },
     };
-    snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded));
+    snapshot("attend_expanded", Spec::MlaAttentionExpanded(unfolded));
     let odd = unfolded
         .with_op(|op| MlaAttentionExpanded {
             heads: 5,
@@ -501,7 +501,7 @@ fn latents() {
             ..op
         })
         .with_layout(|_| MlaExpandedLayout { operand: Operand::F32, tile: 32 });
-    snapshot("attend_unfolded_odd", Spec::AttendUnfolded(odd));
+    snapshot("attend_expanded_odd", Spec::MlaAttentionExpanded(odd));
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.layout.knobs };

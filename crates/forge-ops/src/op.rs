@@ -104,9 +104,9 @@ operations! {
     /// MLA attention in absorbed form.
     Mla LatentAttend("latent_attend");
     /// Loads a KV tile of an MLA cache as f32.
-    Mla MlaLoadLatents("latent_share");
+    Mla MlaLoadLatents("load_latents");
     /// MLA attention in expanded form, for many rows over one KV tile.
-    Mla MlaAttentionExpanded("attend_unfolded");
+    Mla MlaAttentionExpanded("attend_expanded");
     /// Causal depthwise convolution.
     Recurrent CausalConv("convolve");
     /// Gated delta rule: updates the recurrent state and reads it out.

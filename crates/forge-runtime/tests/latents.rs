@@ -308,7 +308,7 @@ fn mla_heads_share_latents() {
 
 #[test]
 fn load_latents_reads_a_kv_tile() {
-    kernel_under_test!(SHAPE, MlaLoadLatents, cpu::latent_share);
+    kernel_under_test!(SHAPE, MlaLoadLatents, cpu::load_latents);
     let mut random = Random(24);
     for [_, width, rope_width] in SHAPES {
         let record = width + rope_width;
@@ -339,7 +339,7 @@ fn load_latents_reads_a_kv_tile() {
 /// Attention tile by tile equals attention over all positions.
 #[test]
 fn attention_over_kv_splits_is_exact() {
-    kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_unfolded);
+    kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_expanded);
     let mut random = Random(25);
     for [heads, keys, rope_width, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {
         let (rows, first) = (5, 140);

@@ -112,8 +112,8 @@ pub(crate) fn tile_bytes(tile: usize, width: usize) -> usize {
     4 * (tile * staged_pitch(width) + 288 + 64)
 }
 
-/// Threadgroup memory of `attend_unfolded` in bytes with a tile of this many positions, keys or values.
-pub(crate) fn unfolded_bytes(tile: usize, keys: usize, values: usize) -> usize {
+/// Threadgroup memory of `attend_expanded` in bytes with a tile of this many positions, keys or values.
+pub(crate) fn expanded_bytes(tile: usize, keys: usize, values: usize) -> usize {
     tile_bytes(tile, keys.max(values))
 }
 

@@ -245,7 +245,7 @@ impl<'a> LatentAttendContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct LatentShareContext<'a> {
+pub(crate) struct LoadLatentsContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     width: usize,
@@ -256,10 +256,10 @@ pub(crate) struct LatentShareContext<'a> {
     threads: usize,
 }
 
-impl<'a> LatentShareContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &MlaLoadLatents) -> LatentShareContext<'a> {
+impl<'a> LoadLatentsContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &MlaLoadLatents) -> LoadLatentsContext<'a> {
         let MlaLoadLatents { width, rope_width, cache } = *spec;
-        LatentShareContext {
+        LoadLatentsContext {
             base,
             width,
             rope_width,
@@ -271,7 +271,7 @@ impl<'a> LatentShareContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct UnfoldedContext<'a> {
+pub(crate) struct ExpandedContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -300,15 +300,15 @@ pub(crate) struct UnfoldedContext<'a> {
     distances: Vec<usize>,
 }
 
-impl<'a> UnfoldedContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a MlaExpandedKernel) -> UnfoldedContext<'a> {
+impl<'a> ExpandedContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a MlaExpandedKernel) -> ExpandedContext<'a> {
         let MlaAttentionExpanded { keys, rope_width, values, queries_pitch, .. } = spec.op;
         let MlaExpandedLayout { operand, tile } = spec.layout;
         let (padded, value_padded) = ((keys + rope_width).next_multiple_of(8), values.next_multiple_of(8));
         let (matrices, value_matrices) = (padded / 8, value_padded / 8);
         let parts = 32 / tile;
         let step = |widths: &[usize]| if widths.iter().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
-        UnfoldedContext {
+        ExpandedContext {
             base,
             spec,
             ranged: operand == Operand::Ranged,

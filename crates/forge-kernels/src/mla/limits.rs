@@ -1,6 +1,6 @@
 //! Limits of MLA kernels.
 
-use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
+use crate::context::{DEFAULT_MEMORY, expanded_bytes};
 use crate::error::KernelError;
 use crate::limits::Limits;
 use crate::spec::{MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, mla_attention_heads};
@@ -66,11 +66,11 @@ impl Limits<'_> {
         })
     }
 
-    pub(crate) fn latent_share(&self, share: &MlaLoadLatents) -> Result<(), KernelError> {
+    pub(crate) fn load_latents(&self, share: &MlaLoadLatents) -> Result<(), KernelError> {
         self.line(share.width, share.rope_width, share.cache)
     }
 
-    pub(crate) fn attend_unfolded(&self, attend: &MlaExpandedKernel) -> Result<(), KernelError> {
+    pub(crate) fn attend_expanded(&self, attend: &MlaExpandedKernel) -> Result<(), KernelError> {
         let MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale } = attend.op;
         let MlaExpandedLayout { operand, tile } = attend.layout;
         self.positive("the number of heads", heads)?;
@@ -84,7 +84,7 @@ impl Limits<'_> {
         })?;
         self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
         self.holds("tile", tile, operand != Operand::F16, || "f32, not f16".to_owned())?;
-        let bytes = unfolded_bytes(tile, keys.saturating_add(rope_width), values);
+        let bytes = expanded_bytes(tile, keys.saturating_add(rope_width), values);
         self.memory("the threadgroup memory of a tile", bytes, DEFAULT_MEMORY)
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn latents() -> Vec<Spec> {
             }
         }
         for cache in [Format::F16, Format::F32] {
-            specs.push(Spec::LatentShare(MlaLoadLatents { width, rope_width, cache }));
+            specs.push(Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
     }
@@ -52,7 +52,7 @@ pub(crate) fn latents() -> Vec<Spec> {
         for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
             let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("there is room");
             let (queries_pitch, scale) = (heads * keys + more, 0.1);
-            specs.push(Spec::AttendUnfolded(Kernel {
+            specs.push(Spec::MlaAttentionExpanded(Kernel {
                 op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
                 layout: MlaExpandedLayout { operand, tile },
             }));

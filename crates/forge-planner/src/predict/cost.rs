@@ -123,7 +123,7 @@ pub(crate) fn cost_of(
             // All words of a row's sampling parameters except the padding word.
             Operand::Batch(BatchColumn::Draws) => cost.batch_read += amounts.rows * 7 * 4,
             // All rows belong to one slot.
-            Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::LatentShare(_)) => {
+            Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::MlaLoadLatents(_)) => {
                 cost.batch_read += 4;
             }
             Operand::Batch(_) => cost.batch_read += amounts.rows * 4,
@@ -261,7 +261,7 @@ impl Counted<'_> {
             }
             Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => (self.amounts.reached, 0),
             // Its rows are positions.
-            Spec::LatentShare(_) => (self.amounts.rows, 0),
+            Spec::MlaLoadLatents(_) => (self.amounts.rows, 0),
             _ => (0, 0),
         }
     }
@@ -312,8 +312,8 @@ impl Counted<'_> {
             (spec, _) if spec.carries(parameter) => {
                 (if self.amounts.shares_before > 0 { all } else { 0 }, all)
             }
-            (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
-            (Spec::AttendUnfolded(_), "keys" | "k_rope" | "values") => {
+            (Spec::MlaAttentionExpanded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
+            (Spec::MlaAttentionExpanded(_), "keys" | "k_rope" | "values") => {
                 (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
             }
             // One split writes the result; several write partial results for the combine step.
@@ -404,7 +404,7 @@ impl Counted<'_> {
                 let line = 2 * attend.width + attend.rope_width;
                 2 * self.amounts.attended * (attend.heads * line) as u64
             }
-            Spec::AttendUnfolded(attend) => {
+            Spec::MlaAttentionExpanded(attend) => {
                 let widths = attend.op.keys + attend.op.rope_width + attend.op.values;
                 2 * self.amounts.attended * (attend.op.heads * widths) as u64
             }
@@ -435,7 +435,7 @@ impl Counted<'_> {
             Spec::Sample(sample) => of_rows(8 * sample.vocabulary),
             Spec::Embed(_)
             | Spec::Append(_)
-            | Spec::LatentShare(_)
+            | Spec::MlaLoadLatents(_)
             | Spec::Take(_)
             | Spec::Argmax(_)
             | Spec::ArgmaxJoin(_) => 0,

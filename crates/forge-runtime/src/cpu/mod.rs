@@ -50,7 +50,7 @@ pub use crate::cpu::mla::attend::latent_attend;
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::cache_append::latent_append;
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::expanded::{attend_unfolded, latent_share};
+pub use crate::cpu::mla::expanded::{attend_expanded, load_latents};
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::per_head_matmul::per_head_linear;
 #[cfg(feature = "moe")]

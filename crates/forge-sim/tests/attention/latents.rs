@@ -343,7 +343,7 @@ fn heads_meet_what_is_made_of_latents_share_by_share() {
     let attend = |[heads, keys, rope_width, values]: [usize; 4], operand| {
         let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("there is room");
         let (queries_pitch, scale) = (heads * keys + heads, SCALE);
-        Spec::AttendUnfolded(Kernel {
+        Spec::MlaAttentionExpanded(Kernel {
             op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
             layout: MlaExpandedLayout { operand, tile },
         })
@@ -416,7 +416,7 @@ fn a_share_of_a_slot_is_what_its_lines_hold() {
     let shapes = shapes();
     let share = |shape: &Shape| {
         let Shape { width, rope_width, cache, .. } = *shape;
-        Spec::LatentShare(MlaLoadLatents { width, rope_width, cache })
+        Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache })
     };
     let kernels = Kernels::of(shapes.iter().map(share));
     for (index, shape) in shapes.iter().enumerate() {

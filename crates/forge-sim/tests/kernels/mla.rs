@@ -14,7 +14,7 @@ use forge_ops::{
 /// all.
 pub(crate) fn unfolded() -> Vec<Case> {
     let share = |cache| Case {
-        spec: Spec::LatentShare(MlaLoadLatents { width: 130, rope_width: 6, cache }),
+        spec: Spec::MlaLoadLatents(MlaLoadLatents { width: 130, rope_width: 6, cache }),
         launches: vec![Launch::rows(5, 70).share(66, 71)],
     };
     let attend = |[heads, keys, rope_width, values]: [usize; 4], operand, tile| {
@@ -25,7 +25,7 @@ pub(crate) fn unfolded() -> Vec<Case> {
         };
         let launches =
             vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
-        Case { spec: Spec::AttendUnfolded(shape), launches }
+        Case { spec: Spec::MlaAttentionExpanded(shape), launches }
     };
     vec![
         share(Format::F32),

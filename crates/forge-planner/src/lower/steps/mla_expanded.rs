@@ -83,9 +83,9 @@ impl Select<'_> {
         let (heads, cache) = (attend.1.heads, self.plan.cache);
         let share = self.scratch("share", width, RowsOf::Position);
         let k_rope = self.scratch("k_rope", rope_width, RowsOf::Position);
-        let spec = Spec::LatentShare(forge_ops::MlaLoadLatents { width, rope_width, cache });
+        let spec = Spec::MlaLoadLatents(forge_ops::MlaLoadLatents { width, rope_width, cache });
         let general = "share, k_rope = latents and RoPE keys of `rows` positions from begin on, in the slot of all rows";
-        let function = self.function("latent_share", general, &[(MANY, spec)]);
+        let function = self.function("load_latents", general, &[(MANY, spec)]);
         let arguments = [
             ("latents", Operand::Latents),
             ("slots", Operand::Batch(BatchColumn::Slots)),
@@ -100,7 +100,7 @@ impl Select<'_> {
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
         let queries = self.columns(draft, list, absorb.0.inputs[0]);
         let operand = if cache == Format::F32 { spec::Operand::F32 } else { spec::Operand::Ranged };
-        let spec = Spec::AttendUnfolded(spec::Kernel {
+        let spec = Spec::MlaAttentionExpanded(spec::Kernel {
             op: forge_ops::MlaAttentionExpanded {
                 heads,
                 keys,
@@ -132,8 +132,8 @@ impl Select<'_> {
             heads_name.unwrap_or_default(),
             attend.1.scale,
         );
-        let function = self.function("attend_unfolded", general, &[(MANY, spec)]);
-        draft.step("attend_unfolded", &formula, function, &arguments);
+        let function = self.function("attend_expanded", general, &[(MANY, spec)]);
+        draft.step("attend_expanded", &formula, function, &arguments);
         draft.last_where(Condition::Unfolded);
     }
 

@@ -13,7 +13,7 @@ use half::f16;
 use std::slice::{from_mut, from_ref};
 
 /// Runs this thread's part of the tile load.
-pub fn latent_share(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
+pub fn load_latents(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
     match shape.cache {
         Format::F32 => lines::<f32>(call, shape),
         Format::F16 => lines::<f16>(call, shape),
@@ -39,7 +39,7 @@ fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents
 }
 
 /// Runs this thread's part of the attention.
-pub fn attend_unfolded(call: &KernelArgs<'_>, shape: &MlaAttentionExpanded) {
+pub fn attend_expanded(call: &KernelArgs<'_>, shape: &MlaAttentionExpanded) {
     call.level().run(Heads { call, shape });
 }
 

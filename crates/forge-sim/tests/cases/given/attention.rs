@@ -81,12 +81,12 @@ impl Writer {
                     (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
                 }
             }
-            (Spec::LatentShare(it), "latents") => {
+            (Spec::MlaLoadLatents(it), "latents") => {
                 self.cache(it.cache, (1, it.width + it.rope_width), None, launch, true)
             }
-            (Spec::LatentShare(it), "share") => Content::Unwritten(rows * it.width * 4),
-            (Spec::LatentShare(it), _) => Content::Unwritten(rows * it.rope_width * 4),
-            (Spec::AttendUnfolded(it), name) => {
+            (Spec::MlaLoadLatents(it), "share") => Content::Unwritten(rows * it.width * 4),
+            (Spec::MlaLoadLatents(it), _) => Content::Unwritten(rows * it.rope_width * 4),
+            (Spec::MlaAttentionExpanded(it), name) => {
                 let [begin, end] = launch.share.map(|position| position as usize);
                 match name {
                     "q" => self.floats(rows * it.op.queries_pitch),

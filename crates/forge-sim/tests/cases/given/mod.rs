@@ -50,8 +50,8 @@ impl Writer {
             | Spec::AttendJoin(_)
             | Spec::LatentAppend(_)
             | Spec::LatentAttend(_)
-            | Spec::LatentShare(_)
-            | Spec::AttendUnfolded(_) => self.of_attention(spec, name, rows, launch),
+            | Spec::MlaLoadLatents(_)
+            | Spec::MlaAttentionExpanded(_) => self.of_attention(spec, name, rows, launch),
             Spec::Convolve(_)
             | Spec::DeltaRule(_)
             | Spec::DeltaChunks(_)
