@@ -33,7 +33,7 @@ fn run(
     let mut sim = Sim::new(program).expect("there is memory");
     sim.count_traffic(true);
     let is_head = plan.sections.last().is_some_and(|last| last.name == section.name);
-    let rows = match (is_head, step.of_share) {
+    let rows = match (is_head, step.of_tile) {
         (true, _) => load.wanted as usize,
         // One tile of all positions.
         (false, true) => load.length as usize,

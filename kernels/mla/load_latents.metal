@@ -12,7 +12,7 @@ struct {{ args }} {
 kernel void {{ name }}(
     device const {{ element }}* latents [[buffer({{ slot() }})]],
     device const uint* slots [[buffer({{ slot() }})]],
-    device float* share [[buffer({{ slot() }})]],
+    device float* latent_tile [[buffer({{ slot() }})]],
     device float* k_rope [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
@@ -27,7 +27,7 @@ kernel void {{ name }}(
     const ulong position = ulong(slots[0]) * ulong(args.context) + ulong(args.begin + row);
     const float value = float(latents[position * {{ record }}ul + ulong(channel)]);
     if (channel < {{ width }}u) {
-        share[row * {{ width }}u + channel] = value;
+        latent_tile[row * {{ width }}u + channel] = value;
     } else {
         k_rope[row * {{ rope_width }}u + channel - {{ width }}u] = value;
     }

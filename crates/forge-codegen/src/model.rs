@@ -59,7 +59,7 @@ pub(crate) struct Context {
     scratches: Vec<ScratchText>,
     split_positions: usize,
     /// Whether large batches may expand latents to keys and values (MLA).
-    unfolds: bool,
+    expands_mla: bool,
     format_imports: String,
     kernel_format_imports: String,
 }
@@ -193,7 +193,7 @@ impl Context {
             next_gains: next_gains(plan),
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
-            unfolds: plan.unfold.is_some(),
+            expands_mla: plan.mla_expand.is_some(),
             format_imports: format!("{{{}}}", kernels.weight_types.join(", ")),
             kernel_format_imports: format!("{{self, {}}}", kernels.weight_types.join(", ")),
             kernels,
@@ -313,10 +313,10 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("VOCAB_SIZE", plan.model.vocabulary, "Vocabulary size.");
     constant("MAX_CONTEXT", plan.context, "Maximum context length in tokens.");
     constant("PREFILL_CHUNK", plan.chunk, "Maximum rows of one pass; longer prompts take several passes.");
-    if let Some(unfold) = plan.unfold {
+    if let Some(mla_expand) = plan.mla_expand {
         let from = "Rows of one sequence from which prefill expands latents to keys and values, which takes fewer operations.";
-        constant("MLA_EXPAND_MIN_ROWS", unfold.from, from);
-        constant("MLA_EXPAND_TILE", unfold.share, "Maximum positions expanded at once.");
+        constant("MLA_EXPAND_MIN_ROWS", mla_expand.min_rows, from);
+        constant("MLA_EXPAND_TILE", mla_expand.tile, "Maximum positions expanded at once.");
     }
     constant("SMALL_BATCH_MAX", FEW, "Maximum rows that use the decode-sized kernels.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {

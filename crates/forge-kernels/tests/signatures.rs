@@ -196,7 +196,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::MlaLoadLatents(share) => {
             let groups = (share.width + share.rope_width).div_ceil(128).to_string();
-            (buffers("latents slots *share *k_rope"), "rows context begin", grid(groups, "rows", "1"))
+            (buffers("latents slots *latent_tile *k_rope"), "rows context begin", grid(groups, "rows", "1"))
         }
         Spec::MlaAttentionExpanded(attend) => {
             let names = buffers("q q_rope keys k_rope values positions *heads *carried");

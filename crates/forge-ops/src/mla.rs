@@ -104,7 +104,7 @@ pub struct LatentAttend {
 
 /// Loads a KV tile of an MLA cache as f32.
 ///
-/// Scalars: rows, context, begin. Buffers: latents, slots, share, k_rope. Grid: a line in groups of 128
+/// Scalars: rows, context, begin. Buffers: latents, slots, latent_tile, k_rope. Grid: a line in groups of 128
 /// threads; rows.
 ///
 /// Rows are positions, from `begin` on, of the slot of the pass's first row.

@@ -319,7 +319,7 @@ fn load_latents_reads_a_kv_tile() {
             let line = |line: &[f64]| line[range.clone()].to_vec();
             own.chunks_exact(record).flat_map(line).map(|x| (x, 0.0)).collect()
         };
-        let kernel = kernel("share", vec!["latents", "slots", "share", "k_rope"], run);
+        let kernel = kernel("load_latents", vec!["latents", "slots", "latent_tile", "k_rope"], run);
         let arguments = [
             Argument::Numbers(lines),
             Argument::Words(vec![1]),

@@ -66,8 +66,8 @@ impl Limits<'_> {
         })
     }
 
-    pub(crate) fn load_latents(&self, share: &MlaLoadLatents) -> Result<(), KernelError> {
-        self.line(share.width, share.rope_width, share.cache)
+    pub(crate) fn load_latents(&self, load: &MlaLoadLatents) -> Result<(), KernelError> {
+        self.line(load.width, load.rope_width, load.cache)
     }
 
     pub(crate) fn attend_expanded(&self, attend: &MlaExpandedKernel) -> Result<(), KernelError> {

@@ -63,7 +63,7 @@ fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch])
         let range = first..first + run.len();
         first = range.end;
         let mut after = walk_run(plan, schedule, (section, range.clone()), pending.clone());
-        if run[0] == Condition::Unfolded {
+        if run[0] == Condition::Expanded {
             after = walk_run(plan, schedule, (section, range), either(after, &pending));
         }
         pending = if run[0] == Condition::Always { after } else { either(after, &pending) };

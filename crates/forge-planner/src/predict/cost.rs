@@ -71,7 +71,7 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) ->
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
     let mut cost = Cost::default();
     for share in plan.shares(step, load) {
-        let rows = if step.of_share { share.end - share.start } else { plan.rows_of(section, load) };
+        let rows = if step.of_tile { share.end - share.start } else { plan.rows_of(section, load) };
         cost += cost_of(plan, (section, step), instance, Amounts::of(&instance.spec, rows, load, share));
     }
     cost

@@ -426,7 +426,7 @@ fn a_share_of_a_slot_is_what_its_lines_hold() {
             let given = [
                 ("latents", Given::Bytes(&bytes)),
                 ("slots", Given::Words(&[1])),
-                ("share", Given::Unwritten(rows * shape.width * 4)),
+                ("latent_tile", Given::Unwritten(rows * shape.width * 4)),
                 ("k_rope", Given::Unwritten(rows * shape.rope_width * 4)),
             ];
             let scalars = [("rows", rows), ("context", CONTEXT), ("begin", begin)];

@@ -53,7 +53,7 @@ impl Select<'_> {
         operation: &Operation,
         each: &PerHeadLinear,
     ) {
-        if !self.unfolding(draft, list).is_some_and(|unfolding| unfolding.has(operation)) {
+        if !self.expandable(draft, list).is_some_and(|expandable| expandable.has(operation)) {
             self.heads_matrices(draft, list, operation, each);
         }
     }
@@ -173,8 +173,8 @@ impl Select<'_> {
         operation: &Operation,
         attend: &LatentAttend,
     ) {
-        match self.unfolding(draft, list) {
-            Some(unfolding) => self.either_way(draft, list, &unfolding),
+        match self.expandable(draft, list) {
+            Some(expandable) => self.both_forms(draft, list, &expandable),
             None => self.absorbed_attention(draft, list, operation, attend),
         }
     }

@@ -26,14 +26,15 @@ fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents
     let (rows, context, begin, record) = (call.scalar(0), call.scalar(1), call.scalar(2), width + rope_width);
     let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * record;
     let latents = &call.input::<C>("latents", first + rows * record)[first..];
-    let (share, keys) = (call.output::<f32>("share", rows * width), call.output("k_rope", rows * rope_width));
+    let (tile, keys) =
+        (call.output::<f32>("latent_tile", rows * width), call.output("k_rope", rows * rope_width));
     for row in call.claim_rows(rows, 1).flatten() {
         let (latent, key) = latents[row * record..][..record].split_at(width);
         // SAFETY: this position belongs to this thread.
-        let (share, keys) = unsafe {
-            (share.part(row * width..(row + 1) * width), keys.part(row * rope_width..(row + 1) * rope_width))
+        let (tile, keys) = unsafe {
+            (tile.part(row * width..(row + 1) * width), keys.part(row * rope_width..(row + 1) * rope_width))
         };
-        share.iter_mut().zip(latent).for_each(|(to, from)| *to = (*from).into());
+        tile.iter_mut().zip(latent).for_each(|(to, from)| *to = (*from).into());
         keys.iter_mut().zip(key).for_each(|(to, from): (&mut f32, _)| *to = (*from).into());
     }
 }

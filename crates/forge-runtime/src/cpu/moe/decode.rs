@@ -241,11 +241,13 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
             for share in first / size..shares.min((first + piece) / size) {
                 let mut left = PartialResults::NOTHING;
-                let of_share = (share * size).min(outputs)..((share + 1) * size).min(outputs);
-                for (row, sums) in sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_share.is_empty()) {
-                    let sums = &mut sums[of_share.start - first..of_share.end - first];
+                let of_partition = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                for (row, sums) in
+                    sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_partition.is_empty())
+                {
+                    let sums = &mut sums[of_partition.start - first..of_partition.end - first];
                     // SAFETY: these outputs belong to this thread.
-                    unsafe { finish.outputs(row, of_share.start, sums, &mut left) };
+                    unsafe { finish.outputs(row, of_partition.start, sums, &mut left) };
                 }
                 // SAFETY: this partition belongs to this thread.
                 unsafe { finish.leave(share, left) };

@@ -84,7 +84,7 @@ impl Writer {
             (Spec::MlaLoadLatents(it), "latents") => {
                 self.cache(it.cache, (1, it.width + it.rope_width), None, launch, true)
             }
-            (Spec::MlaLoadLatents(it), "share") => Content::Unwritten(rows * it.width * 4),
+            (Spec::MlaLoadLatents(it), "latent_tile") => Content::Unwritten(rows * it.width * 4),
             (Spec::MlaLoadLatents(it), _) => Content::Unwritten(rows * it.rope_width * 4),
             (Spec::MlaAttentionExpanded(it), name) => {
                 let [begin, end] = launch.share.map(|position| position as usize);
