@@ -21,7 +21,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::RmsNorm(_) => "norm/rms_norm",
         Spec::NormAdd(_) => "norm/norm_add",
         Spec::LayerNorm(_) => "norm/layer_norm",
-        Spec::Project(project) => match project.layout.rows {
+        Spec::Linear(linear) => match linear.layout.rows {
             Rows::One => "matmul/gemv",
             Rows::Few => "matmul/small_batch",
             Rows::Many => "matmul/gemm",

@@ -15,7 +15,7 @@ pub(crate) use crate::attention::context::{
 use crate::attention::grouped::GroupedContext;
 pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use crate::attention::rope::{AppendContext, RotateAppendContext, RotateContext};
-use crate::matmul::context::ProjectContext;
+use crate::matmul::context::LinearContext;
 use crate::mla::context::{
     ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
 };
@@ -69,7 +69,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::RmsNorm(norm) => value(RmsNormContext::of(base, norm)),
         Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
         Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
-        Spec::Project(project) => value(ProjectContext::of(base, project)),
+        Spec::Linear(linear) => value(LinearContext::of(base, linear)),
         Spec::Rotate(rotate) => value(RotateContext::of(base, rotate)),
         Spec::Append(append) => value(AppendContext::of(base, append)),
         Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),

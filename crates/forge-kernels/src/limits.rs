@@ -100,7 +100,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the width", norm.width)?;
             limits.finite("epsilon", norm.epsilon)
         }
-        Spec::Project(project) => limits.project(project),
+        Spec::Linear(linear) => limits.linear(linear),
         Spec::Rotate(rotate) => {
             limits.heads(rotate.heads, rotate.heads, rotate.width)?;
             limits.positive("the number of rotated pairs", rotate.rotation.frequencies.len())?;

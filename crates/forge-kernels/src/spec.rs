@@ -71,7 +71,7 @@ pub enum Spec {
     /// LayerNorm of each row.
     LayerNorm(LayerNorm),
     /// y = W x for one row, a small batch or many rows, with optional norm, bias and epilogue.
-    Project(LinearKernel),
+    Linear(LinearKernel),
     /// RoPE on every head of each row.
     Rotate(Rotate),
     /// Appends keys and values to the KV cache.
@@ -136,7 +136,7 @@ impl Spec {
             Spec::RmsNorm(op) => (*op).into(),
             Spec::NormAdd(op) => (*op).into(),
             Spec::LayerNorm(op) => (*op).into(),
-            Spec::Project(kernel) => kernel.op.into(),
+            Spec::Linear(kernel) => kernel.op.into(),
             Spec::Rotate(op) => op.clone().into(),
             Spec::Append(op) => (*op).into(),
             Spec::RotateAppend(op) => op.clone().into(),
@@ -170,8 +170,8 @@ impl Spec {
     pub fn adds_to(&self, buffer: &str) -> bool {
         match (self, buffer) {
             (Spec::NormAdd(_), "stream") => true,
-            (Spec::Project(project), "y") => {
-                matches!(project.op.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
+            (Spec::Linear(linear), "y") => {
+                matches!(linear.op.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
             }
             (Spec::Embed(embed), "stream") => embed.adds,
             (Spec::ExpertsSum(sum), "y") => sum.op.epilogue != Epilogue::Store,

@@ -37,21 +37,21 @@ const SHAPES: [(usize, usize); 14] = [
     (2, 5),
 ];
 
-fn threadgroups(project: &LinearKernel) -> usize {
-    let Knobs { rows_per_simdgroup, simdgroups, split, .. } = project.layout.knobs;
-    project.op.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
+fn threadgroups(linear: &LinearKernel) -> usize {
+    let Knobs { rows_per_simdgroup, simdgroups, split, .. } = linear.layout.knobs;
+    linear.op.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
 }
 
 #[test]
 fn knobs_render_and_keep_cores_busy() {
     // Chips agree about most shapes; each spec is rendered once.
     let mut seen = BTreeSet::new();
-    let mut check = |project: &LinearKernel| {
-        let what = format!("{project:?}");
+    let mut check = |linear: &LinearKernel| {
+        let what = format!("{linear:?}");
         if !seen.insert(what.clone()) {
             return;
         }
-        let instance = render("layer_kernel", &Spec::Project(*project));
+        let instance = render("layer_kernel", &Spec::Linear(*linear));
         let decl = instance.unwrap_or_else(|error| panic!("{what}: {error}")).decl;
         assert!(!decl.is_crowded(), "{what} takes {} bytes", decl.threadgroup_bytes);
         assert!(decl.threads <= 512, "{what} has {} threads", decl.threads);
@@ -64,7 +64,7 @@ fn knobs_render_and_keep_cores_busy() {
             let make = |rows, epilogue| {
                 let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
                 let knobs = Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
-                let plain = common::project(rows, format, outputs, inputs, epilogue);
+                let plain = common::linear(rows, format, outputs, inputs, epilogue);
                 plain.with_layout(|layout| LinearLayout { knobs, operand: Operand::F16, ..layout })
             };
             check(&make(Rows::One, Epilogue::Store));

@@ -30,9 +30,9 @@ fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, sca
 
 /// A projection of 64 by 64 with other knobs.
 fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spec {
-    let mut project = common::project(rows, Format::F32, 64, 64, epilogue);
-    change(&mut project.layout.knobs);
-    Spec::Project(project)
+    let mut linear = common::linear(rows, Format::F32, 64, 64, epilogue);
+    change(&mut linear.layout.knobs);
+    Spec::Linear(linear)
 }
 
 #[test]
@@ -207,9 +207,9 @@ fn rejects_impossible_projections() {
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let norm = |partials, epsilon| Some(DeferredNorm { partials, epsilon });
-    let plain = |rows, outputs, inputs| common::project(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
+    let plain = |rows, outputs, inputs| common::linear(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
     let one = || plain(Rows::One, 64, 64);
-    let rejected = |project| rejection("a", Spec::Project(project));
+    let rejected = |linear| rejection("a", Spec::Linear(linear));
     let rejected_knobs =
         |rows, epilogue, change: fn(&mut Knobs)| rejection("a", knobs(rows, epilogue, change));
     let cases = [
@@ -458,7 +458,7 @@ fn specs_within_the_limits_render() {
             Epilogue::AddSquares(squares),
             Epilogue::Best { candidates: below(600) },
         ];
-        let project = Kernel {
+        let linear = Kernel {
             op: Linear {
                 format: Format::ALL[below(Format::ALL.len())],
                 outputs: [below(70), below(5000), 151_936][below(3)],
@@ -484,21 +484,21 @@ fn specs_within_the_limits_render() {
                 },
             },
         };
-        let (own_norm, norm) = match project.op.norm.filter(|_| rows == Rows::One) {
+        let (own_norm, norm) = match linear.op.norm.filter(|_| rows == Rows::One) {
             Some(norm) if below(2) == 0 => {
                 (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
             }
             norm => (None, norm),
         };
-        let project = project.with_op(|op| Linear { norm, own_norm, ..op });
-        match render("layer_kernel", &Spec::Project(project)) {
+        let linear = linear.with_op(|op| Linear { norm, own_norm, ..op });
+        match render("layer_kernel", &Spec::Linear(linear)) {
             Ok(instance) => {
-                assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
-                assert!(instance.decl.threads <= KernelDecl::MOST_THREADS, "{project:?}");
+                assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{linear:?}");
+                assert!(instance.decl.threads <= KernelDecl::MOST_THREADS, "{linear:?}");
                 rendered[rows as usize] += 1;
             }
-            Err(KernelError::Template { source, .. }) => panic!("{project:?}: {source:#}"),
-            Err(KernelError::Declaration { source, .. }) => panic!("{project:?}: {source}"),
+            Err(KernelError::Template { source, .. }) => panic!("{linear:?}: {source:#}"),
+            Err(KernelError::Declaration { source, .. }) => panic!("{linear:?}: {source}"),
             Err(_) => {}
         }
     }
@@ -553,8 +553,8 @@ fn rejects_impossible_mla() {
     };
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
-        let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
-        rejection("a", Spec::Project(plain.with_op(|op| Linear { norm, own_norm, ..op })))
+        let plain = common::linear(rows, Format::F32, 64, 64, Epilogue::Store);
+        rejection("a", Spec::Linear(plain.with_op(|op| Linear { norm, own_norm, ..op })))
     };
     let cases = [
         each(|each| each.op.heads = 0),

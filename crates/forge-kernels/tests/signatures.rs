@@ -53,33 +53,33 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let names = buffers(&format!("x{gain}{wanted} *y"));
             (names, "rows", grid(norm.parts.to_string(), "rows", "1"))
         }
-        Spec::Project(project) => {
-            let mut names = planes("weight", project.op.format);
+        Spec::Linear(linear) => {
+            let mut names = planes("weight", linear.op.format);
             let mut rest = |named: &str| names.extend(buffers(named));
-            if project.op.bias {
+            if linear.op.bias {
                 rest("bias");
             }
             rest("x");
-            if project.op.own_norm.is_some_and(|norm| norm.gain) {
+            if linear.op.own_norm.is_some_and(|norm| norm.gain) {
                 rest("x_gain");
             }
-            if project.op.norm.is_some() {
+            if linear.op.norm.is_some() {
                 rest("squares");
             }
-            let multiplies = matches!(project.op.epilogue, Epilogue::Multiply { .. });
+            let multiplies = matches!(linear.op.epilogue, Epilogue::Multiply { .. });
             if multiplies {
                 rest("factors");
             }
             rest("*y");
-            match project.op.epilogue {
+            match linear.op.epilogue {
                 Epilogue::AddSquares(squares) if squares.gain => rest("gain *gained *squares_out"),
                 Epilogue::AddSquares(_) => rest("*squares_out"),
                 Epilogue::Best { .. } => rest("*candidates"),
                 Epilogue::Store | Epilogue::Add | Epilogue::Multiply { .. } | Epilogue::Gate(_) => {}
             }
-            let knobs = project.layout.knobs;
-            let groups = |each: usize| project.op.outputs.div_ceil(each).to_string();
-            let grid = match project.layout.rows {
+            let knobs = linear.layout.knobs;
+            let groups = |each: usize| linear.op.outputs.div_ceil(each).to_string();
+            let grid = match linear.layout.rows {
                 Rows::One | Rows::Few => {
                     grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
                 }

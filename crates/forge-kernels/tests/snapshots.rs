@@ -89,31 +89,31 @@ fn norms() {
 }
 
 /// A projection in another format.
-fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> LinearKernel {
+fn linear(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> LinearKernel {
     let format = Format::from_name(format).unwrap_or_else(|| panic!("{format}"));
-    common::project(rows, format, outputs, inputs, epilogue)
+    common::linear(rows, format, outputs, inputs, epilogue)
 }
 
 #[test]
 fn projections_of_one_row() {
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
-    let qkv = project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store).with_op(|op| Linear {
+    let qkv = linear(Rows::One, "q8_0", 4096, 1024, Epilogue::Store).with_op(|op| Linear {
         norm,
         bias: true,
         ..op
     });
-    snapshot("qkv_one", Spec::Project(qkv));
+    snapshot("qkv_one", Spec::Linear(qkv));
     snapshot(
         "gate_up_one",
-        Spec::Project(project(Rows::One, "affine4", 6144, 1024, gate).with_op(|op| Linear { norm, ..op })),
+        Spec::Linear(linear(Rows::One, "affine4", 6144, 1024, gate).with_op(|op| Linear { norm, ..op })),
     );
     let squares = Epilogue::AddSquares(Squares { partials: 128, gain: true });
-    let output = project(Rows::One, "q4_0", 1024, 4096, squares);
+    let output = linear(Rows::One, "q4_0", 1024, 4096, squares);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.layout.knobs };
-    snapshot("output_one", Spec::Project(output.with_knobs(knobs)));
-    snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
-    let by_codes = project(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
+    snapshot("output_one", Spec::Linear(output.with_knobs(knobs)));
+    snapshot("down_one", Spec::Linear(linear(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
+    let by_codes = linear(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
     let codes = Knobs {
         rows_per_simdgroup: 16,
         simdgroups: 4,
@@ -122,40 +122,40 @@ fn projections_of_one_row() {
         codes: true,
         ..by_codes.layout.knobs
     };
-    snapshot("by_codes_one", Spec::Project(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
-    let with_offsets = project(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
-    snapshot("by_codes_with_offsets_one", Spec::Project(with_offsets.with_knobs(codes)));
-    let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
+    snapshot("by_codes_one", Spec::Linear(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
+    let with_offsets = linear(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
+    snapshot("by_codes_with_offsets_one", Spec::Linear(with_offsets.with_knobs(codes)));
+    let input_gate = linear(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(
         "input_gate_one",
-        Spec::Project(input_gate.with_op(|op| Linear {
+        Spec::Linear(input_gate.with_op(|op| Linear {
             each: Some(UnaryOp::Activate(Activation::GeluTanh)),
             bias: true,
             ..op
         })),
     );
-    let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best { candidates: 1 << 16 });
+    let head = linear(Rows::One, "f16", 50_257, 1030, Epilogue::Best { candidates: 1 << 16 });
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
     snapshot(
         "head_one",
-        Spec::Project(head.with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..op })),
+        Spec::Linear(head.with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..op })),
     );
 }
 
 #[test]
 fn projections_of_more_rows() {
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
-    snapshot("down_few", Spec::Project(project(Rows::Few, "f16", 64, 56, Epilogue::Add)));
-    let odd = project(Rows::Few, "affine4", 50, 200, gate);
-    snapshot("gate_up_few", Spec::Project(odd.with_op(|op| Linear { bias: true, ..op })));
-    snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
+    snapshot("down_few", Spec::Linear(linear(Rows::Few, "f16", 64, 56, Epilogue::Add)));
+    let odd = linear(Rows::Few, "affine4", 50, 200, gate);
+    snapshot("gate_up_few", Spec::Linear(odd.with_op(|op| Linear { bias: true, ..op })));
+    snapshot("qkv_few", Spec::Linear(linear(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
     let with_f16_operand = |plain: LinearKernel| {
-        Spec::Project(plain.with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
+        Spec::Linear(plain.with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
     };
-    snapshot("qkv_many", with_f16_operand(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
-    snapshot("gate_up_many", with_f16_operand(project(Rows::Many, "affine8", 6144, 1024, gate)));
-    snapshot("down_many", with_f16_operand(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
-    let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
+    snapshot("qkv_many", with_f16_operand(linear(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
+    snapshot("gate_up_many", with_f16_operand(linear(Rows::Many, "affine8", 6144, 1024, gate)));
+    snapshot("down_many", with_f16_operand(linear(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
+    let odd = linear(Rows::Many, "bf16", 50, 300, Epilogue::Add);
     snapshot(
         "output_many",
         with_f16_operand(odd.with_op(|op| Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..op })),
@@ -291,10 +291,10 @@ fn argmax() {
 
 #[test]
 fn a_file_contains_each_support_unit_once() {
-    let specs = [Rows::One, Rows::Few].map(|rows| common::project(rows, Format::F32, 8, 32, Epilogue::Store));
+    let specs = [Rows::One, Rows::Few].map(|rows| common::linear(rows, Format::F32, 8, 32, Epilogue::Store));
     let names = ["head_one", "head_few"];
     let instances: Result<Vec<_>, _> =
-        names.iter().zip(specs).map(|(name, spec)| render(name, &Spec::Project(spec))).collect();
+        names.iter().zip(specs).map(|(name, spec)| render(name, &Spec::Linear(spec))).collect();
     let file = assemble(&instances.unwrap_or_else(|error| panic!("{error}")), "Made for a test.\n\nTwice.");
     let outline: Vec<&str> = file
         .lines()
@@ -503,7 +503,7 @@ fn latents() {
         .with_layout(|_| MlaExpandedLayout { operand: Operand::F32, tile: 32 });
     snapshot("attend_expanded_odd", Spec::MlaAttentionExpanded(odd));
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
-    let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
+    let queries = linear(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.layout.knobs };
-    snapshot("queries_one", Spec::Project(queries.with_op(|op| Linear { own_norm, ..op }).with_knobs(knobs)));
+    snapshot("queries_one", Spec::Linear(queries.with_op(|op| Linear { own_norm, ..op }).with_knobs(knobs)));
 }

@@ -86,7 +86,7 @@ operations! {
     /// LayerNorm of each row.
     Norm LayerNorm("layer_norm");
     /// y = W x, with optional norm, bias and epilogue.
-    Matmul Linear("project", weights);
+    Matmul Linear("linear", weights);
     /// RoPE on every head of each row.
     Attention Rotate("rotate");
     /// Appends keys and values to the KV cache.

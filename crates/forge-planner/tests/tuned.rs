@@ -22,7 +22,7 @@ fn by_rule() -> Plan {
 
 fn projects(plan: &Plan) -> impl Iterator<Item = &LinearKernel> {
     plan.kernels.iter().filter_map(|kernel| match &kernel.spec {
-        Spec::Project(project) => Some(project),
+        Spec::Linear(linear) => Some(linear),
         _ => None,
     })
 }
@@ -92,8 +92,8 @@ fn candidates_write_no_more_partials_than_allocated() {
         let groups = |knobs: &Knobs| product.outputs.div_ceil(knobs.outputs_of_group());
         let is_head = product.outputs == ONE.vocabulary;
         let most = projects(&plan)
-            .filter(|project| LinearKey::of(project).leaves && project.op.outputs != ONE.vocabulary)
-            .map(|project| project.op.outputs.div_ceil(project.layout.knobs.outputs_of_group()))
+            .filter(|linear| LinearKey::of(linear).leaves && linear.op.outputs != ONE.vocabulary)
+            .map(|linear| linear.op.outputs.div_ceil(linear.layout.knobs.outputs_of_group()))
             .max();
         for other in &choice.others {
             let Layout::Projection(knobs) = &other.layout else { panic!("{other:?} is of a projection") };

@@ -154,7 +154,7 @@ impl<'a> Bound<'a> {
     fn class(&self, step: &Step) -> &'static str {
         match self.spec(step) {
             Some(
-                Spec::Project(_)
+                Spec::Linear(_)
                 | Spec::PerHeadLinear(_)
                 | Spec::ExpertsInner(_)
                 | Spec::ExpertsSum(_)
@@ -204,7 +204,7 @@ impl<'a> Bound<'a> {
             (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (
                 Op::Linear { weight, .. },
-                Some(Spec::Project(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
+                Some(Spec::Linear(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
             ) => self.takes(step, *weight),
             (Op::PerHeadLinear { weight, .. }, Some(Spec::PerHeadLinear(_))) => self.takes(step, *weight),
             (
@@ -213,7 +213,7 @@ impl<'a> Bound<'a> {
             ) => true,
             (
                 Op::RmsNorm { gain: Some(gain), .. },
-                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Project(_)),
+                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Linear(_)),
             ) if self.takes(step, *gain) => true,
             (Op::Rotate { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
             (Op::Rotate { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
@@ -237,8 +237,8 @@ impl<'a> Bound<'a> {
                 Some(Spec::RotateAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
             ) => self.takes(step, *gain),
             (Op::Take { .. }, Some(Spec::Take(_))) => true,
-            (Op::Take { .. }, Some(Spec::Project(project))) => {
-                matches!(project.op.epilogue, Epilogue::Multiply { .. })
+            (Op::Take { .. }, Some(Spec::Linear(linear))) => {
+                matches!(linear.op.epilogue, Epilogue::Multiply { .. })
             }
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
             (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,

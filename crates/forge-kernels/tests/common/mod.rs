@@ -9,7 +9,7 @@ mod projections;
 
 pub(crate) use attention::{attend, attentions, few_on_a_card, on_a_card, prologue, rotate};
 pub(crate) use latents::latents;
-pub(crate) use projections::{project, projections};
+pub(crate) use projections::{linear, projections};
 
 use experts::experts;
 use forge_kernels::Spec;

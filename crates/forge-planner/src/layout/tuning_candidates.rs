@@ -86,8 +86,8 @@ fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
 /// Outputs per argmax candidate, if the kernel writes any.
 fn candidates_of(spec: &Spec) -> Option<usize> {
     match spec {
-        Spec::Project(project) if matches!(project.op.epilogue, Epilogue::Best { .. }) => {
-            Some(project.layout.knobs.outputs_of_group())
+        Spec::Linear(linear) if matches!(linear.op.epilogue, Epilogue::Best { .. }) => {
+            Some(linear.layout.knobs.outputs_of_group())
         }
         _ => None,
     }

@@ -46,7 +46,7 @@ impl<'a> Section<'a> {
     fn least(&self) -> BTreeSet<usize> {
         let position =
             |fits: fn(&Kind) -> bool| self.list.operations.iter().position(|operation| fits(&operation.kind));
-        let is_projection = |kind: &Kind| matches!(kind, Kind::Project(_));
+        let is_projection = |kind: &Kind| matches!(kind, Kind::Linear(_));
         let projections = || {
             (0..self.list.operations.len()).filter(|place| is_projection(&self.list.operations[*place].kind))
         };
@@ -71,7 +71,7 @@ impl<'a> Section<'a> {
     fn reason(&self, place: usize) -> String {
         let operation = &self.list.operations[place];
         let (fusions, otherwise): (&[Fusion], String) = match &operation.kind {
-            Kind::Project(_) => return self.of_projection(place),
+            Kind::Linear(_) => return self.of_projection(place),
             Kind::Norm { .. } => (self.of_norm(place), self.alone(operation)),
             Kind::LayerNorm { .. } => (&[], "LayerNorm needs the mean before the variance".to_owned()),
             Kind::NormAdd(_) => {
@@ -123,7 +123,7 @@ impl<'a> Section<'a> {
         }
         let reads = operation.inputs[0];
         let same_input =
-            |other: &&Operation| matches!(other.kind, Kind::Project(_)) && other.inputs[0] == reads;
+            |other: &&Operation| matches!(other.kind, Kind::Linear(_)) && other.inputs[0] == reads;
         let sibling = self.list.operations[..place].iter().find(same_input);
         let formats = |other: &Operation| (self.format(operation), self.format(other));
         if let Some(other) = sibling
@@ -162,7 +162,7 @@ impl<'a> Section<'a> {
     fn gates_taken(&self, place: usize) -> bool {
         match &self.list.operations[place].kind {
             Kind::Take => true,
-            Kind::Project(project) => {
+            Kind::Linear(linear) => {
                 let output = self.list.operations[place].output;
                 let takes = |reader: &Operation| {
                     let taken = |input: &Value| {
@@ -170,7 +170,7 @@ impl<'a> Section<'a> {
                     };
                     reader.inputs.iter().any(|input| taken(input) == Some(&Kind::Take))
                 };
-                project.ending == Epilogue::MultiplyTaken || self.list.readers(output).any(takes)
+                linear.ending == Epilogue::MultiplyTaken || self.list.readers(output).any(takes)
             }
             _ => false,
         }

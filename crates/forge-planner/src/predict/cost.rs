@@ -221,8 +221,8 @@ impl Counted<'_> {
                 self.amounts.rows * row_bytes(format, columns)
             }
             // GEMM kernels read whole blocks, including the padding of the last.
-            (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
-                if project.layout.rows != Rows::One =>
+            (FieldKind::Matrix { format, rows, columns }, Spec::Linear(linear))
+                if linear.layout.rows != Rows::One =>
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
@@ -341,8 +341,8 @@ impl Counted<'_> {
                 (of_rows(heads * attend.op.width), 0)
             }
             // A column range of wider rows.
-            (Spec::Project(project), "x") => (of_rows(project.op.inputs), 0),
-            (Spec::Project(project), "factors") => (of_rows(project.op.outputs), 0),
+            (Spec::Linear(linear), "x") => (of_rows(linear.op.inputs), 0),
+            (Spec::Linear(linear), "factors") => (of_rows(linear.op.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
             (Spec::PerHeadLinear(each), "x") => {
                 (of_rows(each.op.heads * if each.op.transposed { each.op.rows } else { each.op.columns }), 0)
@@ -391,7 +391,7 @@ impl Counted<'_> {
         let of_rows = |operations: usize| self.amounts.rows * operations as u64;
         let learning = |rule: &DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
-            Spec::Project(project) => of_rows(2 * project.op.outputs * project.op.inputs),
+            Spec::Linear(linear) => of_rows(2 * linear.op.outputs * linear.op.inputs),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
                 attention(attend.op.query_heads, attend.op.width)
             }

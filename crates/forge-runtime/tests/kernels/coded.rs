@@ -4,7 +4,7 @@ use crate::support::{
     Argument, NAN, REPACKED_FORMATS, Random, as_encoded, bytes_of, compare, each_level, kernel,
     kernel_repacked, matrix, numbers_of, repacked, run_kernel_as,
 };
-use crate::{FORMATS, cancelled, plain, plane_arguments, planes, project};
+use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
 use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::device::Schedule::{self, Batch, Decode};
@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Held by the test that uses the shared static shape.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-kernel_under_test!(SHAPE, ops::Linear, project);
+kernel_under_test!(SHAPE, ops::Linear, linear);
 
 /// Whether activations are quantized for weights of this format: quants of at most 8 bits, with 32 or more to
 /// a scale.
@@ -58,10 +58,10 @@ impl Case {
         let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
         let rows = x.len() / inputs;
         let (kernel, mut arguments) = match is_repacked {
-            false => (kernel("project", buffers, run), plane_arguments(&self.weight)),
+            false => (kernel("linear", buffers, run), plane_arguments(&self.weight)),
             true => {
                 let planes = self.weight.planes.iter().cloned().map(Argument::Weights);
-                (kernel_repacked("project", buffers, repacked(&self.weight), run), planes.collect())
+                (kernel_repacked("linear", buffers, repacked(&self.weight), run), planes.collect())
             }
         };
         arguments.push(Argument::Numbers(x.to_vec()));
@@ -232,8 +232,8 @@ fn repacked_epilogues_are_bitwise_identical() {
                     _ => {}
                 }
                 let kernel = match is_repacked {
-                    true => kernel_repacked("project", buffers, repacked(&case.weight), run),
-                    false => kernel("project", buffers, run),
+                    true => kernel_repacked("linear", buffers, repacked(&case.weight), run),
+                    false => kernel("linear", buffers, run),
                 };
                 run_kernel_as(kernel, &arguments, &[1], Decode, level, threads, false)
             };

@@ -31,7 +31,7 @@ impl Fused {
                 Op::LayerNorm { gain, bias, epsilon } => {
                     Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
-                Op::Linear { weight, bias } => Kind::Project(Linear::plain(*weight, *bias)),
+                Op::Linear { weight, bias } => Kind::Linear(Linear::plain(*weight, *bias)),
                 Op::Rotate { heads, rotation, .. } => {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }

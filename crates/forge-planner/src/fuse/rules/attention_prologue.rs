@@ -72,7 +72,7 @@ mod tests {
         assert!(rope_append::rewrite(&mut list));
         let mut wide = list.clone();
         assert!(rewrite(&mut list, &attention_body(4)));
-        assert_eq!(text(&list), "%8 qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue(%8)\n");
+        assert_eq!(text(&list), "%8 qkv = linear 0+1+2 Rows(%0)\n%6 heads = attend prologue(%8)\n");
         let before = text(&wide);
         assert!(!rewrite(&mut wide, &attention_body(4096)), "heads that wide have no room");
         assert_eq!(text(&wide), before);
@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(
                 text(&list),
                 format!(
-                    "%{queries} qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue{norm}(%{queries})\n"
+                    "%{queries} qkv = linear 0+1+2 Rows(%0)\n%6 heads = attend prologue{norm}(%{queries})\n"
                 )
             );
         }
@@ -111,9 +111,9 @@ mod tests {
         assert!(rewrite(&mut list, &attention_body(4)) && !rewrite(&mut list, &attention_body(4)));
         assert_eq!(
             text(&list),
-            "%1 query = project 0 Rows(%0)\n\
-             %2 key = project 1 Rows(%0)\n\
-             %3 value = project 2 Rows(%0)\n\
+            "%1 query = linear 0 Rows(%0)\n\
+             %2 key = linear 1 Rows(%0)\n\
+             %3 value = linear 2 Rows(%0)\n\
              %9 key_norm = norm 1 gain 5(%2)\n\
              %5 rotated_key = rotate(%9)\n\
              %7 append = append(%5, %3)\n\

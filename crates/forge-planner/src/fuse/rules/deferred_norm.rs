@@ -148,11 +148,11 @@ mod tests {
         assert_eq!(
             text,
             "%1 stream = embed 0 squares next(%0)\n\
-             %2 in_a = project 1 Rows / rms(%0)\n\
-             %4 out_a = project 2 Rows add squares 3(%2, %0)\n\
-             %6 in_b = project 4 Rows / rms(%4)\n\
-             %8 out_b = project 5 Rows add squares next(%6, %4)\n\
-             %2 logits = project 1 Rows / rms(%0)\n"
+             %2 in_a = linear 1 Rows / rms(%0)\n\
+             %4 out_a = linear 2 Rows add squares 3(%2, %0)\n\
+             %6 in_b = linear 4 Rows / rms(%4)\n\
+             %8 out_b = linear 5 Rows add squares next(%6, %4)\n\
+             %2 logits = linear 1 Rows / rms(%0)\n"
         );
     }
 
@@ -162,11 +162,11 @@ mod tests {
         assert_eq!(
             text,
             "%1 stream = embed 0 squares folded(%0)\n\
-             %2 in_a = project 1 Rows folded 0 / rms(%0)\n\
-             %4 out_a = project 2 Rows add squares folded(%2, %0)\n\
-             %6 in_b = project 4 Rows folded 3 / rms(%4)\n\
-             %8 out_b = project 5 Rows add squares folded(%6, %4)\n\
-             %2 logits = project 1 Rows folded 0 / rms(%0)\n"
+             %2 in_a = linear 1 Rows folded 0 / rms(%0)\n\
+             %4 out_a = linear 2 Rows add squares folded(%2, %0)\n\
+             %6 in_b = linear 4 Rows folded 3 / rms(%4)\n\
+             %8 out_b = linear 5 Rows add squares folded(%6, %4)\n\
+             %2 logits = linear 1 Rows folded 0 / rms(%0)\n"
         );
     }
 

@@ -19,15 +19,15 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let width = |values: &[Value]| values.iter().map(|value| list.widths[value.0]).sum();
     let (all, convolved) = (width(&fit.sources), width(&fit.sources[..3]));
     let [all, convolved] = [all, convolved].map(|width| list.new_value(width));
-    let mut project = Linear::plain(fit.weights[0].0, None);
-    project.parts = fit.weights;
+    let mut linear = Linear::plain(fit.weights[0].0, None);
+    linear.parts = fit.weights;
     let operation =
         |name: &str, kind, inputs, output| Operation { name: name.to_owned(), kind, inputs, output };
     let convolve = Kind::Convolve(Convolve { parts: fit.taps, activation: Some(Activation::Silu) });
     let ends = list.definition(fit.output).unwrap_or(0);
     list.operations[ends] = operation("heads", Kind::DeltaRule(fit.rule), vec![convolved, all], fit.output);
     list.operations.insert(ends, operation("convolved", convolve, vec![all], convolved));
-    list.operations.insert(ends, operation("inputs", Kind::Project(project), vec![fit.input], all));
+    list.operations.insert(ends, operation("inputs", Kind::Linear(linear), vec![fit.input], all));
     list.operations.retain(|operation| !fit.gone.contains(&operation.output));
     true
 }
@@ -154,10 +154,10 @@ pub(crate) mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%19 inputs = project 0+1+2+3+4+5 Rows(%0)\n\
+            "%19 inputs = linear 0+1+2+3+4+5 Rows(%0)\n\
              %20 convolved = convolve 6+8+10(%19)\n\
              %17 heads = delta_rule gated(%20, %19)\n\
-             %18 output = project 16 Rows(%17)\n"
+             %18 output = linear 16 Rows(%17)\n"
         );
         assert_eq!([list.widths[19], list.widths[20]], [24, 14]);
         assert!(!rewrite(&mut list));

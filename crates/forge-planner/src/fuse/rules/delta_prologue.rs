@@ -38,9 +38,9 @@ mod tests {
         assert!(rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%19 inputs = project 0+1+2+3+4+5 Rows(%0)\n\
+            "%19 inputs = linear 0+1+2+3+4+5 Rows(%0)\n\
              %17 heads = delta_rule gated convolve 6+8+10(%19)\n\
-             %18 output = project 16 Rows(%17)\n"
+             %18 output = linear 16 Rows(%17)\n"
         );
     }
 }

@@ -90,15 +90,15 @@ mod tests {
             text,
             "%1 stream = embed 0(%0)\n\
              %1 norm_a = norm 1(%0)\n\
-             %2 in_a = project 1 Rows folded 0(%1)\n\
-             %3 out_a = project 2 Rows(%2)\n\
+             %2 in_a = linear 1 Rows folded 0(%1)\n\
+             %3 out_a = linear 2 Rows(%2)\n\
              %4 stream = add(%0, %3)\n\
              %5 norm_b = norm 1(%4)\n\
-             %6 in_b = project 4 Rows folded 3(%5)\n\
-             %7 out_b = project 5 Rows(%6)\n\
+             %6 in_b = linear 4 Rows folded 3(%5)\n\
+             %7 out_b = linear 5 Rows(%6)\n\
              %8 stream = add(%4, %7)\n\
              %1 norm = norm 1(%0)\n\
-             %2 logits = project 1 Rows folded 0(%1)\n"
+             %2 logits = linear 1 Rows folded 0(%1)\n"
         );
     }
 

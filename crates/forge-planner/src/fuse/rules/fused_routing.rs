@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(chooses(&list), [1], "they are still");
         assert_eq!(
             text(&list),
-            "%1 router = project 0 Rows(%0)\n\
+            "%1 router = linear 0 Rows(%0)\n\
              %3 inner = experts 1+2 choose %2(%0, %1)\n\
              %4 routed = experts 3(%3, %2)\n"
         );

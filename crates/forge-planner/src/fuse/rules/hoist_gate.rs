@@ -7,12 +7,12 @@
 use crate::fuse::list::{Function, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
-    let Some((gate, project)) = (0..list.operations.len()).find_map(|place| fits(list, place)) else {
+    let Some((gate, linear)) = (0..list.operations.len()).find_map(|place| fits(list, place)) else {
         return false;
     };
-    let x = list.operations[project].inputs[0];
+    let x = list.operations[linear].inputs[0];
     let gated = list.new_value(list.widths[x.0]);
-    let mut projection = list.operations.remove(project);
+    let mut projection = list.operations.remove(linear);
     let times = &mut list.operations[gate - 1];
     projection.inputs[0] = gated;
     projection.output = std::mem::replace(&mut times.output, gated);
@@ -27,8 +27,8 @@ fn fits(list: &Fused, gate: usize) -> Option<(usize, usize)> {
     if operation.kind != Kind::Elementwise(Function::Times) {
         return None;
     }
-    let (project, (_, bias)) = list.plain_projection(operation.inputs[0])?;
-    (bias.is_none() && operation.inputs[1] != operation.inputs[0]).then_some((gate, project))
+    let (linear, (_, bias)) = list.plain_projection(operation.inputs[0])?;
+    (bias.is_none() && operation.inputs[1] != operation.inputs[0]).then_some((gate, linear))
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
     use forge_ir::ParamId;
 
     fn gated(bias: bool) -> Fused {
-        let down = Kind::Project(Linear::plain(ParamId(0), bias.then_some(ParamId(2))));
+        let down = Kind::Linear(Linear::plain(ParamId(0), bias.then_some(ParamId(2))));
         list(
             vec![
                 ("down", down, &[1], 2),
@@ -56,7 +56,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%3 gate = project 1 Rows(%0)\n%5 shared = times(%1, %3)\n%4 down = project 0 Rows(%5)\n"
+            "%3 gate = linear 1 Rows(%0)\n%5 shared = times(%1, %3)\n%4 down = linear 0 Rows(%5)\n"
         );
         assert_eq!(list.widths[5], 6);
         assert!(!rewrite(&mut list));

@@ -24,8 +24,8 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         return false;
     };
     let Fit { network, places: Places { router, route, inner, sum }, count } = fit;
-    if let Kind::Project(project) = &mut list.operations[router].kind {
-        project.parts.extend(network.gate.map(|gate| (gate, None)));
+    if let Kind::Linear(linear) = &mut list.operations[router].kind {
+        linear.parts.extend(network.gate.map(|gate| (gate, None)));
     }
     if let Kind::Route(choice) = &mut list.operations[route].kind {
         (choice.shared, choice.gated) = (count, network.gate.is_some());
@@ -111,8 +111,7 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
     let (down, (down_weight, None)) = list.plain_projection(made)? else { return None };
     let inward = once(list.operations[down].inputs[0])?;
     let (input, width) = (list.operations[inward].inputs[0], list.widths[list.operations[inward].output.0]);
-    let Kind::Project(Linear { parts, layout: Layout::Alternate, ending, .. }) =
-        &list.operations[inward].kind
+    let Kind::Linear(Linear { parts, layout: Layout::Alternate, ending, .. }) = &list.operations[inward].kind
     else {
         return None;
     };
@@ -125,11 +124,11 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
         None => None,
         Some(gate) => {
             let open = once(gate).filter(|place| list.operations[*place].kind == OPEN)?;
-            let (project, (weight, None)) = list.plain_projection(list.operations[open].inputs[0])? else {
+            let (linear, (weight, None)) = list.plain_projection(list.operations[open].inputs[0])? else {
                 return None;
             };
-            gone.extend([open, project]);
-            (list.operations[project].inputs[0] == input).then_some(weight)
+            gone.extend([open, linear]);
+            (list.operations[linear].inputs[0] == input).then_some(weight)
         }
     };
     let is_gated = times.is_some();
@@ -217,7 +216,7 @@ mod tests {
     fn with_shared(what: &SharedExpert) -> Fused {
         let mut operations = routed(None);
         let activate = |of| Kind::Elementwise(Function::Each(UnaryOp::Activate(of)));
-        let down = Kind::Project(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
+        let down = Kind::Linear(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
         operations.extend([
             ("gate", projection(4), what.inputs[0], 5),
             ("up", projection(5), what.inputs[0], 6),
@@ -250,7 +249,7 @@ mod tests {
             assert_eq!(
                 text(&list),
                 format!(
-                    "%1 router = project 0 Rows(%0)\n\
+                    "%1 router = linear 0 Rows(%0)\n\
                      %2 weights = route {text_of}(%1)\n\
                      %3 inner = experts 1+2+4+5(%0, %2)\n\
                      %13 routed = experts 3+6(%3, %2)\n"
@@ -267,7 +266,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%1 router = project 0+7 Rows(%0)\n\
+            "%1 router = linear 0+7 Rows(%0)\n\
              %2 weights = route and 2 gated(%1)\n\
              %3 inner = experts 1+2+4+5(%0, %2)\n\
              %13 routed = experts 3+6(%3, %2)\n"

@@ -102,15 +102,15 @@ pub(crate) mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%3 query = project 2 Rows(%0)\n\
-             %4 rope_query = project 3 Rows(%0)\n\
-             %6 latent = project 4 Rows(%0)\n\
-             %7 rope_key = project 5 Rows(%0)\n\
+            "%3 query = linear 2 Rows(%0)\n\
+             %4 rope_query = linear 3 Rows(%0)\n\
+             %6 latent = linear 4 Rows(%0)\n\
+             %7 rope_key = linear 5 Rows(%0)\n\
              %10 latent_query = per_head_linear transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
              %12 heads = per_head_linear 8(%11)\n\
-             %13 output = project 10 Rows(%12)\n"
+             %13 output = linear 10 Rows(%12)\n"
         );
         assert_eq!(list.widths[15], 4);
         assert!(!rewrite(&mut list));

@@ -22,9 +22,9 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let mut project = Linear::plain(parts[0].weight.0, None);
-    project.parts = parts.iter().map(|part| part.weight).collect();
-    let (kind, name) = (Kind::Project(project), name.to_owned());
+    let mut linear = Linear::plain(parts[0].weight.0, None);
+    linear.parts = parts.iter().map(|part| part.weight).collect();
+    let (kind, name) = (Kind::Linear(linear), name.to_owned());
     list.operations.insert(place, Operation { name, kind, inputs: vec![input], output: all });
     true
 }
@@ -88,10 +88,10 @@ mod tests {
         assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%16 inputs = project 0+4+5 Rows(%0)\n\
+            "%16 inputs = linear 0+4+5 Rows(%0)\n\
              %1 query_latent = slice 0(%16)\n\
              %2 normed_query_latent = norm 1 gain 1(%1)\n\
-             %17 queries = project 2+3 Rows(%2)\n\
+             %17 queries = linear 2+3 Rows(%2)\n\
              %3 query = slice 0(%17)\n\
              %4 rope_query = slice 6(%17)\n\
              %6 latent = slice 4(%16)\n\
@@ -100,7 +100,7 @@ mod tests {
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
              %12 heads = per_head_linear 8(%11)\n\
-             %13 output = project 10 Rows(%12)\n"
+             %13 output = linear 10 Rows(%12)\n"
         );
         assert_eq!([list.widths[16], list.widths[17]], [11, 10]);
     }
@@ -109,7 +109,7 @@ mod tests {
     fn queries_of_the_same_value_are_merged_first() {
         let mut list = mixer(false);
         assert!(mla_append::rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
-        assert!(text(&list).starts_with("%16 inputs = project 2+3+4+5 Rows(%0)\n"), "{}", text(&list));
+        assert!(text(&list).starts_with("%16 inputs = linear 2+3+4+5 Rows(%0)\n"), "{}", text(&list));
     }
 
     #[test]
@@ -121,17 +121,17 @@ mod tests {
         let mut biased = list.clone();
         biased.formats.clear();
         for operation in &mut biased.operations {
-            if let Kind::Project(project) = &mut operation.kind
-                && [4, 5].contains(&project.parts[0].0.0)
+            if let Kind::Linear(linear) = &mut operation.kind
+                && [4, 5].contains(&linear.parts[0].0.0)
             {
-                project.parts[0].1 = Some(ParamId(20));
+                linear.parts[0].1 = Some(ParamId(20));
             }
         }
         for mut list in [list, biased] {
             assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
             let text = text(&list);
-            assert!(text.starts_with("%16 queries = project 2+3 Rows(%0)\n"), "{text}");
-            assert!(text.contains("%17 inputs = project 4+5 Rows(%0)\n"), "{text}");
+            assert!(text.starts_with("%16 queries = linear 2+3 Rows(%0)\n"), "{text}");
+            assert!(text.contains("%17 inputs = linear 4+5 Rows(%0)\n"), "{text}");
         }
     }
 }

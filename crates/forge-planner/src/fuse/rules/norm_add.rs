@@ -84,7 +84,7 @@ mod tests {
         while rewrite(&mut list) {}
         assert_eq!(
             text(&list),
-            "%2 output = project 0 Rows(%1)\n%5 stream = norm add gain 1 times 2(%2, %0)\n"
+            "%2 output = linear 0 Rows(%1)\n%5 stream = norm add gain 1 times 2(%2, %0)\n"
         );
     }
 

@@ -8,15 +8,15 @@
 use crate::fuse::list::{Epilogue, Function, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
-    let Some(Fit { product, project, take }) = (0..list.operations.len()).find_map(|place| fits(list, place))
+    let Some(Fit { product, linear, take }) = (0..list.operations.len()).find_map(|place| fits(list, place))
     else {
         return false;
     };
     let output = list.operations[product].output;
-    let operation = &mut list.operations[project];
+    let operation = &mut list.operations[linear];
     operation.output = output;
-    if let Kind::Project(project) = &mut operation.kind {
-        project.ending = Epilogue::MultiplyTaken;
+    if let Kind::Linear(linear) = &mut operation.kind {
+        linear.ending = Epilogue::MultiplyTaken;
     }
     list.operations.remove(product);
     list.operations.remove(take);
@@ -26,7 +26,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 /// Indices of the product, the projection and the columns.
 struct Fit {
     product: usize,
-    project: usize,
+    linear: usize,
     take: usize,
 }
 
@@ -37,11 +37,11 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     }
     let [left, right] = operation.inputs[..] else { return None };
     [(left, right), (right, left)].into_iter().find_map(|(result, taken)| {
-        let project = list.stored_product(result)?;
+        let linear = list.stored_product(result)?;
         let take = list.definition_for_one(taken)?;
         let is_take = list.operations[take].kind == Kind::Take;
-        let is_projection = matches!(list.operations[project].kind, Kind::Project(_));
-        (is_take && is_projection).then_some(Fit { product, project, take })
+        let is_projection = matches!(list.operations[linear].kind, Kind::Linear(_));
+        (is_take && is_projection).then_some(Fit { product, linear, take })
     })
 }
 
@@ -74,7 +74,7 @@ mod tests {
             assert!(rewrite(&mut list) && !rewrite(&mut list));
             assert_eq!(
                 text(&list),
-                "%4 scaled = project 0 Rows scale times taken(%0)\n%5 input = project 1 Rows(%4)\n"
+                "%4 scaled = linear 0 Rows scale times taken(%0)\n%5 input = linear 1 Rows(%4)\n"
             );
         }
     }

@@ -23,11 +23,11 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let mut project = Linear::plain(parts[0].weight.0, None);
-    project.parts = parts.iter().map(|part| part.weight).collect();
+    let mut linear = Linear::plain(parts[0].weight.0, None);
+    linear.parts = parts.iter().map(|part| part.weight).collect();
     let name = if parts.len() == 2 { "qk" } else { "qkv" };
     let operation =
-        Operation { name: name.to_owned(), kind: Kind::Project(project), inputs: vec![input], output: all };
+        Operation { name: name.to_owned(), kind: Kind::Linear(linear), inputs: vec![input], output: all };
     list.operations.insert(place, operation);
     true
 }
@@ -72,7 +72,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%8 qkv = project 0+1+2 Rows(%0)\n\
+            "%8 qkv = linear 0+1+2 Rows(%0)\n\
              %1 query = slice 0(%8)\n\
              %2 key = slice 8(%8)\n\
              %3 value = slice 12(%8)\n\
@@ -91,7 +91,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%11 qk = project 0+1 Rows(%0)\n\
+            "%11 qk = linear 0+1 Rows(%0)\n\
              %1 query = slice 0(%11)\n\
              %2 key = slice 8(%11)\n\
              %8 query_norm = norm 2 gain 4(%1)\n\

@@ -73,7 +73,7 @@ mod tests {
     fn sums_with_projections_are_in_place() {
         let mut list = branch(false);
         assert!(rewrite(&mut list));
-        assert_eq!(text(&list), "%3 output = project 0 Rows add(%1, %0)\n");
+        assert_eq!(text(&list), "%3 output = linear 0 Rows add(%1, %0)\n");
     }
 
     #[test]

@@ -78,7 +78,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%8 qkv = project 0+1+2 Rows(%0)\n\
+            "%8 qkv = linear 0+1+2 Rows(%0)\n\
              %9 rotate_append = rotate_append(%8)\n\
              %6 heads = attend(%9)\n"
         );
@@ -91,7 +91,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%10 qkv = project 0+1+2 Rows(%0)\n\
+            "%10 qkv = linear 0+1+2 Rows(%0)\n\
              %11 rotate_append = rotate_append norm(%10)\n\
              %6 heads = attend(%11)\n"
         );
@@ -107,13 +107,13 @@ mod tests {
         };
         assert_eq!(
             values(Values::Normed { parts: 1, epsilon: 1e-6 }),
-            "%11 qkv = project 0+1+2 Rows(%0)\n\
+            "%11 qkv = linear 0+1+2 Rows(%0)\n\
              %12 rotate_append = rotate_append norm values(%11)\n\
              %6 heads = attend(%12)\n"
         );
         assert_eq!(
             values(Values::OfKeys),
-            "%11 qk = project 0+1 Rows(%0)\n\
+            "%11 qk = linear 0+1 Rows(%0)\n\
              %12 rotate_append = rotate_append of keys norm values(%11)\n\
              %6 heads = attend(%12)\n"
         );

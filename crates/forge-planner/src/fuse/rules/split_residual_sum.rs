@@ -67,8 +67,8 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%2 one = project 0 Rows(%1)\n\
-             %3 other = project 1 Rows(%1)\n\
+            "%2 one = linear 0 Rows(%1)\n\
+             %3 other = linear 1 Rows(%1)\n\
              %4 both = add(%0, %2)\n\
              %5 stream = add(%4, %3)\n"
         );

@@ -108,13 +108,13 @@ pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usi
 }
 
 pub(crate) fn projection(weight: usize) -> Kind {
-    Kind::Project(Linear::plain(ParamId(weight), None))
+    Kind::Linear(Linear::plain(ParamId(weight), None))
 }
 
 pub(crate) fn attention(what: &Attention) -> Fused {
-    let project = |index: usize| {
+    let linear = |index: usize| {
         let bias = what.biases[index].then_some(ParamId(10 + index));
-        Kind::Project(Linear::plain(ParamId(index), bias))
+        Kind::Linear(Linear::plain(ParamId(index), bias))
     };
     let rotate = |heads, magnitude| {
         let rotation =
@@ -140,9 +140,9 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         ),
     };
     let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
-        ("query", project(0), &what.inputs[..1], 1),
-        ("key", project(1), &what.inputs[1..2], 2),
-        ("value", project(2), &what.inputs[2..], 3),
+        ("query", linear(0), &what.inputs[..1], 1),
+        ("key", linear(1), &what.inputs[1..2], 2),
+        ("value", linear(2), &what.inputs[2..], 3),
     ];
     operations.append(&mut norms);
     operations.extend([
@@ -302,7 +302,7 @@ fn disabled_fusions_change_nothing() {
     assert!(lists.decode.iter().chain(&lists.batch).all(plain));
 }
 
-/// The list as text, one line per operation: `%3 gate_up = project 0+1 Alternate gate(%1)`.
+/// The list as text, one line per operation: `%3 gate_up = linear 0+1 Alternate gate(%1)`.
 pub(crate) fn text(list: &Fused) -> String {
     let line = |operation: &Operation| {
         let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
@@ -333,17 +333,17 @@ fn what(kind: &Kind) -> String {
             text += &norm.factor.map_or_else(String::new, |factor| format!(" times {}", factor.0));
             text + &norm.leaves.as_ref().map_or_else(String::new, |next| format!(" squares {}", gain(next)))
         }
-        Kind::Project(project) => {
-            let parts: Vec<String> = project.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
-            let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
-            text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
-            text += if project.norm.is_some() { " / rms" } else { "" };
-            if let Some(norm) = project.own_norm {
+        Kind::Linear(linear) => {
+            let parts: Vec<String> = linear.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
+            let mut text = format!("linear {} {:?}", parts.join("+"), linear.layout);
+            text += &linear.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+            text += if linear.norm.is_some() { " / rms" } else { "" };
+            if let Some(norm) = linear.own_norm {
                 text += " / own rms";
                 text += &norm.gain.map_or_else(String::new, |gain| format!(" {}", gain.0));
             }
-            text += &project.each.map_or_else(String::new, |each| format!(" {}", name(each)));
-            text += &match &project.ending {
+            text += &linear.each.map_or_else(String::new, |each| format!(" {}", name(each)));
+            text += &match &linear.ending {
                 Epilogue::Store => String::new(),
                 Epilogue::Add => " add".to_owned(),
                 Epilogue::AddSquares(next) => format!(" add squares {}", gain(next)),

@@ -7,16 +7,16 @@ use crate::fuse::list::{Function, Fused, Kind};
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| {
         let Kind::Elementwise(Function::Each(each)) = list.operations[place].kind else { return None };
-        let (project, _) = list.plain_projection(list.operations[place].inputs[0])?;
-        Some((place, project, each))
+        let (linear, _) = list.plain_projection(list.operations[place].inputs[0])?;
+        Some((place, linear, each))
     });
-    let Some((place, project, each)) = fit else { return false };
+    let Some((place, linear, each)) = fit else { return false };
     let function = list.operations.remove(place);
-    let operation = &mut list.operations[project];
+    let operation = &mut list.operations[linear];
     operation.output = function.output;
     operation.name = function.name;
-    if let Kind::Project(project) = &mut operation.kind {
-        project.each = Some(each);
+    if let Kind::Linear(linear) = &mut operation.kind {
+        linear.each = Some(each);
     }
     true
 }
@@ -49,7 +49,7 @@ mod tests {
         ] {
             let mut list = head(each, 2);
             assert!(rewrite(&mut list));
-            let expected = format!("%2 logits = project 0 Rows {name}(%0)\n%3 last = multiply(%2, %2)\n");
+            let expected = format!("%2 logits = linear 0 Rows {name}(%0)\n%3 last = multiply(%2, %2)\n");
             assert_eq!(text(&list), expected);
         }
     }
@@ -71,6 +71,6 @@ mod tests {
         );
         assert!(rewrite(&mut list) && !rewrite(&mut list));
         assert!(residual::rewrite(&mut list));
-        assert_eq!(text(&list), "%4 scaled = project 0 Rows scale add(%1, %0)\n");
+        assert_eq!(text(&list), "%4 scaled = linear 0 Rows scale add(%1, %0)\n");
     }
 }

@@ -154,7 +154,7 @@ impl Select<'_> {
         let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");
         let inputs = self.plan.scratch[tile_buffer].width;
         let y = self.scratch(&format!("expanded_{name}"), outputs, RowsOf::Position);
-        let spec = Spec::Project(spec::Kernel {
+        let spec = Spec::Linear(spec::Kernel {
             op: forge_ops::Linear {
                 format,
                 outputs,

@@ -34,7 +34,7 @@ impl Select<'_> {
                 self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
             }
             Kind::NormAdd(norm) => self.norm_add(draft, list, operation, norm, from),
-            Kind::Project(project) => self.project(draft, list, operation, project, from),
+            Kind::Linear(linear) => self.linear(draft, list, operation, linear, from),
             Kind::Slice { .. } => {
                 draft.buffers.insert(operation.output, from);
             }
@@ -234,7 +234,8 @@ impl Select<'_> {
     /// Adds argmax after the head.
     pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
-        let best = matches!(&last.kind, Kind::Project(project) if project.ending == crate::fuse::list::Epilogue::Best);
+        let best =
+            matches!(&last.kind, Kind::Linear(linear) if linear.ending == crate::fuse::list::Epilogue::Best);
         let candidates = self.plan.scratch.iter().position(|scratch| scratch.name == "candidates");
         let (name, general, spec, from) = match candidates.filter(|_| best) {
             Some(buffer) => {

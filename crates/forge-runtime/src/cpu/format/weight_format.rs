@@ -37,8 +37,8 @@ pub trait WeightFormat {
     /// The format.
     const FORMAT: Format;
 
-    /// See [`crate::cpu::project()`].
-    fn project(call: &KernelArgs<'_>, shape: &Linear);
+    /// See [`crate::cpu::linear()`].
+    fn linear(call: &KernelArgs<'_>, shape: &Linear);
 
     /// See [`crate::cpu::embed()`].
     fn embed(call: &KernelArgs<'_>, shape: &Embed);
@@ -74,7 +74,7 @@ macro_rules! stored {
             const FORMAT: Format = $value;
 
             #[cfg_attr(test, inline)]
-            fn project(call: &KernelArgs<'_>, shape: &Linear) {
+            fn linear(call: &KernelArgs<'_>, shape: &Linear) {
                 const { assert!(<$format as Matrix>::STRIPS == Self::FORMAT.is_repackable()) };
                 assert_eq!(shape.format, Self::FORMAT);
                 linear::products::<$format>(call, shape);

@@ -42,8 +42,8 @@ const ENOUGH_PANELS: usize = 8;
 const MIN_LONG_ROW_BLOCKS: usize = 64;
 
 /// Runs this thread's part of a linear layer with weight format `F`.
-pub fn project<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
-    F::project(call, shape);
+pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
+    F::linear(call, shape);
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {

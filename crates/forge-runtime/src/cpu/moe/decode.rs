@@ -2,7 +2,7 @@
 //!
 //! Rows with a common expert are computed together, so that its weights are loaded once. In batch passes each
 //! row is batch-invariant: products are added in a fixed order, and a row's experts in the order of their
-//! indices. Activations are quantized as in [`crate::cpu::project()`].
+//! indices. Activations are quantized as in [`crate::cpu::linear()`].
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -141,7 +141,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let chooses = false;
-        let project = Linear {
+        let linear = Linear {
             format,
             outputs,
             inputs,
@@ -152,7 +152,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             epilogue,
             chooses,
         };
-        let finish = EpilogueContext::new::<S>(call, &project, of_y);
+        let finish = EpilogueContext::new::<S>(call, &linear, of_y);
         let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact() && (M::ROW || !call.is_decode());
         let is_expert_repacked = |place: &usize| {
             is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])

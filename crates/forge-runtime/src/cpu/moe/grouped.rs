@@ -153,7 +153,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         // SAFETY: rows were quantized in the first phase, and no thread writes them in this one.
         let coded = coded.map(|coded| QuantizedBatch { x: unsafe { coded.whole() }, pitch: blocks });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut padded_x[..padded]) };
-        let project = Linear {
+        let linear = Linear {
             format,
             outputs,
             inputs,
@@ -164,7 +164,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             epilogue,
             chooses: false,
         };
-        let finish = EpilogueContext::new::<S>(call, &project, rows * chosen);
+        let finish = EpilogueContext::new::<S>(call, &linear, rows * chosen);
         let count_of_panels = outputs.div_ceil(width);
         for item in call.claim(runs.len() * count_of_panels, 1).flatten() {
             let [expert, first, count] = runs[item / count_of_panels];

@@ -35,7 +35,7 @@ impl Writer {
             | Spec::LayerNorm(_)
             | Spec::NormAdd(_)
             | Spec::RmsNorm(_)
-            | Spec::Project(_)
+            | Spec::Linear(_)
             | Spec::PerHeadLinear(_)
             | Spec::Elementwise(_)
             | Spec::Take(_)
