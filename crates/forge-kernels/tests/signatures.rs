@@ -210,14 +210,14 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::DeltaRule(rule) => {
             let names = match rule.gated {
-                None => "query key value time strength rate bias slots positions *memory *heads",
+                None => "query key value dt beta rate bias slots positions *memory *heads",
                 Some(_) => "convolved inputs rate bias gain slots positions *memory *heads",
             };
             (buffers(names), "rows", grid(rule.heads.to_string(), "1", "1"))
         }
         Spec::DeltaChunks(chunks) => {
             let names = match chunks.op.rule.gated {
-                None => "query key value time strength rate bias slots positions *memory *heads",
+                None => "query key value dt beta rate bias slots positions *memory *heads",
                 Some(_) => "convolved inputs rate bias slots positions *memory *heads",
             };
             let DeltaRule { heads, values, .. } = chunks.op.rule;

@@ -77,8 +77,8 @@ fn the_state_is_updated_row_by_row() {
         let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
         let value = random.numbers(rows * heads * values);
         // From full decay to none: time steps from -200 to 200.
-        let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
-        let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
+        let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
         let (mut memory, mut output) = (wide(&before), vec![0.0; rows * heads * values]);
@@ -90,7 +90,7 @@ fn the_state_is_updated_row_by_row() {
                     part.iter().map(|x| x / length).collect()
                 };
                 let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
-                let softplus = (f64::from(time[of_head]) + f64::from(bias[head])).exp().ln_1p();
+                let softplus = (f64::from(dt[of_head]) + f64::from(bias[head])).exp().ln_1p();
                 let decay = (-f64::from(rate[head]).exp() * softplus).exp();
                 let columns = &mut memory[(*slot as usize * heads + head) * values * keys..][..values * keys];
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
@@ -99,27 +99,16 @@ fn the_state_is_updated_row_by_row() {
                     let ask =
                         |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
                     let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
-                    let learnt = f64::from(strength[of_head]) * unknown;
+                    let learnt = f64::from(beta[of_head]) * unknown;
                     column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
                     output[of_head * values + number] = f64::from(scale) * ask(column, &q);
                 }
             }
         }
-        let names = [
-            "query",
-            "key",
-            "value",
-            "time",
-            "strength",
-            "rate",
-            "bias",
-            "slots",
-            "positions",
-            "memory",
-            "heads",
-        ];
+        let names =
+            ["query", "key", "value", "dt", "beta", "rate", "bias", "slots", "positions", "memory", "heads"];
         let kernel = kernel("delta_rule", names.to_vec(), run);
-        let inputs = [query, key, value, time, strength, rate, bias].map(Argument::Numbers);
+        let inputs = [query, key, value, dt, beta, rate, bias].map(Argument::Numbers);
         let outputs =
             [Argument::Output(bytes_of(&before)), Argument::Output(NAN.repeat(rows * heads * values))];
         let arguments: Vec<Argument> =

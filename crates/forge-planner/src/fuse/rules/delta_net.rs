@@ -48,7 +48,7 @@ struct Fit {
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let operation = &list.operations[place];
     let Kind::DeltaRule(rule) = &operation.kind else { return None };
-    let [query, key, value, time, strength] = operation.inputs[..] else { return None };
+    let [query, key, value, dt, beta] = operation.inputs[..] else { return None };
     let mut gone = vec![operation.output];
     let mut taps = Vec::new();
     let mut convolved = |value: Value| {
@@ -60,13 +60,13 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
         (list.uses(activated) == 1).then_some(convolve.inputs[0])
     };
     let [query, key, value] = [convolved(query)?, convolved(key)?, convolved(value)?];
-    gone.push(strength);
-    let strength = activated(list, strength, Activation::Sigmoid)?;
+    gone.push(beta);
+    let beta = activated(list, beta, Activation::Sigmoid)?;
 
     let only_reader = |value: Value| list.readers(value).next().filter(|_| list.uses(value) == 1);
     let norm = only_reader(operation.output)?;
     let gated = match norm.kind {
-        Kind::Norm { gain: Some(gain), parts, epsilon } if parts == list.widths[time.0] => {
+        Kind::Norm { gain: Some(gain), parts, epsilon } if parts == list.widths[dt.0] => {
             Gated { gain, epsilon }
         }
         _ => return None,
@@ -76,7 +76,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let gate = activated(list, open, Activation::Silu)?;
     gone.extend([norm.output, open]);
 
-    let sources = [query, key, value, gate, strength, time];
+    let sources = [query, key, value, gate, beta, dt];
     let projections: Vec<_> =
         sources.iter().map(|value| list.plain_projection(*value)).collect::<Option<_>>()?;
     let input = list.operations[projections[0].0].inputs[0];
@@ -129,15 +129,15 @@ pub(crate) mod tests {
                 ("key", projection(1), &[0], 2),
                 ("value", projection(2), &[0], 3),
                 ("gate", projection(3), &[0], 4),
-                ("strength", projection(4), &[0], 5),
-                ("time", projection(5), &[0], 6),
+                ("beta", projection(4), &[0], 5),
+                ("dt", projection(5), &[0], 6),
                 ("convolved_query", convolve(6), &[1], 7),
                 ("activated_query", activate(Activation::Silu), &[7], 8),
                 ("convolved_key", convolve(8), &[2], 9),
                 ("activated_key", activate(Activation::Silu), &[9], 10),
                 ("convolved_value", convolve(10), &[3], 11),
                 ("activated_value", activate(Activation::Silu), &[11], 12),
-                ("strengths", activate(Activation::Sigmoid), &[5], 13),
+                ("beta_sigmoid", activate(Activation::Sigmoid), &[5], 13),
                 ("heads", Kind::DeltaRule(rule), &[8, 10, 12, 6, 13], 14),
                 ("normed_heads", norm, &[14], 15),
                 ("open_gate", activate(Activation::Silu), &[4], 16),

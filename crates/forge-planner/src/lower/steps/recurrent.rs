@@ -103,7 +103,7 @@ impl Select<'_> {
         let to = self.target(draft, list, operation, "heads");
 
         let names: &[&str] = match (rule.gated, &prologue) {
-            (None, _) => &["query", "key", "value", "time", "strength"],
+            (None, _) => &["query", "key", "value", "dt", "beta"],
             (Some(_), None) => &["convolved", "inputs"],
             (Some(_), Some(_)) => &["inputs"],
         };

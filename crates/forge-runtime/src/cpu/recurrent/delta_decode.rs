@@ -69,8 +69,8 @@ impl Task for Step<'_> {
             // SAFETY: local buffers.
             let likeness = unsafe { make_unit::<S>(query, key, rule.scale, rule.epsilon) };
             let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
-            let strength = sigmoid(after[heads * values + head]);
-            let update = RowUpdate { query, key, likeness, decay, strength };
+            let beta = sigmoid(after[heads * values + head]);
+            let update = RowUpdate { query, key, likeness, decay, beta };
             let start = (slot * heads + head) * values * keys;
             // SAFETY: this head of this slot belongs to this thread.
             let (memory, output) = unsafe {

@@ -15,7 +15,7 @@ impl Writer {
             (Spec::Convolve(it), _) => Content::Unwritten(rows * it.width * 4),
             (Spec::DeltaRule(it), "query" | "key") => self.floats(rows * it.key_heads * it.keys),
             (Spec::DeltaRule(it), "value") => self.floats(rows * it.heads * it.values),
-            (Spec::DeltaRule(it), "time" | "strength") => self.floats(rows * it.heads),
+            (Spec::DeltaRule(it), "dt" | "beta") => self.floats(rows * it.heads),
             (Spec::DeltaRule(it), "rate" | "bias") => self.floats(it.heads),
             (Spec::DeltaRule(it), "convolved") => self.floats(rows * it.channels()),
             (Spec::DeltaRule(it), "inputs") => self.floats(rows * it.inputs()),
@@ -25,7 +25,7 @@ impl Writer {
                 self.floats(rows * it.op.rule.key_heads * it.op.rule.keys)
             }
             (Spec::DeltaChunks(it), "value") => self.floats(rows * it.op.rule.heads * it.op.rule.values),
-            (Spec::DeltaChunks(it), "time" | "strength") => self.floats(rows * it.op.rule.heads),
+            (Spec::DeltaChunks(it), "dt" | "beta") => self.floats(rows * it.op.rule.heads),
             (Spec::DeltaChunks(it), "rate" | "bias") => self.floats(it.op.rule.heads),
             (Spec::DeltaChunks(it), "convolved") => self.floats(rows * it.op.rule.channels()),
             (Spec::DeltaChunks(it), "inputs") => self.floats(rows * it.op.rule.inputs()),
