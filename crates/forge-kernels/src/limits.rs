@@ -2,7 +2,7 @@
 
 use forge_ops::{Format, LongContext, Rotation};
 
-use crate::attention::layout::UNIT_HEADS;
+use crate::attention::layout::MMA_HEADS;
 use crate::context::{
     LINES, LINES_MEMORY, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory, packet_columns,
     packet_elements, queries_fit, sums_bytes, tile_bytes,
@@ -285,18 +285,18 @@ impl Limits<'_> {
 
     /// `split`: the small-batch kernel.
     fn attend_knobs(&self, attend: &AttendKernel, split: bool) -> Result<(), KernelError> {
-        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.layout.knobs;
+        let AttentionKnobs { simdgroups, heads_each, mma, loads, tile, lines } = attend.layout.knobs;
         if !split {
             return self.tile_of_lines(attend.op.width, attend.op.cache, tile, lines);
         }
         let group = attend.op.query_heads / attend.op.key_heads;
-        if units {
-            let fits = AttentionKnobs::can_take_units(group, attend.op.width, attend.op.cache);
-            self.holds("units", 1, fits, || {
+        if mma {
+            let fits = AttentionKnobs::can_use_mma(group, attend.op.width, attend.op.cache);
+            self.holds("mma", 1, fits, || {
                 "0 unless heads have 64 or 128 channels and an f16 cache".to_owned()
             })?;
-            self.holds("heads_each", heads_each, heads_each == group.min(UNIT_HEADS), || {
-                format!("{}: MMA processes {UNIT_HEADS} heads at once", group.min(UNIT_HEADS))
+            self.holds("heads_each", heads_each, heads_each == group.min(MMA_HEADS), || {
+                format!("{}: MMA processes {MMA_HEADS} heads at once", group.min(MMA_HEADS))
             })?;
         } else {
             self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {

@@ -306,7 +306,7 @@ fn signatures_match_their_documentation() {
         // core holds only one threadgroup. NVIDIA GPUs have enough.
         let shared_by_many = match &spec {
             Spec::AttendTiled(attend) => attend.layout.knobs.lines == 64,
-            Spec::AttendSplit(attend) => attend.layout.knobs.units,
+            Spec::AttendSplit(attend) => attend.layout.knobs.mma,
             _ => false,
         };
         let fits = shared_by_many || !decl.is_crowded();

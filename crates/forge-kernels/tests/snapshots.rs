@@ -192,7 +192,7 @@ fn attention() {
     snapshot("attend_split_queries", of_keys(KvSource::Nothing));
     snapshot("rotate_append_keys", Spec::RotateAppend(keys));
     snapshot("attend_split_few", Spec::AttendSplit(split));
-    snapshot("attend_split_units", common::few_on_a_card(common::attend(32, 8, 128, cache)));
+    snapshot("attend_split_mma", common::few_on_a_card(common::attend(32, 8, 128, cache)));
     let odd = common::attend(10, 2, 6, Format::F32).with_op(|op| Attend {
         window: Some(40),
         softcap: Some(50.0),

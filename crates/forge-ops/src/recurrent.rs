@@ -29,7 +29,7 @@ pub struct CausalConv {
 ///
 /// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has
 /// the queries, keys and values of a row; `inputs` has their projections, then gates, beta logits
-/// (`beta`) and dt (`dt`). Beta is the sigmoid of its logit. Heads are normalized, and multiplied by
+/// and dt. Beta is the sigmoid of its logit. Heads are normalized, and multiplied by
 /// the gain and by SiLU of the gates.
 ///
 /// `memory`, the recurrent state, is `[slot, value head, value channel, key channel]`. A row at position 0

@@ -78,7 +78,7 @@ const QUERY_MEMORY: usize = 8 * 1024;
 const SUMS_MEMORY: usize = 9 * 1024;
 
 /// [`SUMS_MEMORY`] of the MMA variant, whose register use allows only one or two threadgroups per core.
-const UNIT_SUMS_MEMORY: usize = 18 * 1024;
+const MMA_SUMS_MEMORY: usize = 18 * 1024;
 
 /// Stride of heads in `attend_split`'s threadgroup memory, in floats: the width in whole packets.
 fn query_pitch(width: usize) -> usize {
@@ -211,7 +211,7 @@ impl<'a> SplitContext<'a> {
         } else {
             (["half8_single", "float8_single"], format!(", {}u", spec.op.width))
         };
-        let most = if spec.layout.knobs.units { UNIT_SUMS_MEMORY } else { SUMS_MEMORY };
+        let most = if spec.layout.knobs.mma { MMA_SUMS_MEMORY } else { SUMS_MEMORY };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= most;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
         let rope = |prologue: &Prologue| RopeContext::of(base.name, &prologue.rotation, spec.op.width);

@@ -237,7 +237,7 @@ impl Layout {
     pub fn wants_units(&self) -> bool {
         match self {
             Layout::Projection(knobs) => knobs.codes,
-            Layout::Attention(knobs) => knobs.units,
+            Layout::Attention(knobs) => knobs.mma,
             Layout::Experts(_) => false,
         }
     }
@@ -293,7 +293,7 @@ impl Layout {
             (Layout::Attention(AttentionKnobs { tile, lines, .. }), Rows::Many) => {
                 format!("{lines} query rows, tiles of {tile} positions")
             }
-            (Layout::Attention(AttentionKnobs { simdgroups, units: true, .. }), _) => {
+            (Layout::Attention(AttentionKnobs { simdgroups, mma: true, .. }), _) => {
                 format!("{simdgroups} simdgroups, MMA")
             }
             (Layout::Attention(AttentionKnobs { simdgroups, heads_each, loads, .. }), _) => {

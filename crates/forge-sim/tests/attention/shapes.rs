@@ -26,27 +26,27 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
 /// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their
 /// template.
 pub(crate) fn met_by_units() -> Vec<Shape> {
-    let by_units = |query_heads, key_heads, width, simdgroups| {
+    let with_mma = |query_heads, key_heads, width, simdgroups| {
         let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
         let group = query_heads / key_heads;
-        let knobs = AttentionKnobs { heads_each: group.min(8), units: true, loads: 1, simdgroups, ..by_rule };
+        let knobs = AttentionKnobs { heads_each: group.min(8), mma: true, loads: 1, simdgroups, ..by_rule };
         let knobs = Some(knobs);
         Shape { knobs, ..plain(query_heads, key_heads, width, Format::F16) }
     };
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     vec![
-        Shape { norm, ..by_units(4, 2, 128, 8) },
-        by_units(8, 1, 64, 4),
-        Shape { sinks: true, ..by_units(3, 3, 64, 8) },
-        Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..by_units(5, 1, 128, 8) },
-        Shape { window: Some(19), softcap: Some(1.0), ..by_units(10, 1, 64, 4) },
-        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..by_units(16, 1, 128, 8) },
+        Shape { norm, ..with_mma(4, 2, 128, 8) },
+        with_mma(8, 1, 64, 4),
+        Shape { sinks: true, ..with_mma(3, 3, 64, 8) },
+        Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..with_mma(5, 1, 128, 8) },
+        Shape { window: Some(19), softcap: Some(1.0), ..with_mma(10, 1, 64, 4) },
+        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..with_mma(16, 1, 128, 8) },
         Shape {
             norm: norm.map(|norm| HeadNorm { values: true, ..norm }),
             brings: KvSource::Keys,
-            ..by_units(6, 3, 64, 8)
+            ..with_mma(6, 3, 64, 8)
         },
-        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..by_units(7, 1, 64, 16) },
+        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..with_mma(7, 1, 64, 16) },
     ]
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn attention(
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
     let mut cases = Vec::new();
     // Without MMA, the NVIDIA layout differs only in knobs of the same template body.
-    if knobs.units {
+    if knobs.mma {
         cases.push(Case { spec: on_a_card(&attend), launches: few.clone() });
         cases.push(Case { spec: on_a_card(&prepared), launches: one.clone() });
     }

@@ -177,9 +177,9 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
     // MMA, with two simdgroups that share positions.
-    let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.units);
-    cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
-    cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
+    let with_mma = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.mma);
+    cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(with_mma));
+    cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(with_mma));
     // Several positions at once, and lanes without channels.
     cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
     cases.extend(memories());
