@@ -168,8 +168,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
-                Function::Each(each) => limits.each(each),
-                Function::Multiply | Function::Times | Function::ScaleBy | Function::Add => Ok(()),
+                Function::Unary(each) => limits.each(each),
+                Function::Multiply | Function::ScaleRows | Function::ScaleBy | Function::Add => Ok(()),
             }
         }
         Spec::Take(take) => {

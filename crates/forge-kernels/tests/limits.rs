@@ -160,7 +160,10 @@ fn rejects_impossible_attention() {
         ),
         rejection(
             "a",
-            Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(f32::NAN)), width: 8 }),
+            Spec::Elementwise(Elementwise {
+                function: Function::Unary(UnaryOp::Softcap(f32::NAN)),
+                width: 8,
+            }),
         ),
         rejection(
             "a",

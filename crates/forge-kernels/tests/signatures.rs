@@ -277,8 +277,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
-                Function::Each(_) => "a *y",
-                Function::Multiply | Function::Times | Function::ScaleBy | Function::Add => "a b *y",
+                Function::Unary(_) => "a *y",
+                Function::Multiply | Function::ScaleRows | Function::ScaleBy | Function::Add => "a b *y",
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
         }

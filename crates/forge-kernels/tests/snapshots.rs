@@ -251,7 +251,7 @@ fn codes() {
 
 #[test]
 fn elementwise() {
-    let function = Function::Each(UnaryOp::Softcap(30.0));
+    let function = Function::Unary(UnaryOp::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
     snapshot("scale_by", Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 256 }));
     snapshot("take", Spec::Take(SliceColumns { width: 200, of: 7000 }));

@@ -68,15 +68,15 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.push(Spec::NormAdd(NormAdd { width, epsilon: 1e-6, gain, factor, squares }));
         }
         for function in [
-            Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
-            Function::Each(UnaryOp::Activate(Activation::Gelu)),
-            Function::Each(UnaryOp::Activate(Activation::Relu)),
-            Function::Each(UnaryOp::Activate(Activation::ReluSquared)),
-            Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
-            Function::Each(UnaryOp::Softcap(30.0)),
-            Function::Each(UnaryOp::Scale(0.22)),
+            Function::Unary(UnaryOp::Activate(Activation::GeluTanh)),
+            Function::Unary(UnaryOp::Activate(Activation::Gelu)),
+            Function::Unary(UnaryOp::Activate(Activation::Relu)),
+            Function::Unary(UnaryOp::Activate(Activation::ReluSquared)),
+            Function::Unary(UnaryOp::Activate(Activation::Sigmoid)),
+            Function::Unary(UnaryOp::Softcap(30.0)),
+            Function::Unary(UnaryOp::Scale(0.22)),
             Function::Multiply,
-            Function::Times,
+            Function::ScaleRows,
             Function::Add,
             Function::ScaleBy,
         ] {

@@ -153,7 +153,7 @@ impl<'a> Section<'a> {
         self.list.readers(logits).any(|reader| match &reader.kind {
             Kind::Route(_) => true,
             Kind::ExpertsInner(inner) => inner.choice.is_some() && reader.inputs[1] == logits,
-            Kind::Elementwise(Function::Each(_)) => self.chooses(reader.output),
+            Kind::Elementwise(Function::Unary(_)) => self.chooses(reader.output),
             _ => false,
         })
     }
@@ -242,9 +242,9 @@ fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
 /// Fusions that include an elementwise function in another step.
 fn of_elementwise(function: Function) -> &'static [Fusion] {
     match function {
-        Function::Each(UnaryOp::Activate(_)) => &[Fusion::FuseGateUp, Fusion::FuseUnary],
-        Function::Each(_) => &[Fusion::FuseUnary, Fusion::NormAdd],
-        Function::Multiply | Function::Times => {
+        Function::Unary(UnaryOp::Activate(_)) => &[Fusion::FuseGateUp, Fusion::FuseUnary],
+        Function::Unary(_) => &[Fusion::FuseUnary, Fusion::NormAdd],
+        Function::Multiply | Function::ScaleRows => {
             &[Fusion::FuseAttentionGate, Fusion::FuseGateUp, Fusion::HoistGate, Fusion::FusePerLayerInput]
         }
         Function::ScaleBy => &[Fusion::NormAdd],

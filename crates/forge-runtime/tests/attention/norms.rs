@@ -189,23 +189,23 @@ fn elementwise_applies_its_function() {
         let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
         let b = random.numbers(rows * width);
         for (function, binary) in [
-            (Function::Each(UnaryOp::Activate(Activation::Silu)), false),
-            (Function::Each(UnaryOp::Activate(Activation::GeluTanh)), false),
-            (Function::Each(UnaryOp::Activate(Activation::Gelu)), false),
-            (Function::Each(UnaryOp::Activate(Activation::Relu)), false),
-            (Function::Each(UnaryOp::Activate(Activation::ReluSquared)), false),
-            (Function::Each(UnaryOp::Activate(Activation::Sigmoid)), false),
-            (Function::Each(UnaryOp::Softcap(30.0)), false),
-            (Function::Each(UnaryOp::Softcap(0.5)), false),
-            (Function::Each(UnaryOp::Scale(-0.22)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Silu)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::GeluTanh)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Gelu)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Relu)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::ReluSquared)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Sigmoid)), false),
+            (Function::Unary(UnaryOp::Softcap(30.0)), false),
+            (Function::Unary(UnaryOp::Softcap(0.5)), false),
+            (Function::Unary(UnaryOp::Scale(-0.22)), false),
             (Function::Multiply, true),
-            (Function::Times, true),
+            (Function::ScaleRows, true),
             (Function::ScaleBy, true),
             (Function::Add, true),
         ] {
             // One factor per row, one for all rows, or one per element.
             let spread = match function {
-                Function::Times => width,
+                Function::ScaleRows => width,
                 Function::ScaleBy => rows * width,
                 _ => 1,
             };
@@ -214,10 +214,10 @@ fn elementwise_applies_its_function() {
                 .into_iter()
                 .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
                 .map(|(a, b)| match function {
-                    Function::Each(UnaryOp::Activate(Activation::Silu)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::Silu)) => {
                         (silu(a), silu(a).abs().max(1e-30))
                     }
-                    Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::GeluTanh)) => {
                         let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
                         // 1 + tanh(u) cancels for small values. Twice the logistic function of 2 u is the
                         // same without cancellation.
@@ -227,24 +227,24 @@ fn elementwise_applies_its_function() {
                         (y, y.abs().max(1e-30) * (1.0 + u.abs()))
                     }
                     // The result is max(x, 0) minus a part of x, so the tolerance is relative to x.
-                    Function::Each(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
-                    Function::Each(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
-                    Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
+                    Function::Unary(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
+                    Function::Unary(UnaryOp::Activate(Activation::ReluSquared)) => {
                         (a.max(0.0).powi(2), a.max(0.0).powi(2))
                     }
-                    Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::Sigmoid)) => {
                         let y = 1.0 / (1.0 + (-a).exp());
                         (y, y.max(1e-30))
                     }
-                    Function::Each(UnaryOp::Softcap(cap)) => {
+                    Function::Unary(UnaryOp::Softcap(cap)) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
                         (y, y.abs())
                     }
-                    Function::Each(UnaryOp::Scale(factor)) => {
+                    Function::Unary(UnaryOp::Scale(factor)) => {
                         let y = f64::from(factor) * a;
                         (y, y.abs())
                     }
-                    Function::Multiply | Function::Times | Function::ScaleBy => (a * b, (a * b).abs()),
+                    Function::Multiply | Function::ScaleRows | Function::ScaleBy => (a * b, (a * b).abs()),
                     Function::Add => (a + b, a.abs() + b.abs()),
                 })
                 .collect();

@@ -57,7 +57,7 @@ fn others() -> Vec<Case> {
         once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing) })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
-        once(Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(0.5)), width: 300 })),
+        once(Spec::Elementwise(Elementwise { function: Function::Unary(UnaryOp::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
         once(Spec::Take(SliceColumns { width: 150, of: 155 })),

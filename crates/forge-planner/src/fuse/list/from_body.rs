@@ -12,7 +12,7 @@ use forge_ops::Format;
 impl Kind {
     /// An elementwise unary function.
     fn of(each: UnaryOp) -> Kind {
-        Kind::Elementwise(Function::Each(each))
+        Kind::Elementwise(Function::Unary(each))
     }
 }
 
@@ -101,7 +101,7 @@ impl Fused {
                 Op::Softcap(cap) => Kind::of(UnaryOp::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(UnaryOp::Scale(*factor)),
                 Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
-                    Kind::Elementwise(Function::Times)
+                    Kind::Elementwise(Function::ScaleRows)
                 }
                 Op::Multiply => Kind::Elementwise(Function::Multiply),
                 Op::Add => Kind::Elementwise(Function::Add),

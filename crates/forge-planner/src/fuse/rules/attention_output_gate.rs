@@ -111,7 +111,7 @@ mod tests {
         };
         let linear = Kind::Linear(Linear::plain(ParamId(6), bias));
         let gates = add(&mut list, "output_gate", linear, &[Value::INPUT]);
-        let sigmoid = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+        let sigmoid = Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Sigmoid)));
         let opened = add(&mut list, "open_output", sigmoid, &[gates]);
         add(&mut list, "gated_heads", Kind::Elementwise(Function::Multiply), &[Value(6), opened]);
         assert!(unary_epilogue::rewrite(&mut list));

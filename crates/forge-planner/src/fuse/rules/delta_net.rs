@@ -95,7 +95,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 /// The input of this activation, if the activation alone defines the value and the value has one reader.
 fn activated(list: &Fused, value: Value, activation: Activation) -> Option<Value> {
     let operation = &list.operations[list.definition(value)?];
-    let fits = operation.kind == Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)))
+    let fits = operation.kind == Kind::Elementwise(Function::Unary(UnaryOp::Activate(activation)))
         && list.uses(value) == 1;
     fits.then(|| operation.inputs[0])
 }
@@ -108,7 +108,7 @@ pub(crate) mod tests {
 
     /// A mixer of two heads: queries, keys and values have widths 4, 4 and 6.
     pub(crate) fn mixer() -> Fused {
-        let activate = |activation| Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)));
+        let activate = |activation| Kind::Elementwise(Function::Unary(UnaryOp::Activate(activation)));
         let convolve = |taps| {
             let parts = vec![(ParamId(taps), ParamId(taps + 1))];
             Kind::Convolve(Convolve { parts, activation: None })
@@ -171,7 +171,7 @@ pub(crate) mod tests {
             // without a gain.
             &|list| {
                 list.operations[15].kind =
-                    Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+                    Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Sigmoid)));
             },
             &|list| list.operations[5].inputs = vec![Value(1)],
             &|list| list.operations[17].inputs = vec![Value(17), Value(12)],

@@ -38,7 +38,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let activated = |value| {
         let place = list.definition(value)?;
         match list.operations[place].kind {
-            Kind::Elementwise(Function::Each(UnaryOp::Activate(activation))) if list.uses(value) == 1 => {
+            Kind::Elementwise(Function::Unary(UnaryOp::Activate(activation))) if list.uses(value) == 1 => {
                 Some((place, activation))
             }
             _ => None,
@@ -71,7 +71,7 @@ mod tests {
     fn feed_forward(up_input: usize, up_bias: bool) -> Fused {
         let mut up = Linear::plain(ParamId(1), None);
         up.parts[0].1 = up_bias.then_some(ParamId(2));
-        let activate = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Silu)));
+        let activate = Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Silu)));
         list(
             vec![
                 ("gate", projection(0), &[0], 1),

@@ -13,10 +13,10 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let x = list.operations[linear].inputs[0];
     let gated = list.new_value(list.widths[x.0]);
     let mut projection = list.operations.remove(linear);
-    let times = &mut list.operations[gate - 1];
+    let multiply = &mut list.operations[gate - 1];
     projection.inputs[0] = gated;
-    projection.output = std::mem::replace(&mut times.output, gated);
-    times.inputs[0] = x;
+    projection.output = std::mem::replace(&mut multiply.output, gated);
+    multiply.inputs[0] = x;
     list.operations.insert(gate, projection);
     true
 }
@@ -24,7 +24,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 /// Indices of a product with a scalar per row, and of the projection before it.
 fn fits(list: &Fused, gate: usize) -> Option<(usize, usize)> {
     let operation = &list.operations[gate];
-    if operation.kind != Kind::Elementwise(Function::Times) {
+    if operation.kind != Kind::Elementwise(Function::ScaleRows) {
         return None;
     }
     let (linear, (_, bias)) = list.plain_projection(operation.inputs[0])?;
@@ -44,7 +44,7 @@ mod tests {
             vec![
                 ("down", down, &[1], 2),
                 ("gate", projection(1), &[0], 3),
-                ("shared", Kind::Elementwise(Function::Times), &[2, 3], 4),
+                ("shared", Kind::Elementwise(Function::ScaleRows), &[2, 3], 4),
             ],
             &[8, 6, 8, 1, 8],
         )
@@ -56,7 +56,7 @@ mod tests {
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%3 gate = linear 1 Rows(%0)\n%5 shared = times(%1, %3)\n%4 down = linear 0 Rows(%5)\n"
+            "%3 gate = linear 1 Rows(%0)\n%5 shared = scale rows(%1, %3)\n%4 down = linear 0 Rows(%5)\n"
         );
         assert_eq!(list.widths[5], 6);
         assert!(!rewrite(&mut list));

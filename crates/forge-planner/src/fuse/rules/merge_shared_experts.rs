@@ -102,7 +102,7 @@ fn fits(list: &Fused, add: usize) -> Option<Fit> {
 /// The network that computes a value, if the value and all intermediate values have no other reader.
 fn network(list: &Fused, result: Value) -> Option<Network> {
     let once = |value| list.definition_for_one(value);
-    let times = once(result).filter(|place| list.operations[*place].kind == TIMES);
+    let times = once(result).filter(|place| list.operations[*place].kind == SCALE_ROWS);
     let (made, gate) = match times.map(|place| &list.operations[place].inputs[..]) {
         None => (result, None),
         Some([made, gate]) => (*made, Some(*gate)),
@@ -136,9 +136,9 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
     (is_gated == network.gate.is_some()).then_some(network)
 }
 
-const TIMES: Kind = Kind::Elementwise(Function::Times);
+const SCALE_ROWS: Kind = Kind::Elementwise(Function::ScaleRows);
 
-const OPEN: Kind = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+const OPEN: Kind = Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Sigmoid)));
 
 /// Indices of the experts whose sum is `routed`, and the number of experts that the network becomes, if it
 /// can be merged.
@@ -215,7 +215,7 @@ mod tests {
 
     fn with_shared(what: &SharedExpert) -> Fused {
         let mut operations = routed(None);
-        let activate = |of| Kind::Elementwise(Function::Each(UnaryOp::Activate(of)));
+        let activate = |of| Kind::Elementwise(Function::Unary(UnaryOp::Activate(of)));
         let down = Kind::Linear(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
         operations.extend([
             ("gate", projection(4), what.inputs[0], 5),
@@ -228,7 +228,7 @@ mod tests {
             operations.extend([
                 ("shared_gate", projection(7), what.inputs[1], 10),
                 ("gated", activate(Activation::Sigmoid), &[10], 11),
-                ("shared", TIMES, &[9, 11], 12),
+                ("shared", SCALE_ROWS, &[9, 11], 12),
             ]);
         }
         let both: &[usize] = if what.gated { &[4, 12] } else { &[4, 9] };

@@ -56,7 +56,7 @@ mod tests {
         list(
             vec![
                 ("input_gate", projection(0), &[0], 1),
-                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[1], 2),
+                ("scaled", Kind::Elementwise(Function::Unary(UnaryOp::Scale(0.5))), &[1], 2),
                 ("own_input", Kind::Take, &[], 3),
                 ("gated_input", Kind::Elementwise(Function::Multiply), of, 4),
                 ("input", projection(1), &[4], 5),

@@ -398,9 +398,9 @@ fn what(kind: &Kind) -> String {
                 CombineInput::AddSquares(next) => format!(" add squares {}", gain(next)),
             }
         }
-        Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
+        Kind::Elementwise(Function::Unary(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
-        Kind::Elementwise(Function::Times) => "times".to_owned(),
+        Kind::Elementwise(Function::ScaleRows) => "scale rows".to_owned(),
         Kind::Elementwise(Function::ScaleBy) => "scale by one".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
         Kind::ScaleBy { factor } => format!("scale by {}", factor.0),

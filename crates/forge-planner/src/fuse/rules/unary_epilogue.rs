@@ -6,7 +6,7 @@ use crate::fuse::list::{Function, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| {
-        let Kind::Elementwise(Function::Each(each)) = list.operations[place].kind else { return None };
+        let Kind::Elementwise(Function::Unary(each)) = list.operations[place].kind else { return None };
         let (linear, _) = list.plain_projection(list.operations[place].inputs[0])?;
         Some((place, linear, each))
     });
@@ -33,7 +33,7 @@ mod tests {
         list(
             vec![
                 ("head", projection(0), &[0], 1),
-                ("logits", Kind::Elementwise(Function::Each(each)), &[1], 2),
+                ("logits", Kind::Elementwise(Function::Unary(each)), &[1], 2),
                 ("last", Kind::Elementwise(Function::Multiply), &[reader, 2], 3),
             ],
             &[4, 9, 9, 9],
@@ -64,7 +64,7 @@ mod tests {
         let mut list = list(
             vec![
                 ("output", projection(0), &[1], 2),
-                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[2], 3),
+                ("scaled", Kind::Elementwise(Function::Unary(UnaryOp::Scale(0.5))), &[2], 3),
                 ("stream", Kind::Elementwise(Function::Add), &[0, 3], 4),
             ],
             &[8; 5],

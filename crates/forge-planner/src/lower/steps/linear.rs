@@ -3,7 +3,7 @@
 use crate::fuse::list::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operation, UnaryOp};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
-use crate::lower::steps::of_each;
+use crate::lower::steps::unary_text;
 use crate::plan::regime::Regime;
 use crate::plan::{Operand, RowsOf};
 use forge_ir::{Layout, ParamId};
@@ -209,7 +209,7 @@ impl<'a> Words<'a> {
         match self.linear.each {
             None => sum,
             Some(UnaryOp::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
-            Some(each) => of_each(each, &sum),
+            Some(each) => unary_text(each, &sum),
         }
     }
 }

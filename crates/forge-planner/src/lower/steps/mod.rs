@@ -200,17 +200,17 @@ impl Select<'_> {
             .collect();
         let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
         let (name, general, formula) = match function {
-            Function::Each(each) => {
+            Function::Unary(each) => {
                 let (name, general) = match each {
                     UnaryOp::Activate(_) => ("activate", "y = activation(a)"),
                     UnaryOp::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
                     UnaryOp::Scale(_) => ("scale", "y = c · a"),
                 };
-                (name, general, of_each(each, &names[0]))
+                (name, general, unary_text(each, &names[0]))
             }
             Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
-            Function::Times => {
-                ("times", "y = a · b, a scalar b for each row", format!("{} · {}", names[0], names[1]))
+            Function::ScaleRows => {
+                ("scale_rows", "y = a · b, a scalar b for each row", format!("{} · {}", names[0], names[1]))
             }
             Function::ScaleBy => {
                 let factor = factor.map_or("1", |field| &draft.section.fields[field].name);
@@ -459,7 +459,7 @@ fn is_needed(draft: &Draft<'_>, list: &Fused, operation: &Operation, buffer: usi
 }
 
 /// Formula of a unary function.
-fn of_each(each: UnaryOp, x: &str) -> String {
+fn unary_text(each: UnaryOp, x: &str) -> String {
     match each {
         UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),
         UnaryOp::Softcap(cap) => format!("cap({x}, {cap})"),
