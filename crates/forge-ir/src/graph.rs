@@ -104,7 +104,7 @@ pub enum Op {
         scale: f32,
     },
     /// Learned position embedding: x -> x + table row of its position
-    Place {
+    PositionEmbedding {
         /// `[positions, width]`
         table: ParamId,
     },
@@ -228,9 +228,9 @@ pub enum Op {
         factor: ParamId,
     },
     /// (x, y) -> x; y becomes the per-layer inputs.
-    Leave,
+    StorePerLayerInputs,
     /// nothing -> the columns of the per-layer inputs that are bound to a parameter.
-    Take {
+    PerLayerInput {
         /// The parameter.
         part: ParamId,
     },

@@ -126,7 +126,7 @@ fn expression(body: &Body, node: &Node) -> String {
             let gain = gain.map_or_else(String::new, |gain| format!(", {}", name(gain)));
             format!("rms_norm({x}{parts}{gain}, epsilon {epsilon:e})")
         }
-        Op::Place { table } => format!("{x} + {}[positions]", name(*table)),
+        Op::PositionEmbedding { table } => format!("{x} + {}[positions]", name(*table)),
         Op::LayerNorm { gain, bias, epsilon } => {
             let plus = bias.map_or_else(String::new, |bias| format!(" + {}", name(bias)));
             format!("layer_norm({x}, {}, epsilon {epsilon:e}){plus}", name(*gain))
@@ -206,8 +206,8 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Scale(factor) => format!("{x} * {factor}"),
         Op::ScaleBy { factor } => format!("{x} * {}", name(*factor)),
-        Op::Leave => format!("{}, per-layer inputs = {}", values[0], values[1]),
-        Op::Take { part } => format!("take({})", name(*part)),
+        Op::StorePerLayerInputs => format!("{}, per-layer inputs = {}", values[0], values[1]),
+        Op::PerLayerInput { part } => format!("per_layer_input({})", name(*part)),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }

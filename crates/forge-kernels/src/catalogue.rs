@@ -52,7 +52,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::ExpertsTiles(_) => "moe/grouped_gemm",
         Spec::ExpertsJoin(_) => "moe/combine",
         Spec::Elementwise(_) => "elementwise/elementwise",
-        Spec::Take(_) => "elementwise/slice_columns",
+        Spec::SliceColumns(_) => "elementwise/slice_columns",
         Spec::Argmax(_) => "head/argmax",
         Spec::Sample(_) => "head/sample",
         Spec::ArgmaxJoin(_) => "head/argmax_combine",

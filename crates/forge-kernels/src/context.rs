@@ -22,7 +22,7 @@ use crate::mla::context::{
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
 use crate::moe::grouped::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
 use crate::norm::context::{
-    ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext,
+    ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, SliceContext,
 };
 pub(crate) use crate::recurrent::context::LANES;
 use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, GatedRmsNormContext};
@@ -96,7 +96,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::ExpertsTiles(tiles) => value(TilesContext::of(base, tiles)),
         Spec::ExpertsJoin(join) => value(ExpertsJoinContext::of(base, join)),
         Spec::Elementwise(elementwise) => value(ElementwiseContext::of(base, elementwise)),
-        Spec::Take(take) => value(TakeContext::of(base, take)),
+        Spec::SliceColumns(take) => value(SliceContext::of(base, take)),
         Spec::Argmax(argmax) => value(ArgmaxContext::of(base, argmax)),
         Spec::Sample(sample) => value(SampleContext::of(base, sample)),
         Spec::ArgmaxJoin(join) => value(ArgmaxJoinContext::of(base, join)),

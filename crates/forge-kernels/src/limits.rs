@@ -172,7 +172,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 Function::Multiply | Function::ScaleRows | Function::ScaleBy | Function::Add => Ok(()),
             }
         }
-        Spec::Take(take) => {
+        Spec::SliceColumns(take) => {
             limits.positive("the width", take.width)?;
             limits.holds("the width", take.width, take.width <= take.of, || {
                 format!("at most the width of the source rows, {}", take.of)

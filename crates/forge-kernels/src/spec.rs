@@ -119,7 +119,7 @@ pub enum Spec {
     /// Elementwise function of one or two vectors.
     Elementwise(Elementwise),
     /// Column slice of wider rows.
-    Take(SliceColumns),
+    SliceColumns(SliceColumns),
     /// Token id of the largest logit of each row.
     Argmax(Argmax),
     /// A sampled token id of each row.
@@ -159,7 +159,7 @@ impl Spec {
             Spec::ExpertsTiles(kernel) => kernel.op.into(),
             Spec::ExpertsJoin(op) => (*op).into(),
             Spec::Elementwise(op) => (*op).into(),
-            Spec::Take(op) => (*op).into(),
+            Spec::SliceColumns(op) => (*op).into(),
             Spec::Argmax(op) => (*op).into(),
             Spec::Sample(op) => (*op).into(),
             Spec::ArgmaxJoin(op) => (*op).into(),

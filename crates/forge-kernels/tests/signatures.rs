@@ -282,7 +282,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
         }
-        Spec::Take(take) => {
+        Spec::SliceColumns(take) => {
             (buffers("x *y"), "rows first", grid(take.width.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),

@@ -254,7 +254,7 @@ fn elementwise() {
     let function = Function::Unary(UnaryOp::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
     snapshot("scale_by", Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 256 }));
-    snapshot("take", Spec::Take(SliceColumns { width: 200, of: 7000 }));
+    snapshot("slice_columns", Spec::SliceColumns(SliceColumns { width: 200, of: 7000 }));
 }
 
 #[test]

@@ -132,7 +132,7 @@ operations! {
     /// Elementwise function of one or two vectors.
     Elementwise Elementwise("elementwise");
     /// Column slice of wider rows.
-    Elementwise SliceColumns("take");
+    Elementwise SliceColumns("slice_columns");
     /// Token id of the largest logit of each row.
     Head Argmax("argmax");
     /// A sampled token id of each row.

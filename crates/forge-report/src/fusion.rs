@@ -201,7 +201,7 @@ impl<'a> Bound<'a> {
     fn own_steps(&self, steps: &[Step], index: usize, node: &Node) -> Vec<usize> {
         let wanted = |step: &Step| match (&node.op, self.spec(step)) {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
-            (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
+            (Op::PositionEmbedding { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (
                 Op::Linear { weight, .. },
                 Some(Spec::Linear(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
@@ -236,8 +236,8 @@ impl<'a> Bound<'a> {
                 Op::RmsNorm { gain: Some(gain), .. },
                 Some(Spec::RotateAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
             ) => self.takes(step, *gain),
-            (Op::Take { .. }, Some(Spec::Take(_))) => true,
-            (Op::Take { .. }, Some(Spec::Linear(linear))) => {
+            (Op::PerLayerInput { .. }, Some(Spec::SliceColumns(_))) => true,
+            (Op::PerLayerInput { .. }, Some(Spec::Linear(linear))) => {
                 matches!(linear.op.epilogue, Epilogue::Multiply { .. })
             }
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,

@@ -186,7 +186,7 @@ impl Layer<'_, '_> {
 
     /// Adds a learned position embedding to x.
     pub(crate) fn place(&mut self, name: &str, x: ValueId, table: ParamId) -> ValueId {
-        self.node(name, Op::Place { table }, &[x])
+        self.node(name, Op::PositionEmbedding { table }, &[x])
     }
 
     /// A linear layer with weight `<module>.weight` and optional bias `<module>.bias`. The result is named
@@ -366,14 +366,14 @@ impl Layer<'_, '_> {
 
     /// Returns x and publishes y as the per-layer inputs.
     pub(crate) fn leave(&mut self, name: &str, x: ValueId, y: ValueId) -> ValueId {
-        self.node(name, Op::Leave, &[x, y])
+        self.node(name, Op::StorePerLayerInputs, &[x, y])
     }
 
     /// A column slice of the per-layer inputs.
     pub(crate) fn take(&mut self, name: &str, columns: Range<usize>) -> ValueId {
         self.parts.push(columns.start);
         let part = self.param(name, ParamKind::Part(columns.len()));
-        self.node(name, Op::Take { part }, &[])
+        self.node(name, Op::PerLayerInput { part }, &[])
     }
 
     /// An activation function.

@@ -80,7 +80,7 @@ impl Check<'_> {
                     None => Err("uses a value that is not defined before it".to_owned()),
                     Some(inputs) => width_of(body, &node.op, &inputs),
                 };
-                if let Op::Place { table } = node.op
+                if let Op::PositionEmbedding { table } = node.op
                     && let Ok([positions, _]) = shape(body, table)
                     && *positions < self.draft.model.context
                 {
@@ -398,14 +398,14 @@ mod tests {
             ("invalid factor 0", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
             ("invalid factor NaN", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
             ("table [2, 4] does not match width 2", |draft| {
-                draft.bodies[1].nodes.insert(2, node(Op::Place { table: ParamId(1) }, &[2]));
+                draft.bodies[1].nodes.insert(2, node(Op::PositionEmbedding { table: ParamId(1) }, &[2]));
             }),
             ("gain or bias [2, 4]", |draft| {
                 let op = Op::LayerNorm { gain: ParamId(0), bias: Some(ParamId(1)), epsilon: 1e-5 };
                 draft.bodies[1].nodes[0].op = op;
             }),
             ("the table has 2 positions; the context is 8", |draft| {
-                draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
+                draft.bodies[1].nodes.insert(0, node(Op::PositionEmbedding { table: ParamId(1) }, &[0]));
             }),
             ("input width 4", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("is not a KV cache", |draft| {

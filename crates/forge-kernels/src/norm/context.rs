@@ -140,7 +140,7 @@ impl<'a> ElementwiseContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct TakeContext<'a> {
+pub(crate) struct SliceContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -148,8 +148,8 @@ pub(crate) struct TakeContext<'a> {
     threads: usize,
 }
 
-impl<'a> TakeContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a SliceColumns) -> TakeContext<'a> {
-        TakeContext { base, spec, threads: 128 }
+impl<'a> SliceContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a SliceColumns) -> SliceContext<'a> {
+        SliceContext { base, spec, threads: 128 }
     }
 }

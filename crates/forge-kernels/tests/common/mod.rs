@@ -82,7 +82,7 @@ pub(crate) fn others() -> Vec<Spec> {
         ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
-        specs.push(Spec::Take(SliceColumns { width, of: 3 * width }));
+        specs.push(Spec::SliceColumns(SliceColumns { width, of: 3 * width }));
     }
     for (width, taps, pitch, activation) in [
         (64, 4, 64, None),

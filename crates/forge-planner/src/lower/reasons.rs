@@ -96,16 +96,16 @@ impl<'a> Section<'a> {
             ),
             Kind::Elementwise(function) => (of_elementwise(*function), self.alone(operation)),
             Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.alone(operation)),
-            Kind::Take => (&[Fusion::FusePerLayerInput], self.alone(operation)),
+            Kind::PerLayerInput => (&[Fusion::FusePerLayerInput], self.alone(operation)),
             Kind::Embed { .. } => (&[], "per-layer inputs come from a second embedding table".to_owned()),
-            Kind::Place { .. } => (&[], "position embeddings have their own table".to_owned()),
+            Kind::PositionEmbedding { .. } => (&[], "position embeddings have their own table".to_owned()),
             Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_) => {
                 (&[], "the layer has more than one attention or recurrent operation".to_owned())
             }
             Kind::ExpertsInner(_) | Kind::ExpertsSum(_) => {
                 (&[], "the layer has more than one set of experts".to_owned())
             }
-            Kind::Slice { .. } | Kind::Leave | Kind::Unplanned => (&[], self.alone(operation)),
+            Kind::Slice { .. } | Kind::StorePerLayerInputs | Kind::Unplanned => (&[], self.alone(operation)),
         };
         self.disabled_fusion(fusions).unwrap_or(otherwise)
     }
@@ -161,16 +161,16 @@ impl<'a> Section<'a> {
     /// Whether an operation reads columns of the per-layer inputs.
     fn gates_taken(&self, place: usize) -> bool {
         match &self.list.operations[place].kind {
-            Kind::Take => true,
+            Kind::PerLayerInput => true,
             Kind::Linear(linear) => {
                 let output = self.list.operations[place].output;
                 let takes = |reader: &Operation| {
                     let taken = |input: &Value| {
                         self.list.definition(*input).map(|place| &self.list.operations[place].kind)
                     };
-                    reader.inputs.iter().any(|input| taken(input) == Some(&Kind::Take))
+                    reader.inputs.iter().any(|input| taken(input) == Some(&Kind::PerLayerInput))
                 };
-                linear.ending == Epilogue::MultiplyTaken || self.list.readers(output).any(takes)
+                linear.ending == Epilogue::MultiplyPerLayerInput || self.list.readers(output).any(takes)
             }
             _ => false,
         }

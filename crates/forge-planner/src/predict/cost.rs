@@ -361,7 +361,7 @@ impl Counted<'_> {
                 "latent" => (of_rows(*width), 0),
                 _ => (of_rows(*rope_width), 0),
             },
-            (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
+            (Spec::SliceColumns(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
             (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
             (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
             // Gates are read by the step that normalizes the heads.
@@ -436,7 +436,7 @@ impl Counted<'_> {
             Spec::Embed(_)
             | Spec::Append(_)
             | Spec::MlaLoadLatents(_)
-            | Spec::Take(_)
+            | Spec::SliceColumns(_)
             | Spec::Argmax(_)
             | Spec::ArgmaxJoin(_) => 0,
         }

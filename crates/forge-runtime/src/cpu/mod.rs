@@ -39,7 +39,7 @@ pub use crate::cpu::device::kernel_args::{KernelArgs, Output};
 
 pub use crate::cpu::elementwise::elementwise_op::elementwise;
 pub use crate::cpu::elementwise::embed::embed;
-pub use crate::cpu::elementwise::slice_columns::take;
+pub use crate::cpu::elementwise::slice_columns::slice_columns;
 pub use crate::cpu::format::weight_format::{WeightFormat, types::*};
 pub use crate::cpu::head::argmax::{argmax, argmax_join};
 pub use crate::cpu::head::sample::sample;

@@ -268,13 +268,13 @@ fn elementwise_applies_its_function() {
 
 #[test]
 fn slice_columns_copies_columns() {
-    kernel_under_test!(SHAPE, ops::SliceColumns, cpu::take);
+    kernel_under_test!(SHAPE, ops::SliceColumns, cpu::slice_columns);
     let mut random = Random(9);
     for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
         let x = random.numbers(rows * of);
         let taken = x.chunks_exact(of).flat_map(|row| &row[first..first + width]);
         let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
-        let kernel = kernel("take", vec!["x", "y"], run);
+        let kernel = kernel("slice_columns", vec!["x", "y"], run);
         let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
         *SHAPE.write().unwrap() = Some(ops::SliceColumns { width, of });
         each_level(|level, threads| {

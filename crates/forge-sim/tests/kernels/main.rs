@@ -60,7 +60,7 @@ fn others() -> Vec<Case> {
         once(Spec::Elementwise(Elementwise { function: Function::Unary(UnaryOp::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
-        once(Spec::Take(SliceColumns { width: 150, of: 155 })),
+        once(Spec::SliceColumns(SliceColumns { width: 150, of: 155 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
         Case { spec: Spec::Sample(Sample { vocabulary: 700 }), launches: vec![Launch::rows(4, 3)] },
     ]

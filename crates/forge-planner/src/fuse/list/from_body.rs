@@ -27,7 +27,7 @@ impl Fused {
                 Op::RmsNorm { gain, parts, epsilon } => {
                     Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
                 }
-                Op::Place { table } => Kind::Place { table: *table },
+                Op::PositionEmbedding { table } => Kind::PositionEmbedding { table: *table },
                 Op::LayerNorm { gain, bias, epsilon } => {
                     Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
@@ -95,8 +95,8 @@ impl Fused {
                 }
                 Op::Route(_) => Kind::Unplanned,
                 Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
-                Op::Leave => Kind::Leave,
-                Op::Take { .. } => Kind::Take,
+                Op::StorePerLayerInputs => Kind::StorePerLayerInputs,
+                Op::PerLayerInput { .. } => Kind::PerLayerInput,
                 Op::Activate(activation) => Kind::of(UnaryOp::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(UnaryOp::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(UnaryOp::Scale(*factor)),

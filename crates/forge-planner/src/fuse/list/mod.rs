@@ -69,7 +69,7 @@ pub(crate) enum Kind {
         leaves: Option<Gain>,
     },
     /// Learned position embedding, added in place.
-    Place {
+    PositionEmbedding {
         /// Position table.
         table: ParamId,
     },
@@ -142,9 +142,9 @@ pub(crate) enum Kind {
         factor: ParamId,
     },
     /// The first input is the result; the second becomes the per-layer inputs. No dispatch.
-    Leave,
+    StorePerLayerInputs,
     /// Columns of the per-layer inputs.
-    Take,
+    PerLayerInput,
     /// An operation without a kernel.
     Unplanned,
 }
@@ -202,7 +202,7 @@ impl Kind {
     }
 
     /// Makes it also write what the deferred norm of its sum needs.
-    pub(crate) fn leave(&mut self, gain: Gain) {
+    pub(crate) fn write_squares(&mut self, gain: Gain) {
         match self {
             Kind::Embed { leaves, .. } => *leaves = Some(gain),
             Kind::NormAdd(norm) => norm.leaves = Some(gain),
@@ -275,14 +275,16 @@ impl Fused {
     /// Whether the value is the body's output, also if per-layer inputs are stored after it.
     pub(crate) fn flows_out(&self, value: Value) -> bool {
         match self.operations.last() {
-            Some(Operation { kind: Kind::Leave, inputs, .. }) if inputs[0] == value => true,
+            Some(Operation { kind: Kind::StorePerLayerInputs, inputs, .. }) if inputs[0] == value => true,
             last => last.is_some_and(|last| last.output == value),
         }
     }
 
     /// Whether the value becomes the per-layer inputs.
     pub(crate) fn is_aside(&self, value: Value) -> bool {
-        self.operations.last().is_some_and(|last| last.kind == Kind::Leave && last.inputs[1] == value)
+        self.operations
+            .last()
+            .is_some_and(|last| last.kind == Kind::StorePerLayerInputs && last.inputs[1] == value)
     }
 
     /// Number of readers of the value. The body's output counts as one.

@@ -20,7 +20,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
             changed = true;
         }
     }
-    let ends = |body: usize| body == epilogue || last_can_leave(&lists[body]);
+    let ends = |body: usize| body == epilogue || last_can_write_squares(&lists[body]);
     let begins = |body: usize| body == prologue || first_norm(&lists[body]).is_some();
     if !(0..lists.len()).all(|body| ends(body) && begins(body)) {
         return changed;
@@ -36,7 +36,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
     for (body, list) in lists.iter_mut().enumerate() {
         let left = if folded { Gain::Folded } else { Gain::Next };
         if let Some(place) = flows_out(list).filter(|_| body != epilogue) {
-            list.operations[place].kind.leave(left);
+            list.operations[place].kind.write_squares(left);
         }
     }
     true
@@ -48,14 +48,14 @@ pub(crate) fn inside(list: &mut Fused) -> bool {
         return false;
     };
     let gain = defer(list, norm);
-    list.operations[producer].kind.leave(gain.map_or(Gain::Folded, Gain::Own));
+    list.operations[producer].kind.write_squares(gain.map_or(Gain::Folded, Gain::Own));
     true
 }
 
 /// Index of the operation that computes the body's output, also if per-layer inputs are stored after it.
 fn flows_out(list: &Fused) -> Option<usize> {
     match list.operations.last()? {
-        Operation { kind: Kind::Leave, inputs, .. } => list.definition(inputs[0]),
+        Operation { kind: Kind::StorePerLayerInputs, inputs, .. } => list.definition(inputs[0]),
         last => list.definition(last.output),
     }
 }
@@ -103,7 +103,7 @@ fn first_norm(list: &Fused) -> Option<usize> {
 }
 
 /// Whether the last operation can write what a deferred norm needs.
-fn last_can_leave(list: &Fused) -> bool {
+fn last_can_write_squares(list: &Fused) -> bool {
     flows_out(list).is_some_and(|place| match list.operations[place].kind {
         Kind::Embed { .. } => true,
         _ => adds_alone(list, place),

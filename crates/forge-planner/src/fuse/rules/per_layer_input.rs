@@ -8,7 +8,7 @@
 use crate::fuse::list::{Epilogue, Function, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
-    let Some(Fit { product, linear, take }) = (0..list.operations.len()).find_map(|place| fits(list, place))
+    let Some(Fit { product, linear, slice }) = (0..list.operations.len()).find_map(|place| fits(list, place))
     else {
         return false;
     };
@@ -16,10 +16,10 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let operation = &mut list.operations[linear];
     operation.output = output;
     if let Kind::Linear(linear) = &mut operation.kind {
-        linear.ending = Epilogue::MultiplyTaken;
+        linear.ending = Epilogue::MultiplyPerLayerInput;
     }
     list.operations.remove(product);
-    list.operations.remove(take);
+    list.operations.remove(slice);
     true
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 struct Fit {
     product: usize,
     linear: usize,
-    take: usize,
+    slice: usize,
 }
 
 fn fits(list: &Fused, product: usize) -> Option<Fit> {
@@ -36,12 +36,12 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
         return None;
     }
     let [left, right] = operation.inputs[..] else { return None };
-    [(left, right), (right, left)].into_iter().find_map(|(result, taken)| {
+    [(left, right), (right, left)].into_iter().find_map(|(result, input)| {
         let linear = list.stored_product(result)?;
-        let take = list.definition_for_one(taken)?;
-        let is_take = list.operations[take].kind == Kind::Take;
+        let slice = list.definition_for_one(input)?;
+        let is_slice = list.operations[slice].kind == Kind::PerLayerInput;
         let is_projection = matches!(list.operations[linear].kind, Kind::Linear(_));
-        (is_take && is_projection).then_some(Fit { product, linear, take })
+        (is_slice && is_projection).then_some(Fit { product, linear, slice })
     })
 }
 
@@ -57,7 +57,7 @@ mod tests {
             vec![
                 ("input_gate", projection(0), &[0], 1),
                 ("scaled", Kind::Elementwise(Function::Unary(UnaryOp::Scale(0.5))), &[1], 2),
-                ("own_input", Kind::Take, &[], 3),
+                ("own_input", Kind::PerLayerInput, &[], 3),
                 ("gated_input", Kind::Elementwise(Function::Multiply), of, 4),
                 ("input", projection(1), &[4], 5),
             ],
@@ -74,7 +74,7 @@ mod tests {
             assert!(rewrite(&mut list) && !rewrite(&mut list));
             assert_eq!(
                 text(&list),
-                "%4 scaled = linear 0 Rows scale times taken(%0)\n%5 input = linear 1 Rows(%4)\n"
+                "%4 scaled = linear 0 Rows scale times per_layer_input(%0)\n%5 input = linear 1 Rows(%4)\n"
             );
         }
     }

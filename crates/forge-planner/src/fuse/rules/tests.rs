@@ -323,7 +323,7 @@ fn what(kind: &Kind) -> String {
         Kind::Embed { table, leaves: Some(next), .. } => {
             format!("embed {} squares {}", table.0, gain(next))
         }
-        Kind::Place { table } => format!("place {}", table.0),
+        Kind::PositionEmbedding { table } => format!("position_embedding {}", table.0),
         Kind::LayerNorm { gain, .. } => format!("layer_norm {}", gain.0),
         Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
         Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
@@ -347,7 +347,7 @@ fn what(kind: &Kind) -> String {
                 Epilogue::Store => String::new(),
                 Epilogue::Add => " add".to_owned(),
                 Epilogue::AddSquares(next) => format!(" add squares {}", gain(next)),
-                Epilogue::MultiplyTaken => " times taken".to_owned(),
+                Epilogue::MultiplyPerLayerInput => " times per_layer_input".to_owned(),
                 Epilogue::Gate(_) => " gate".to_owned(),
                 Epilogue::Best => " best".to_owned(),
             };
@@ -404,8 +404,8 @@ fn what(kind: &Kind) -> String {
         Kind::Elementwise(Function::ScaleBy) => "scale by one".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
         Kind::ScaleBy { factor } => format!("scale by {}", factor.0),
-        Kind::Leave => "leave".to_owned(),
-        Kind::Take => "take".to_owned(),
+        Kind::StorePerLayerInputs => "store_per_layer_inputs".to_owned(),
+        Kind::PerLayerInput => "per_layer_input".to_owned(),
         Kind::Unplanned => "unplanned".to_owned(),
     }
 }

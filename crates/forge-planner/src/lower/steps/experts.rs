@@ -270,7 +270,7 @@ impl Select<'_> {
             sum.bias.map(|bias| ("bias", Operand::Field(self.vector(draft, &[bias], Layout::Rows, "")))),
         );
         if let CombineInput::AddSquares(gain) = sum.ending {
-            let (left, more) = self.leave(draft, operation.output, outputs, gain, &y_name);
+            let (left, more) = self.squares_outputs(draft, operation.output, outputs, gain, &y_name);
             formula += &left;
             arguments.extend(more);
         }

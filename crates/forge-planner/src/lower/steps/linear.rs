@@ -30,12 +30,12 @@ impl Select<'_> {
         let y = match linear.ending {
             Epilogue::Add | Epilogue::AddSquares(_) => self.in_place(draft, list, operation),
             Epilogue::Gate(_) => self.target(draft, list, operation, "inner"),
-            Epilogue::Store | Epilogue::Best | Epilogue::MultiplyTaken => {
+            Epilogue::Store | Epilogue::Best | Epilogue::MultiplyPerLayerInput => {
                 self.target(draft, list, operation, &name)
             }
         };
         let taken = match linear.ending {
-            Epilogue::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
+            Epilogue::MultiplyPerLayerInput => self.taken(draft, operation, list.widths[operation.output.0]),
             _ => None,
         };
         let bounded = self.bounded(list, operation);
@@ -75,7 +75,7 @@ impl Select<'_> {
         }
         if let Epilogue::AddSquares(gain) = linear.ending {
             let width = list.widths[operation.output.0];
-            let (left, more) = self.leave(draft, operation.output, width, gain, &y_name);
+            let (left, more) = self.squares_outputs(draft, operation.output, width, gain, &y_name);
             formula += &left;
             arguments.extend(more);
         }
@@ -126,7 +126,7 @@ impl Select<'_> {
             Epilogue::Best => {
                 forge_ops::Epilogue::Best { candidates: outputs.div_ceil(knobs.outputs_of_group()) }
             }
-            Epilogue::MultiplyTaken => forge_ops::Epilogue::Multiply {
+            Epilogue::MultiplyPerLayerInput => forge_ops::Epilogue::Multiply {
                 of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
             },
         };
@@ -177,7 +177,7 @@ impl<'a> Words<'a> {
             }
             Epilogue::Add | Epilogue::AddSquares(_) => format!("y += {product}{left}"),
             Epilogue::Store | Epilogue::Best => format!("y = {product}{left}"),
-            Epilogue::MultiplyTaken => format!("y = ({product}) · factors, from column first on"),
+            Epilogue::MultiplyPerLayerInput => format!("y = ({product}) · factors, from column first on"),
         }
     }
 
@@ -188,7 +188,7 @@ impl<'a> Words<'a> {
             Epilogue::Store if name == "qkv" => format!("q, k, v = {product}"),
             Epilogue::Store if name == "qk" => format!("q, k = {product}"),
             Epilogue::Store | Epilogue::Best => format!("{y} = {product}"),
-            Epilogue::MultiplyTaken => {
+            Epilogue::MultiplyPerLayerInput => {
                 format!("{y} = ({product}) · this layer's columns of the per-layer inputs")
             }
             Epilogue::Add | Epilogue::AddSquares(_) => format!("{y} += {product}"),

@@ -26,7 +26,7 @@ impl Select<'_> {
             Kind::Embed { table, scale, leaves } => {
                 self.embed(draft, list, operation, (*table, *scale, *leaves));
             }
-            Kind::Place { table } => self.place(draft, list, operation, *table),
+            Kind::PositionEmbedding { table } => self.position_embedding(draft, list, operation, *table),
             Kind::LayerNorm { gain, bias, epsilon } => {
                 self.layer_norm(draft, list, operation, (*gain, *bias, *epsilon), from);
             }
@@ -83,10 +83,10 @@ impl Select<'_> {
                 self.number_by_number(draft, list, operation, Function::ScaleBy, Some(factor));
             }
             // The result is already in the buffer where it was computed.
-            Kind::Leave => {
+            Kind::StorePerLayerInputs => {
                 draft.buffers.insert(operation.output, from);
             }
-            Kind::Take => self.take(draft, list, operation),
+            Kind::PerLayerInput => self.take(draft, list, operation),
         }
     }
 
@@ -120,7 +120,7 @@ impl Select<'_> {
         ];
         draft.buffers.insert(operation.output, to);
         if let Some(gain) = leaves {
-            let (left, more) = self.leave(draft, operation.output, width, gain, "stream");
+            let (left, more) = self.squares_outputs(draft, operation.output, width, gain, "stream");
             formula += &left;
             arguments.extend(more);
         }
@@ -130,7 +130,13 @@ impl Select<'_> {
     }
 
     /// Position embeddings are added in place, so they can only be added to the residual stream.
-    fn place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, table: ParamId) {
+    fn position_embedding(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        table: ParamId,
+    ) {
         let width = list.widths[operation.output.0];
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
         let is_stream = draft.buffers.get(&operation.inputs[0]) == Some(&self.stream);
@@ -163,8 +169,9 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let Some(aside) = self.taken(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
-        let spec = Spec::Take(forge_ops::SliceColumns { width, of: self.plan.scratch[aside].width });
-        let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
+        let spec = Spec::SliceColumns(forge_ops::SliceColumns { width, of: self.plan.scratch[aside].width });
+        let function =
+            self.function("slice_columns", "y = columns of x from first on", &[(draft.regimes(), spec)]);
         let formula = format!("{} = this layer's columns of the per-layer inputs", self.scratch_name(to));
         let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
         draft.step(&operation.name, &formula, function, &arguments);
@@ -340,7 +347,7 @@ impl Select<'_> {
     }
 
     /// Outputs of the producer of `value` for its deferred norm: text for its formula, and arguments.
-    fn leave(
+    fn squares_outputs(
         &mut self,
         draft: &mut Draft<'_>,
         value: Value,

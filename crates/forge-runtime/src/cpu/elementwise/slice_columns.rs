@@ -4,7 +4,7 @@ use crate::cpu::device::kernel_args::KernelArgs;
 use forge_ops::SliceColumns;
 
 /// Runs this thread's part.
-pub fn take(call: &KernelArgs<'_>, shape: &SliceColumns) {
+pub fn slice_columns(call: &KernelArgs<'_>, shape: &SliceColumns) {
     let SliceColumns { width, of } = *shape;
     let (rows, first) = (call.scalar(0), call.scalar(1));
     let x = call.input::<f32>("x", rows * of);

@@ -183,7 +183,7 @@ impl<M: Matrix> LinearCall<'_, M> {
                 }
             }
             // SAFETY: the caller's contract.
-            unsafe { self.finish.leave(share, left) };
+            unsafe { self.finish.write_partials(share, left) };
         }
     }
 }

@@ -250,7 +250,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                     unsafe { finish.outputs(row, of_partition.start, sums, &mut left) };
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.leave(share, left) };
+                unsafe { finish.write_partials(share, left) };
             }
         }
         keep(coded);

@@ -38,7 +38,7 @@ impl Writer {
             | Spec::Linear(_)
             | Spec::PerHeadLinear(_)
             | Spec::Elementwise(_)
-            | Spec::Take(_)
+            | Spec::SliceColumns(_)
             | Spec::Argmax(_)
             | Spec::ArgmaxJoin(_)
             | Spec::Sample(_) => self.of_rows(spec, name, rows),

@@ -101,8 +101,8 @@ impl Writer {
             (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Elementwise(it), "b") if it.function == Function::ScaleBy => self.floats(1),
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
-            (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
-            (Spec::Take(it), _) => self.floats(rows * it.of),
+            (Spec::SliceColumns(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::SliceColumns(it), _) => self.floats(rows * it.of),
             (Spec::PerHeadLinear(it), "x") => self.floats(rows * it.op.pitch),
             (Spec::PerHeadLinear(it), "y") => Content::Unwritten(
                 rows * it.op.heads * if it.op.transposed { it.op.columns } else { it.op.rows } * 4,

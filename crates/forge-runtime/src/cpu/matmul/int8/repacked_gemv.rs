@@ -80,7 +80,7 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
                     }
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.leave(share, left) };
+                unsafe { finish.write_partials(share, left) };
             }
         }
         keep(x);
