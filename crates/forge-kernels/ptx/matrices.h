@@ -201,10 +201,10 @@ INLINE uint halves_of(float2 x) {
 }
 INLINE void add_strip(
     simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower, lefts upper_left, lefts lower_left,
-    threadgroup const half* right, ulong pitch, bool is_turned) {
+    threadgroup const half* right, ulong pitch, bool is_transposed) {
     uint row = own_unit_lane() & 7u, second = own_unit_lane() & 8u, first, other;
-    uint from = uint((unsigned long)(right + (is_turned ? row * uint(pitch) + second : (row + second) * uint(pitch))));
-    if (is_turned) {
+    uint from = uint((unsigned long)(right + (is_transposed ? row * uint(pitch) + second : (row + second) * uint(pitch))));
+    if (is_transposed) {
         __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(other) : "r"(from) : "memory");
     } else {
         __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(other) : "r"(from) : "memory");
@@ -222,10 +222,10 @@ INLINE void add_strip(
 #define FLOAT_STRIP_BODY(name, add)                                                                                             \
     INLINE void name(                                                                                                          \
         simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower, lefts upper_left, lefts lower_left,         \
-        threadgroup const float* right, ulong pitch, bool is_turned) {                                                         \
+        threadgroup const float* right, ulong pitch, bool is_transposed) {                                                     \
         _Pragma("unroll") for (uint k = 0u; k < 2u; k++) {                                                                     \
             simdgroup_matrix<float, 8, 8> factor;                                                                              \
-            simdgroup_load(factor, right + k * 8u * (is_turned ? 1ul : pitch), pitch, ulong2{0, 0}, is_turned);                \
+            simdgroup_load(factor, right + k * 8u * (is_transposed ? 1ul : pitch), pitch, ulong2{0, 0}, is_transposed);        \
             add(upper, lower, upper_left[k], lower_left[k], factor);                                                           \
         }                                                                                                                      \
     }

@@ -62,7 +62,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, unturned};
+    use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, without_rope};
     use crate::fuse::rules::{qkv, rope_append};
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn heads_without_rope_are_prepared_too() {
         for what in [Attention::default(), NORMED] {
-            let mut list = unturned(&what);
+            let mut list = without_rope(&what);
             assert!(qkv::rewrite(&mut list));
             assert!(rope_append::rewrite(&mut list));
             assert!(rewrite(&mut list, &attention_body(4)));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn unprepared_queries_are_not_changed() {
-        let mut list = unturned(&Attention::default());
+        let mut list = without_rope(&Attention::default());
         let before = text(&list);
         assert!(!rewrite(&mut list, &attention_body(4)));
         assert_eq!(text(&list), before);

@@ -174,7 +174,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
 }
 
 /// The same attention without RoPE.
-pub(crate) fn unturned(what: &Attention) -> Fused {
+pub(crate) fn without_rope(what: &Attention) -> Fused {
     let mut list = attention(what);
     let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rotate { .. });
     while let Some(place) = list.operations.iter().position(is_rotation) {
